@@ -163,8 +163,8 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert status(["db", *arguments, "--json"]) == exits.OK
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
-        {"applied": ["sw0001", "sw0002"]},
-        {"applied": []},
+        {"applied": ["sw0001", "sw0002"], "warnings": []},
+        {"applied": [], "warnings": []},
         {"version": 1, "warnings": []},
         {"version": 1, "needed": 1, "revision": "sw0002"},
         {"reverted": ["sw0002", "sw0001"]},
@@ -225,7 +225,7 @@ def test_a_downgrade_does_not_go_up(
     if applied:
         assert status(["db", "upgrade", "--revision", applied]) == exits.OK
     capsys.readouterr()
-    assert status(["db", "downgrade", "--revision", revision, "--yes"]) == exits.USAGE
+    assert status(["db", "downgrade", "--revision", revision, "--yes"]) == exits.FAILED
     there = (
         f"the applied revision, {applied}"
         if applied

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from datetime import timedelta
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slotwise import Every, JobContext, JobRegistry, Retry, job
+from slotwise import (
+    Calendar,
+    ConfigurationError,
+    DatabaseProblem,
+    Every,
+    JobContext,
+    JobRegistry,
+    Retry,
+    SchemaMissing,
+    job,
+)
 from slotwise.model.events import HandedBackEvent, Settled
+from slotwise.operations import (
+    AsyncOperations,
+    Operations,
+    Schema,
+    SchemaUpgrade,
+    SchemaVersion,
+)
 from slotwise.store.reading.reader import Reader
 from slotwise.testing import ManualWorker
 
@@ -114,3 +133,86 @@ def test_a_backfill_knows_its_intervals() -> None:
         (slot, slot - timedelta(days=1), f"daily/recurring/{slot.isoformat()}", False)
         for slot in days
     ]
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> JobRegistry:
+    """A registry whose job has a row in a new database of SQLite."""
+    address = f"sqlite:///{tmp_path / 'jobs.db'}"
+    registry = JobRegistry(jobs=[quiet], database_url=address)
+    assert [one.change for one in registry.preview(installed=False)] == ["added"]
+    with pytest.raises(DatabaseProblem):
+        registry.preview()
+    done = Schema(registry.settings).upgrade()
+    assert done == SchemaUpgrade(applied=["sw0001", "sw0002"], warnings=[])
+    assert [one.change for one in registry.preview()] == ["added"]
+    with registry:
+        pass
+    assert [one.change for one in registry.preview()] == ["kept"]
+    return registry
+
+
+@job(name="quiet", schedule=Every("1h"))
+def quiet(ctx: JobContext) -> None:
+    """Does nothing."""
+
+
+def test_operations_need_no_application(planned: JobRegistry) -> None:
+    """Settings are enough; what was done is in the audit, with its author."""
+    with Operations.open(planned.settings, author="ops@host") as operations:
+        assert operations.pause("quiet", dry_run=True, note="why")
+        assert planned.inspect.audit() == []
+        assert operations.pause("quiet", note="why")
+        assert [one.job for one in operations.resume("quiet")] == ["quiet"]
+    audit = planned.inspect.audit()
+    assert [(one.operation, one.author, one.note) for one in audit] == [
+        ("resume", "ops@host", None),
+        ("pause", "ops@host", "why"),
+    ]
+
+
+def test_operations_are_awaited(planned: JobRegistry) -> None:
+    """Each has the same arguments and result; the author is kept."""
+    calls = {name for name in vars(Operations) if not name.startswith("_")}
+    assert calls - {"open", "aio", "calendars"} <= set(vars(AsyncOperations))
+
+    async def operate() -> list[bool]:
+        operations = planned.operations.by("page").aio
+        return [await operations.pause("quiet"), await operations.by("me").pause("quiet")]
+
+    assert asyncio.run(operate()) == [True, False]
+    assert [one.author for one in planned.inspect.audit()] == ["page"]
+
+
+def test_calendars_are_changed_by_operations(planned: JobRegistry) -> None:
+    """A change says what it would do, and what it did; the audit has the author."""
+
+    def closed(before: Calendar | None) -> Calendar:
+        return Calendar(name="co", days=[date(2026, 12, 24)])
+
+    calendars = planned.operations.by("ops").calendars
+    preview = calendars.change("co", closed, "close", dry_run=True)
+    assert preview.before is None
+    assert calendars.all() == []
+    assert calendars.change("co", closed, "close").after.revision == 1
+    assert [one.calendar.name for one in calendars.all()] == ["co"]
+    assert calendars.remove("co", "open again").name == "co"
+    assert [one.author for one in planned.inspect.audit()] == ["ops", "ops"]
+
+
+def test_the_schema_is_handled_by_its_settings(planned: JobRegistry) -> None:
+    """Checked, printed and taken down; SQLite has no roles."""
+    schema = Schema(planned.settings)
+    assert schema.version() == SchemaVersion(version=1, needed=1, revision="sw0002")
+    assert schema.check() == []
+    assert "CREATE TABLE scheduled_tasks" in schema.sql()
+    assert "GRANT" in schema.grants("worker", "jobs_worker")
+    with pytest.raises(ConfigurationError, match="has no roles"):
+        schema.grant("worker", "jobs_worker")
+    assert schema.keeps_data("sw0001")
+    assert schema.downgrade("sw0001") == ["sw0002"]
+    with pytest.raises(ConfigurationError, match="is above the applied revision"):
+        schema.downgrade("sw0002")
+    assert schema.downgrade() == ["sw0001"]
+    with pytest.raises(SchemaMissing):
+        schema.check()

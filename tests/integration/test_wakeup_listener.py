@@ -33,7 +33,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url
 from slotwise.store.connect.notifications import PAUSE
-from slotwise.store.planning.calendars import CalendarChanges
+from slotwise.store.planning.calendars import Calendars
 from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -220,7 +220,7 @@ def close(scene: Scene, days: int) -> None:
         days=frozenset(today + timedelta(n) for n in range(days)),
     )
     store = Store(scene.elsewhere.database, scene.elsewhere.definitions)
-    CalendarChanges(store, "tester").change("closed", lambda before: closed, "test")
+    Calendars(store, "tester").change("closed", lambda before: closed, "test")
 
 
 def run_alone(scene: Scene) -> None:

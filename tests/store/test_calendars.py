@@ -17,7 +17,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Calendar, Daily, Schedule
 from slotwise.store.connect.database import Database
 from slotwise.store.planning import calendars
-from slotwise.store.planning.calendars import CalendarChanges, Change
+from slotwise.store.planning.calendars import CalendarChange, Calendars
 
 #: NOON is that of Thursday, 1 January 2026.
 FRIDAY, MONDAY, TUESDAY = date(2026, 1, 2), date(2026, 1, 5), date(2026, 1, 6)
@@ -34,15 +34,15 @@ class Desk:
 
     def __init__(self, database: Database, schedule: Schedule, *names: str) -> None:
         self.bench = Bench(database, [a_job(name, schedule) for name in names or ("open",)])
-        self.changes = CalendarChanges(self.bench.store, "tester@host")
+        self.changes = Calendars(self.bench.store, "tester@host")
 
-    def close(self, *days: date, dry: bool = False) -> Change:
+    def close(self, *days: date, dry: bool = False) -> CalendarChange:
         """Let nobody work on these days, and no others."""
 
         def edit(before: Calendar | None) -> Calendar:
             return replace(before or Calendar(name="CO"), days=frozenset(days))
 
-        return self.changes.change("CO", edit, "calendar add", dry=dry)
+        return self.changes.change("CO", edit, "calendar add", dry_run=dry)
 
     def slot(self, name: str = "open") -> datetime | None:
         return self.bench.row(name).slot
@@ -158,7 +158,7 @@ def test_an_interrupted_change_is_finished_by_the_next(
 ) -> None:
     """The calendar changed, the rows had not followed yet: an equal change lets them."""
     with monkeypatch.context() as patched:
-        patched.setattr(CalendarChanges, "_follow", lambda self, after, *, dry: [])
+        patched.setattr(Calendars, "_follow", lambda self, after, *, dry_run: [])
         desk.close(FRIDAY)
     assert desk.slot() == nine(FRIDAY)
     assert [one.next_slot for one in desk.close(FRIDAY).followed] == [nine(MONDAY)]

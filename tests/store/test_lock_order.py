@@ -23,7 +23,7 @@ from slotwise.model.records import Failed, Follow, FollowUps, Key, Succeeded, Wa
 from slotwise.schedules import Calendar, Daily, Disabled, Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.planning.calendars import CalendarChanges
+from slotwise.store.planning.calendars import Calendars
 
 #: In the order of their code points, which is not that of any language.
 IDS = ("B", "a", "b")
@@ -133,7 +133,7 @@ def _order(bench: Bench) -> Callable[[], Any]:
 
 
 def _calendar(bench: Bench) -> Callable[[], Any]:
-    changes = CalendarChanges(bench.store, "tests")
+    changes = Calendars(bench.store, "tests")
     changes.change("CO", lambda before: Calendar(name="CO"), "calendar add")
     for id in reversed(IDS):
         bench.client.schedule_recurring("shut", id, Daily("09:00").excluding("CO"))

@@ -34,11 +34,11 @@ from slotwise.inspect import Inspection
 from slotwise.schedules.days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.settings.settings import LARGEST_FILE
 from slotwise.store.planning.calendars import (
-    CalendarChanges,
-    CalendarLine,
-    Change,
+    CalendarChange,
+    CalendarFollower,
+    CalendarInfo,
+    Calendars,
     Edit,
-    Followed,
 )
 
 
@@ -69,7 +69,7 @@ def calendar() -> None:
 def list_calendars(given: Given) -> None:
     """List all calendars, and how many jobs use each."""
     with given.store() as store:
-        lines = CalendarChanges(store, _author()).all()
+        lines = Calendars(store, _author()).all()
         zone = Inspection(lambda: store).common_zone()
     if given.json:
         print_json_list(map(_line_json, lines))
@@ -90,7 +90,7 @@ def list_calendars(given: Given) -> None:
         say_zones([zone])
 
 
-def _row(line: CalendarLine, zone: ZoneInfo) -> list[str]:
+def _row(line: CalendarInfo, zone: ZoneInfo) -> list[str]:
     days = sorted(line.calendar.days)
     ends = [f"{days[0]}", f"{days[-1]}"] if days else ["–", "–"]
     return [
@@ -104,7 +104,7 @@ def _row(line: CalendarLine, zone: ZoneInfo) -> list[str]:
     ]
 
 
-def _line_json(line: CalendarLine) -> dict[str, object]:
+def _line_json(line: CalendarInfo) -> dict[str, object]:
     return {**facts(line.calendar), "jobs": list(line.jobs), "updated": plain(line.updated)}
 
 
@@ -384,7 +384,7 @@ def remove_days(
 def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
     confirm(f"The whole calendar {name} will be removed.", sure=yes or dry)
     with changes(given) as known:
-        gone = known.remove(name, "calendar remove", dry=dry)
+        gone = known.remove(name, "calendar remove", dry_run=dry)
     if given.json:
         print_json({"removed": facts(gone), "dry_run": dry})
     else:
@@ -428,8 +428,8 @@ def _change(
     follow.
     """
     with given.store() as store:
-        change = CalendarChanges(store, _author()).change(
-            name, edit, command, create=create, dry=dry
+        change = Calendars(store, _author()).change(
+            name, edit, command, create=create, dry_run=dry
         )
         zones = Inspection(lambda: store).zones(
             {(one.job, one.instance) for one in change.followed}
@@ -446,7 +446,7 @@ def _change(
         )
 
 
-def _change_json(change: Change) -> dict[str, object]:
+def _change_json(change: CalendarChange) -> dict[str, object]:
     before = change.before.days if change.before else frozenset()
     return {
         **facts(change.after),
@@ -466,7 +466,7 @@ def _change_json(change: Change) -> dict[str, object]:
 
 
 def _tell(
-    change: Change,
+    change: CalendarChange,
     names: Mapping[date, str],
     zones: Mapping[tuple[str, str], ZoneInfo],
     *,
@@ -492,7 +492,10 @@ def _tell(
 
 
 def _tell_followed(
-    followed: Sequence[Followed], zones: Mapping[tuple[str, str], ZoneInfo], *, dry: bool
+    followed: Sequence[CalendarFollower],
+    zones: Mapping[tuple[str, str], ZoneInfo],
+    *,
+    dry: bool,
 ) -> None:
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
@@ -507,12 +510,12 @@ def _tell_followed(
 
 
 @contextmanager
-def changes(given: Given) -> Iterator[CalendarChanges]:
+def changes(given: Given) -> Iterator[Calendars]:
     """Open the calendars in the database; the audit names the user of this command as the
     author.
     """
     with given.store() as store:
-        yield CalendarChanges(store, _author())
+        yield Calendars(store, _author())
 
 
 def _author() -> str:

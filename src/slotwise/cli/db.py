@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypedDict
+from typing import Literal
 
 import click
-from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
-from slotwise import migrate
 from slotwise.cli.shared.options import (
     Command,
     Given,
@@ -26,19 +20,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document
-from slotwise.errors import ConfigurationError
-from slotwise.migrate.revisions import (
-    AboveApplied,
-    applied,
-    known,
-    refuse_unversioned,
-    unapplied,
-)
-from slotwise.migrate.trusted_schemas import creators_warning
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import lacks_tables, sqlstate
-from slotwise.store.schema.tables import SCHEMA_VERSION
+from slotwise.operations import Schema
 
 
 @click.group(
@@ -47,34 +29,6 @@ from slotwise.store.schema.tables import SCHEMA_VERSION
 @common
 def db() -> None:
     """Create the tables, check them, drop them."""
-
-
-class _Place(TypedDict):
-    """The arguments of ``migrate`` that locate the tables."""
-
-    prefix: str
-    schema: str | None
-
-
-@contextmanager
-def _connected(
-    given: Given, *, new: bool = False
-) -> Iterator[tuple[Connection, _Place, Database]]:
-    """A connection without deadlines, and the place of the tables; ``new``: a SQLite file may be
-    missing.
-    """
-    settings = given.table_settings()
-    database = Database(settings)
-    try:
-        database.verify(new=new)
-        with database.migrations().connect() as connection:
-            yield connection, _where(settings), database
-    finally:
-        database.close()
-
-
-def _where(settings: Settings) -> _Place:
-    return {"prefix": settings.table_prefix, "schema": settings.schema}
 
 
 @db.command(
@@ -97,22 +51,21 @@ def _where(settings: Settings) -> _Place:
 @pass_given
 def upgrade(given: Given, adopt: bool, revision: str) -> None:
     """Create the tables, or upgrade them. Several processes may run it at once."""
-    with _connected(given, new=True) as (connection, where, _):
-        done = migrate.apply(connection, adopt=adopt, revision=revision, **where)
-        migrate.check(
-            connection, **where
-        )  # alembic knows the revision only; columns may be missing
-        warning = creators_warning(connection, **where)
+    done = Schema(given.table_settings()).upgrade(adopt=adopt, revision=revision)
     if given.json:
-        print_json({"applied": done, "warnings": [warning] if warning else []})
-    else:
-        if warning:
-            say(f"warning: {warning}", err=True)
-        say(
-            f"applied {', '.join(done)}"
-            if done
-            else "nothing to do: the tables are up to date"
-        )
+        print_json({"applied": done.applied, "warnings": done.warnings})
+        return
+    _warn(done.warnings)
+    say(
+        f"applied {', '.join(done.applied)}"
+        if done.applied
+        else "nothing to do: the tables are up to date"
+    )
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        say(f"warning: {warning}", err=True)
 
 
 @db.command(
@@ -126,15 +79,13 @@ def current(given: Given) -> None:
     """Show the schema version and the revision of the database, and the version that this slotwise
     needs.
     """
-    with _connected(given) as (connection, where, _):
-        version = migrate.current(connection, **where)
-        revision = applied(connection, **where)
+    found = Schema(given.table_settings()).version()
     if given.json:
-        print_json({"version": version, "needed": SCHEMA_VERSION, "revision": revision})
+        print_json(found)
     else:
-        has = "no tables" if version is None else f"schema version {version}"
-        has += f", revision {revision}" if version and revision else ""
-        say(f"{has}; this slotwise needs version {SCHEMA_VERSION}")
+        has = "no tables" if found.version is None else f"schema version {found.version}"
+        has += f", revision {found.revision}" if found.version and found.revision else ""
+        say(f"{has}; this slotwise needs version {found.needed}")
 
 
 @db.command(
@@ -149,24 +100,13 @@ def check(given: Given) -> None:
     """Check that all tables, columns and indexes exist; if not, print what is missing and which
     command repairs it.
     """
-    with _connected(given) as (connection, where, database):
-        migrate.check(connection, **where)
-        refuse_unversioned(connection, **where)
-        warnings = [
-            found
-            for found in (
-                unapplied(connection, **where),
-                database.durability_warning(connection),
-                creators_warning(connection, **where),
-            )
-            if found
-        ]
+    schema = Schema(given.table_settings())
+    warnings = schema.check()
     if given.json:
-        print_json({"version": SCHEMA_VERSION, "warnings": warnings})
+        print_json({"version": schema.needed, "warnings": warnings})
     else:
-        say(f"all in place: schema version {SCHEMA_VERSION}")
-        for warning in warnings:
-            say(f"warning: {warning}", err=True)
+        say(f"all in place: schema version {schema.needed}")
+        _warn(warnings)
 
 
 @db.command(
@@ -186,13 +126,11 @@ def check(given: Given) -> None:
 )
 @common
 @pass_given
-def sql(given: Given, dialect: str | None, no_transaction: bool) -> None:
+def sql(
+    given: Given, dialect: Literal["postgresql", "sqlite"] | None, no_transaction: bool
+) -> None:
     """Print the SQL of a fresh installation, for a review or for a DBA. Needs no database."""
-    settings = given.settings()
-    named = "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
-    say_document(
-        migrate.sql(dialect or named, transaction=not no_transaction, **_where(settings))
-    )
+    say_document(Schema(given.settings()).sql(dialect, transaction=not no_transaction))
 
 
 @db.command(
@@ -205,7 +143,7 @@ def sql(given: Given, dialect: str | None, no_transaction: bool) -> None:
 )
 @click.option(
     "--role",
-    type=click.Choice(migrate.ROLES),
+    type=click.Choice(Schema.roles),
     required=True,
     help="What the database role does.",
 )
@@ -221,27 +159,11 @@ def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
     """Give a role of PostgreSQL the rights of a worker, an enqueuer, a reader, an operator or a
     migrator, no more.
     """
-    settings = given.settings()
-    statements = migrate.grants(role, to, **_where(settings))
     if only_sql:
+        statements = Schema(given.settings()).grants(role, to)
         say_document(f"BEGIN;\n{statements}COMMIT;\n")
         return
-    with _connected(given) as (connection, where, database):
-        if database.dialect_name != "postgresql":
-            raise click.UsageError("SQLite has no roles; protect the file")
-        try:
-            connection.exec_driver_sql(statements.replace("%", "%%"))
-        except SQLAlchemyError as error:
-            connection.rollback()
-            if sqlstate(error) == "42704":
-                cure = f"create it: createuser {shlex.quote(to)}"
-                raise ConfigurationError(
-                    f"--to {to}: there is no such role in this server; {cure}"
-                ) from None
-            if lacks_tables(error):
-                migrate.check(connection, **where)
-            raise
-        connection.commit()
+    Schema(given.table_settings()).grant(role, to)
     if given.json:
         print_json({"role": role, "to": to})
     else:
@@ -269,18 +191,14 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
 
     Down to a named revision it drops nothing: only storage parameters of the tables are reset.
     """
-    keeps = revision in known()  # later revisions change no column
     effect = "Storage parameters of slotwise's tables will be reset; no data is lost."
     loss = (
         "All data in slotwise's tables will be lost. A table adopted from "
         "db-scheduler keeps its columns and rows."
     )
-    confirm(effect if keeps else loss, sure=yes, preview="")
-    with _connected(given) as (connection, where, _):
-        try:
-            reverted = migrate.revert(connection, revision=revision, **where)
-        except AboveApplied as error:
-            raise click.UsageError(str(error)) from None
+    schema = Schema(given.table_settings())
+    confirm(effect if schema.keeps_data(revision) else loss, sure=yes, preview="")
+    reverted = schema.downgrade(revision)
     if given.json:
         print_json({"reverted": reverted})
     else:

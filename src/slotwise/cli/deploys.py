@@ -10,7 +10,7 @@ from importlib.resources import files
 import click
 from rich.text import Text
 
-from slotwise import migrate
+from slotwise import SchemaMissing
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
     Command,
@@ -23,14 +23,8 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
-from slotwise.errors import SchemaMissing
 from slotwise.inspect import describe_schedule, zone_of
-from slotwise.registry.registry import JobRegistry
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.planning.deploy_preview import Change, compare
-from slotwise.store.planning.revision import Revision
-from slotwise.store.slots.store import Store
+from slotwise.operations import DeployChange
 
 _STYLES = {
     "added": "green",
@@ -71,10 +65,9 @@ def plan(given: Given, everything: bool) -> int:
     """
     registry = given.registry()
     try:
-        with given.store() as store:
-            changes = _compared(store, registry)
+        changes = registry.preview()
     except SchemaMissing:
-        changes = _compared_with_nothing(registry)
+        changes = registry.preview(installed=False)
         say(
             "the tables are missing, so all jobs would be added; create them "
             "first: slotwise db upgrade",
@@ -92,23 +85,7 @@ def plan(given: Given, everything: bool) -> int:
     return exits.CHANGES if any(change.is_change for change in changes) else exits.OK
 
 
-def _compared(store: Store, registry: JobRegistry) -> list[Change]:
-    ours = Revision(text=registry.settings.revision, started=store.now())
-    return compare(store.database, registry.definitions, ours)
-
-
-def _compared_with_nothing(registry: JobRegistry) -> list[Change]:
-    """Compare with empty tables in memory, as ``slotwise db upgrade`` will create them."""
-    database = Database(Settings(database_url="sqlite://"))
-    try:
-        with database.migrations().connect() as connection:
-            migrate.apply(connection)
-        return _compared(Store(database, {}), registry)
-    finally:
-        database.close()
-
-
-def _print(shown: list[Change], changes: list[Change]) -> None:
+def _print(shown: list[DeployChange], changes: list[DeployChange]) -> None:
     if shown:
         print_table(("JOB", "CHANGE", "BEFORE", "AFTER", "NOW"), map(_row, shown))
     counts = Counter(change.change for change in changes)
@@ -116,7 +93,7 @@ def _print(shown: list[Change], changes: list[Change]) -> None:
     say(text or "no jobs, neither in the application nor in the database", err=True)
 
 
-def _row(change: Change) -> list[str | Text]:
+def _row(change: DeployChange) -> list[str | Text]:
     return [
         change.job,
         Text(change.change, style=_STYLES.get(change.change, "")),
@@ -128,7 +105,7 @@ def _row(change: Change) -> list[str | Text]:
     ]
 
 
-def _now(change: Change) -> str:
+def _now(change: DeployChange) -> str:
     """What the deploy would do at once."""
     skipped = (
         f"{change.superseded} slots are skipped (superseded)" if change.superseded else ""

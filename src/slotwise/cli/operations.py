@@ -38,12 +38,10 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.contrib.logging import plain
-from slotwise.model.records import RECURRING
-from slotwise.schedules.description import UTC
-from slotwise.store.operations.backfill import Backfill
-from slotwise.store.operations.job_operations import Resumed
-from slotwise.store.operations.transaction import AuditEntry
+from slotwise.inspect import RECURRING, AuditEntry
+from slotwise.operations import Backfill, Resumed
 
+UTC: Final = ZoneInfo("UTC")
 #: The revision and days of a calendar in the text form of a schedule.
 _DAYS: Final = re.compile(r"@\d+\[[^\]]*\]")
 

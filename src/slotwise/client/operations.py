@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 import tenacity
 
 from slotwise.client.arguments import AnyTask, given_name
+from slotwise.client.client import Awaited, awaited
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known, is_whole
@@ -21,8 +23,11 @@ from slotwise.store.operations import backfill, job_operations, slot_operations
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
 from slotwise.store.operations.transaction import Author, Operation, Progress, carry_out
+from slotwise.store.planning.calendars import Calendars
 
 if TYPE_CHECKING:
+    from slotwise.client.opening import Application
+    from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -52,7 +57,7 @@ class Operations:
     cancelling, take a transaction for each 500 rows; if one is interrupted, call it again, and it
     continues. The default ``author`` is the user and host of this process. With ``dry_run`` an
     operation returns what it would do, and changes nothing. Works without a worker in this
-    process. It waits for the database, so call it from ``async def`` in ``asyncio.to_thread``.
+    process. It waits for the database; ``aio`` has the same to be awaited.
 
     ``id`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then
     applies to that instance, and its handler receives that instance's data.
@@ -71,6 +76,37 @@ class Operations:
         self._make_store = store
         self._wake = wake
         self._author = author
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        where: Settings | str | None = None,
+        *,
+        application: Application | None = None,
+        author: str | None = None,
+    ) -> Iterator[Self]:
+        """Open the tables without a worker, and close the connections at the end.
+
+        ``where``: settings, or the address of the database; by default those of the
+        ``application`` (a JobRegistry), else of environment and settings file. With an
+        ``application``, operations that its jobs rule out are rejected. Raises DatabaseUnreachable
+        or another DatabaseProblem, SchemaMissing, SchemaMismatch.
+        """
+        from slotwise.client.opening import open_store  # late: it brings alembic
+
+        with open_store(where, application) as store:
+            yield cls(lambda: store, author=author)
+
+    @property
+    def aio(self) -> AsyncOperations:
+        """The same operations for asyncio applications."""
+        return AsyncOperations(self)
+
+    @property
+    def calendars(self) -> Calendars:
+        """Business calendars in the database: read, changed, removed."""
+        return Calendars(self._make_store(), self._author or _this_user())
 
     def by(self, author: str) -> Operations:
         """The same operations under another author, for example the user of a web page."""
@@ -321,6 +357,28 @@ class Operations:
         if not how.get("dry_run"):
             self._wake()
             self._make_store().database.wake_ups.tell(ORDERS)
+
+
+class AsyncOperations(Awaited[Operations]):
+    """As Operations, awaited: each call runs on a thread, and finishes even if it is cancelled."""
+
+    def by(self, author: str) -> AsyncOperations:
+        """The same operations under another author."""
+        return AsyncOperations(self._inner.by(author))
+
+    pause = awaited(Operations.pause)
+    pause_all = awaited(Operations.pause_all)
+    resume = awaited(Operations.resume)
+    resume_all = awaited(Operations.resume_all)
+    trigger = awaited(Operations.trigger)
+    skip_next = awaited(Operations.skip_next)
+    cancel = awaited(Operations.cancel)
+    retry = awaited(Operations.retry)
+    backfill = awaited(Operations.backfill)
+    cancel_backfill = awaited(Operations.cancel_backfill)
+    delete = awaited(Operations.delete)
+    new_epoch = awaited(Operations.new_epoch)
+    settle_until = awaited(Operations.settle_until)
 
 
 def _this_user() -> str:

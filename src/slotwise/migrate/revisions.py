@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.errors import SchemaMismatch, SchemaMissing
+from slotwise.errors import ConfigurationError, SchemaMismatch, SchemaMissing
 from slotwise.migrate.grants import FUNCTIONS
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import is_locked
@@ -31,10 +31,6 @@ from slotwise.store.schema.tables import (
 if TYPE_CHECKING:
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
-
-
-class AboveApplied(SchemaMismatch):
-    """A downgrade does not go up."""
 
 
 #: How long an upgrade waits for a lock, or for another upgrade, in seconds.
@@ -246,7 +242,8 @@ def revert(
     """Downgrade the tables to ``revision``; ``base`` drops them with all data. Transactions as in
     ``apply``.
 
-    A table that was adopted stays, with db-scheduler's columns and rows. Raises AboveApplied.
+    A table that was adopted stays, with db-scheduler's columns and rows. Raises
+    ConfigurationError for a revision that is above the applied one.
     """
     return _migrate(connection, Target(prefix=prefix, schema=schema), revision, up=False)
 
@@ -278,7 +275,7 @@ def _migrate(
                 if current
                 else "the database, where none is applied"
             )
-            raise AboveApplied(f"--revision {revision} is above {there}")
+            raise ConfigurationError(f"--revision {revision} is above {there}")
         # Private to alembic (pinned below 2, with a test): the public commands need an env.py.
         found = (
             script._upgrade_revs(revision, current)

@@ -179,7 +179,7 @@ class Host:
         """Drain and stop the worker, and close the client's connections; return what
         ``registry.stop`` returns.
 
-        A worker that another caller has started goes on.
+        A worker that another caller has started keeps running.
         """
         is_parents = self._pid is not None and self._pid != os.getpid()
         if is_parents or not (isinstance(self._source, JobRegistry) or self._made):

@@ -48,6 +48,7 @@ from slotwise.store.slots.store import Store
 if TYPE_CHECKING:
     from slotwise.client.inspection import Inspection
     from slotwise.client.operations import Operations
+    from slotwise.store.planning.deploy_preview import DeployChange
 
 logger = logging.getLogger("slotwise.registry")
 
@@ -213,6 +214,17 @@ class JobRegistry:
             )
         self.definitions = {**self.definitions, **added}
         return self
+
+    def preview(self, *, installed: bool = True) -> list[DeployChange]:
+        """Return, by name of the job, what starting a worker of these jobs would change in the
+        database; nothing is changed.
+
+        ``installed=False``: compare with empty tables instead, as an upgrade will create them;
+        needs no database. Raises SchemaMissing, SchemaMismatch or another DatabaseProblem.
+        """
+        from slotwise.registry import deploy  # late: it brings the planner and alembic
+
+        return deploy.preview(self) if installed else deploy.preview_of_first(self)
 
     def listen(self, listener: Listener) -> Self:
         """Add a listener, for workers that are created from now on."""

@@ -32,7 +32,7 @@ from slotwise.schedules import (
     parse_schedule,
 )
 from slotwise.store.connect.database import Database
-from slotwise.store.planning.calendars import CalendarChanges
+from slotwise.store.planning.calendars import Calendars
 from slotwise.store.reading.reader import Reader
 
 DEFINITIONS = (
@@ -298,7 +298,7 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
     nine = Daily("09:00").excluding("CO", roll="following")
     with pytest.raises(InvalidSchedule, match="there is no calendar CO in the database"):
         bench.client.schedule_recurring("feed", "a", nine)
-    changes = CalendarChanges(bench.store, "tester")
+    changes = Calendars(bench.store, "tester")
     changes.change("CO", lambda before: Calendar(name="CO"), "calendar add")
     assert bench.client.schedule_recurring("feed", "a", nine) == datetime(
         2026, 1, 2, 9, tzinfo=UTC
@@ -462,7 +462,7 @@ def closed(bench: Bench) -> Bench:
         for month in range(1, 13)
         for day in range(1, 29)
     )
-    changes = CalendarChanges(bench.store, "tests")
+    changes = Calendars(bench.store, "tests")
     for name in ("Y", "Z"):
         changes.change(
             name,

@@ -240,7 +240,7 @@ class SingleRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotEnd:
-    """What became of the slot as far as this process has seen.
+    """How the slot ended, as far as this process has seen.
 
     ``outcome`` is that of the ledger, or the state of a slot that was left to others, with the
     reason in ``left``. ``ran_here``: how many attempts of the slot this process made;

@@ -63,7 +63,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """A job that goes on: how many of its slots were skipped (paused), and its next slot."""
+    """A resumed job: how many of its slots were skipped (paused), and its next slot."""
 
     job: str
     skipped: int

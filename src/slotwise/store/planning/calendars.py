@@ -30,7 +30,7 @@ _BOUND = re.compile(r"([A-Za-z0-9_.\-]+)@[0-9]+\[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalendarLine:
+class CalendarInfo:
     """A calendar as the database has it, and the jobs whose rows go by it."""
 
     calendar: Calendar
@@ -39,7 +39,7 @@ class CalendarLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
+class CalendarFollower:
     """A row of a changed calendar: its next slot, or why it keeps its days; and how many slots
     were superseded.
     """
@@ -52,12 +52,12 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What became of a calendar; ``before`` is None if it is new."""
+class CalendarChange:
+    """A calendar before and after a change; ``before`` is None if it is new."""
 
     before: Calendar | None
     after: Calendar
-    followed: Sequence[Followed] = ()
+    followed: Sequence[CalendarFollower] = ()
 
 
 def calendars_of(
@@ -102,8 +102,8 @@ def missing(name: str, known: Iterable[str]) -> InvalidSchedule:
     return InvalidSchedule(f"there is no calendar {name} in the database; {hint}")
 
 
-class CalendarChanges:
-    """Reads and changes the calendars of one set of tables. ``author`` stands in the audit."""
+class Calendars:
+    """Reads and changes the calendars of one set of tables. ``author`` is named in the audit."""
 
     def __init__(self, store: Store, author: str) -> None:
         self._store = store
@@ -111,7 +111,7 @@ class CalendarChanges:
         self._table = store.tables.calendars
         self._tasks = store.tables.tasks
 
-    def all(self) -> list[CalendarLine]:
+    def all(self) -> list[CalendarInfo]:
         with self._store.transaction() as connection:
             rows = (
                 connection.execute(sa.select(self._table).order_by(self._table.c.name))
@@ -120,7 +120,7 @@ class CalendarChanges:
             )
             users = self._users(connection)
         return [
-            CalendarLine(
+            CalendarInfo(
                 calendar=calendar_in(row),
                 updated=utc(row["updated"]),
                 jobs=users.get(row["name"], ()),
@@ -128,7 +128,7 @@ class CalendarChanges:
             for row in rows
         ]
 
-    def find(self, name: str) -> CalendarLine:
+    def find(self, name: str) -> CalendarInfo:
         """One calendar. Raises InvalidSchedule with near matches if there is none of this name."""
         lines = self.all()
         for line in lines:
@@ -137,23 +137,29 @@ class CalendarChanges:
         raise missing(name, [line.calendar.name for line in lines])
 
     def change(
-        self, name: str, edit: Edit, command: str, *, create: bool = True, dry: bool = False
-    ) -> Change:
+        self,
+        name: str,
+        edit: Edit,
+        command: str,
+        *,
+        create: bool = True,
+        dry_run: bool = False,
+    ) -> CalendarChange:
         """Replace a calendar by the result of ``edit``, and re-plan its rows, page by page;
-        ``dry``: only say how.
+        ``dry_run``: only say how.
 
         Repeating an interrupted change completes it. Raises what ``edit`` raises, and
         InvalidSchedule if it must exist.
         """
-        before, after = self._write(name, edit, command, create=create, dry=dry)
-        followed = self._follow(after, dry=dry)
-        if followed and not dry:
+        before, after = self._write(name, edit, command, create=create, dry_run=dry_run)
+        followed = self._follow(after, dry_run=dry_run)
+        if followed and not dry_run:
             self._store.database.wake_ups.tell(
                 LOOK
             )  # workers sleep until what was due next before
-        return Change(before=before, after=after, followed=followed)
+        return CalendarChange(before=before, after=after, followed=followed)
 
-    def remove(self, name: str, command: str, *, dry: bool = False) -> Calendar:
+    def remove(self, name: str, command: str, *, dry_run: bool = False) -> Calendar:
         """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it."""
         with self._store.transaction() as connection:
             # Race: whoever plans a row by it locks it first, so under this lock no further user
@@ -166,13 +172,13 @@ class CalendarChanges:
                     f"calendar {name} is used by {', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}; "
                     "change their schedules first"
                 )
-            if not dry:
+            if not dry_run:
                 connection.execute(self._table.delete().where(self._table.c.name == name))
                 self._audit(connection, command, str(gone))
         return gone
 
     def _write(
-        self, name: str, edit: Edit, command: str, *, create: bool, dry: bool
+        self, name: str, edit: Edit, command: str, *, create: bool, dry_run: bool
     ) -> tuple[Calendar | None, Calendar]:
         with self._store.transaction() as connection:
             before = self._lock(connection, name)
@@ -187,7 +193,7 @@ class CalendarChanges:
             after = replace(
                 after, name=name, revision=(before.revision if before else 0) + 1
             )
-            if dry:
+            if dry_run:
                 return before, after
             values = {
                 "revision": after.revision,
@@ -226,17 +232,17 @@ class CalendarChanges:
                 found.setdefault(calendar, set()).add(job)
         return {calendar: sorted(jobs) for calendar, jobs in found.items()}
 
-    def _follow(self, after: Calendar, *, dry: bool) -> list[Followed]:
-        followed: list[Followed] = []
+    def _follow(self, after: Calendar, *, dry_run: bool) -> list[CalendarFollower]:
+        followed: list[CalendarFollower] = []
         cursor = Key("", "")
         while True:
             with self._store.transaction() as connection:
-                rows = self._rows(connection, after.name, cursor, lock=not dry)
+                rows = self._rows(connection, after.name, cursor, lock=not dry_run)
                 known: dict[frozenset[str], dict[str, Calendar]] = {}
                 followed += filter(
                     None,
                     (
-                        self._follow_one(connection, row, after, known, dry=dry)
+                        self._follow_one(connection, row, after, known, dry_run=dry_run)
                         for row in rows
                     ),
                 )
@@ -251,8 +257,8 @@ class CalendarChanges:
         after: Calendar,
         known: dict[frozenset[str], dict[str, Calendar]],
         *,
-        dry: bool,
-    ) -> Followed | None:
+        dry_run: bool,
+    ) -> CalendarFollower | None:
         """Re-plan a row; None if its days are the same. ``known`` caches calendars that this
         transaction has read.
         """
@@ -261,7 +267,7 @@ class CalendarChanges:
             if (names := frozenset(planned.calendars)) not in known:
                 known[names] = calendars_of(connection, self._store.tables, planned)
             bound = planned.bind(
-                row.task_name, known[names] | ({after.name: after} if dry else {})
+                row.task_name, known[names] | ({after.name: after} if dry_run else {})
             )
             if bound == planned:
                 return None
@@ -270,12 +276,12 @@ class CalendarChanges:
             now = self._store.dialect.now(connection)
             changes = replanned(row, bound, now)
         except InvalidSchedule as error:
-            return Followed(
+            return CalendarFollower(
                 job=row.task_name, instance=row.task_instance, refused=str(error)
             )
-        if not dry:
+        if not dry_run:
             write(connection, self._store, row, changes, now)
-        return Followed(
+        return CalendarFollower(
             job=row.task_name,
             instance=row.task_instance,
             next_slot=changes.row.get("slot", row.slot),

@@ -30,7 +30,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class DeployChange:
     """What a deploy would make of one job.
 
     ``change``: added, changed (its schedule), policies (all else that it declares), kept, outdated
@@ -60,7 +60,7 @@ class Change:
 
 def compare(
     database: Database, definitions: Mapping[str, Definition], revision: Revision
-) -> list[Change]:
+) -> list[DeployChange]:
     """What planning these jobs would change, by name; nothing is changed."""
     store = Store(database, definitions, keep=False)
     tasks = store.tables.tasks
@@ -83,7 +83,7 @@ def compare(
     with store.transaction() as connection:
         known = registered(connection, store.tables, now)
     orphans = [
-        Change(
+        DeployChange(
             job=name,
             change="orphaned",
             before=row["schedule"],
@@ -98,14 +98,14 @@ def compare(
 
 def _change(
     row: sa.RowMapping | None, plan: Plan, definition: Definition, now: datetime
-) -> Change:
+) -> DeployChange:
     before = None if row is None else row["schedule"]
     declared = Declared.readable(None if row is None else row["plan"]).fingerprint
     is_same = plan.change != "kept" or declared in (None, definition.fingerprint)
     after = plan.refused or plan.schedule
     after_slots = _slots(plan.schedule, plan.next_slot)
     waits = row is None or (not row["picked"] and row["state"] is None)
-    return Change(
+    return DeployChange(
         job=plan.job,
         change=plan.change if is_same else "policies",
         before=before,

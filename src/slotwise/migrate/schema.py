@@ -1,0 +1,184 @@
+"""The tables of an installation, as an operator handles them: create, check, drop, grant."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from slotwise.errors import ConfigurationError
+from slotwise.migrate import revisions
+from slotwise.migrate.grants import ROLES, grants
+from slotwise.migrate.trusted_schemas import creators_warning
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import lacks_tables, sqlstate
+from slotwise.store.schema.tables import SCHEMA_VERSION
+
+#: PostgreSQL's code for a role that does not exist.
+_UNKNOWN_ROLE = "42704"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaVersion:
+    """The version of the tables, None without tables; the one that this slotwise needs; and the
+    revision, None where the role may not read it.
+    """
+
+    version: int | None
+    needed: int
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaUpgrade:
+    """The revisions that were applied, none if all were; and what to fix."""
+
+    applied: list[str]
+    warnings: list[str]
+
+
+class Schema:
+    """Create, upgrade, check and drop the tables that these settings locate.
+
+    Each call opens a connection of its own, without deadlines, and closes it. Raises a
+    DatabaseProblem where the database cannot be used. For a migration of your own use
+    ``slotwise.migrate.apply`` with its connection.
+    """
+
+    #: The roles of ``grants``.
+    roles: ClassVar[tuple[str, ...]] = ROLES
+    #: The version of the tables that this slotwise needs.
+    needed: ClassVar[int] = SCHEMA_VERSION
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._prefix = settings.table_prefix
+        self._schema = settings.schema
+
+    def upgrade(self, *, adopt: bool = False, revision: str = "heads") -> SchemaUpgrade:
+        """Create the tables, or upgrade them, and check them. Several processes may do so at once.
+
+        ``adopt``: take over a table of Java's db-scheduler. ``revision``: go no further than this
+        one. Raises SchemaMismatch if a foreign table is in the way, or for an unknown revision.
+        """
+        prefix = self._prefix
+        schema = self._schema
+        with self._connected(new=True) as (connection, _):
+            applied = revisions.apply(
+                connection, prefix=prefix, schema=schema, adopt=adopt, revision=revision
+            )
+            # alembic knows the revision only; columns may be missing
+            revisions.check(connection, prefix=prefix, schema=schema)
+            warning = creators_warning(connection, prefix=prefix, schema=schema)
+        return SchemaUpgrade(applied=applied, warnings=[warning] if warning else [])
+
+    def version(self) -> SchemaVersion:
+        """Return which version the tables have, and which this slotwise needs."""
+        with self._connected() as (connection, _):
+            version = revisions.current(
+                connection, prefix=self._prefix, schema=self._schema
+            )
+            revision = revisions.applied(
+                connection, prefix=self._prefix, schema=self._schema
+            )
+        return SchemaVersion(version=version, needed=SCHEMA_VERSION, revision=revision)
+
+    def check(self) -> list[str]:
+        """Return what to fix, a line for each with its command.
+
+        Raises SchemaMissing or SchemaMismatch, with the cure, unless all tables, columns and
+        indexes exist.
+        """
+        prefix = self._prefix
+        schema = self._schema
+        with self._connected() as (connection, database):
+            revisions.check(connection, prefix=prefix, schema=schema)
+            revisions.refuse_unversioned(connection, prefix=prefix, schema=schema)
+            warnings = [
+                revisions.unapplied(connection, prefix=prefix, schema=schema),
+                database.durability_warning(connection),
+                creators_warning(connection, prefix=prefix, schema=schema),
+            ]
+        return [warning for warning in warnings if warning]
+
+    def sql(
+        self,
+        dialect: Literal["postgresql", "sqlite"] | None = None,
+        *,
+        transaction: bool = True,
+    ) -> str:
+        """Return the SQL of a fresh installation, for a database administrator. Needs no database.
+
+        ``dialect``: by default that of the address. ``transaction``: between BEGIN and COMMIT.
+        """
+        is_sqlite = (self._settings.database_url or "").startswith("sqlite")
+        return revisions.sql(
+            dialect or ("sqlite" if is_sqlite else "postgresql"),
+            prefix=self._prefix,
+            schema=self._schema,
+            transaction=transaction,
+        )
+
+    def grants(self, role: str, to: str) -> str:
+        """Return the statements that give the database role ``to`` what one of ``roles`` needs.
+
+        They are for one transaction of PostgreSQL; no database is needed. Raises
+        ConfigurationError for what can be no name of a role.
+        """
+        return grants(role, to, prefix=self._prefix, schema=self._schema)
+
+    def grant(self, role: str, to: str) -> None:
+        """Execute ``grants``. Raises ConfigurationError if there is no such role, or with SQLite,
+        which has none.
+        """
+        statements = self.grants(role, to)
+        with self._connected() as (connection, database):
+            if database.dialect_name != "postgresql":
+                raise ConfigurationError("SQLite has no roles; protect the file")
+            try:
+                connection.exec_driver_sql(statements.replace("%", "%%"))
+            except SQLAlchemyError as error:
+                connection.rollback()
+                if sqlstate(error) == _UNKNOWN_ROLE:
+                    raise ConfigurationError(
+                        f"--to {to}: there is no such role in this server; "
+                        f"create it: createuser {shlex.quote(to)}"
+                    ) from None
+                if lacks_tables(error):
+                    revisions.check(connection, prefix=self._prefix, schema=self._schema)
+                raise
+            connection.commit()
+
+    def keeps_data(self, revision: str) -> bool:
+        """Whether a downgrade to this revision loses nothing: later ones change no column."""
+        return revision in revisions.known()
+
+    def downgrade(self, revision: str = "base") -> list[str]:
+        """Go back to a revision, and return those that were reverted; ``base`` drops the tables
+        with all data.
+
+        A table that was adopted from db-scheduler keeps its columns and rows. Raises
+        SchemaMismatch for an unknown revision, and ConfigurationError for one that was not
+        applied.
+        """
+        with self._connected() as (connection, _):
+            return revisions.revert(
+                connection, prefix=self._prefix, schema=self._schema, revision=revision
+            )
+
+    @contextmanager
+    def _connected(self, *, new: bool = False) -> Iterator[tuple[Connection, Database]]:
+        """A connection without deadlines; ``new``: a SQLite file may be missing."""
+        database = Database(self._settings)
+        try:
+            database.verify(new=new)
+            with database.migrations().connect() as connection:
+                yield connection, database
+        finally:
+            database.close()
