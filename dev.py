@@ -40,6 +40,7 @@ OLD_SQLALCHEMY = "SQLAlchemy>=2.0.30,<2.1"
 #: Of three test processes, one waits for processes of its own: two cores are busy. Folders differ
 #: in length by minutes, so a process that has run its share takes over tests of another.
 PROGRAMS = {
+    "bench": ["-m", "tools.bench"],
     "demo": ["-m", "slotwise.demo"],
     "test": ["-m", "pytest", "-n", "4", "--dist", "worksteal", "--progress"],
 }
@@ -50,6 +51,7 @@ HELP = """\
 usage: python3 dev.py COMMAND [ARGUMENT ...]
 
   demo     see slotwise at work: a database, three workers, accidents, a verdict; about 40 s
+  bench    measure speed and cost, on a database of its own, or in pairs with another version
   test     prove every promise once, against a real PostgreSQL, which is started if none is given; five minutes
   compat   run the tests of the store on PostgreSQL again, with the oldest line of SQLAlchemy that is supported
   oldest   run the tests of units and store again, with the oldest of everything that is allowed; minutes
@@ -77,6 +79,7 @@ def main(words: list[str]) -> int:
     if command == "clean":
         return clean()
     if command not in (
+        "bench",
         "demo",
         "test",
         "compat",

@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 REACHED = CHECKOUT / "tools" / "house.txt"
 
 #: What stands around the core, and is to import public modules only.
-LODGERS = ("cli", "contrib", "testing", "simulate", "demo", "bench")
+LODGERS = ("cli", "contrib", "testing", "simulate", "demo")
 OUTSIDE_THE_CORE = (*LODGERS, "embedded")
 PUBLIC = (
     "slotwise",

@@ -281,8 +281,6 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
             exits.USAGE,
             ["'--pace': '5' is not a dur"],
         ),
-        (["bench", "--cells", "nope"], exits.USAGE, ["--cells nope: known are backlog"]),
-        (["bench", "--peers", "nope"], exits.USAGE, ["--peers nope: known are pgqueuer"]),
         (["workers"], exits.FAILED, ["no database was named", "--database-url"]),
         (
             ["workers", "--database-url", "mysql://a:secret@b/c"],
@@ -454,10 +452,6 @@ def test_loads_what_it_needs(sqlite_url: str) -> None:
         ["health", "--max-rows", "9" * 20],
         ["simulate", "-n", "9" * 20],
         ["backfill", "tick", "--concurrency", "9" * 20],
-        ["bench", "--rounds", "10001"],
-        ["bench", "--pairs", "10001"],
-        ["bench", "--cells", ""],
-        ["bench", "--cells", " , "],
     ],
 )
 def test_senseless_numbers_and_empty_lists_are_usage_errors(

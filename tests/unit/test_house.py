@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tools import house
 
 #: A package with a core, a command line that reaches into it, and a plugin that does not.

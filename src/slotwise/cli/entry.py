@@ -22,11 +22,10 @@ from slotwise.cli.shared.terminal import say_document
 from slotwise.model.identity import own_version
 
 #: The module of each command. It is imported on first use: a health probe that runs every few
-#: seconds must not load the engine and the benchmark.
+#: seconds must not load the engine.
 COMMANDS: Final = {
     "audit": "operations",
     "backfill": "operations",
-    "bench": "bench",
     "calendar": "calendars",
     "cancel": "operations",
     "completion": "entry",

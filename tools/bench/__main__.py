@@ -1,44 +1,36 @@
-"""``slotwise bench``: measure speed and cost here, beside the raw limit, other libraries, or
-another version.
+"""``python3 dev.py bench``: measure speed and cost here, beside the raw limit, other libraries, or
+another version of slotwise.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from slotwise.cli.shared.options import Command, Given, common, pass_given
-from slotwise.cli.shared.output import print_json, print_table
-from slotwise.cli.shared.terminal import say, say_document
+from slotwise import SlotwiseError
+from tools.bench import comparison, session
+from tools.bench import peers as libraries
+from tools.bench.comparison import Comparison
+from tools.bench.report import Report
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
+EXAMPLES = """\b
+Examples:
+  python3 dev.py bench                                   all cells, some 20 minutes
+  python3 dev.py bench --cells backlog,slots --rounds 5
+  python3 dev.py bench --cells backlog --scale 0.02 --rounds 1    does it work at all?
+  python3 dev.py bench --peers pgqueuer,procrastinate,apscheduler
+  python3 dev.py bench --against ../before/.venv/bin/python
+  python3 dev.py bench --cells latency --against ../before/.venv/bin/python --pairs 5
+  python3 dev.py bench --json > result.json
+"""
 
-    from slotwise.bench.comparison import Comparison
-    from slotwise.bench.report import Report
 
-
-@click.command(
-    cls=Command,
-    short_help="Measure speed and cost, on a database of its own.",
-    notes="""
-    0    measured; targets may be reached or not
-    1    something ran twice or not at all, or could not be started
-    3    the database cannot be used
-    """,
-    examples="""
-    slotwise bench                                             all cells, some 20 minutes
-    slotwise bench --cells backlog,slots --rounds 5
-    slotwise bench --cells backlog --scale 0.02 --rounds 1     does it work at all?
-    slotwise bench --peers pgqueuer,procrastinate,apscheduler  other libraries, where they are installed
-    slotwise bench --against ../before/.venv/bin/python        backlog and slots, in pairs with another version
-    slotwise bench --cells latency --against ../before/.venv/bin/python --pairs 5
-    slotwise bench --json > result.json
-    """,
-)
+@click.command(epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--cells",
     default="",
@@ -63,7 +55,7 @@ if TYPE_CHECKING:
     "--peers",
     default="",
     metavar="NAMES",
-    help="Other libraries that take part; pip install 'slotwise[bench-peers]'.",
+    help="Other libraries that take part; pip install -e '.[bench-peers]'.",
 )
 @click.option(
     "--against",
@@ -87,12 +79,15 @@ if TYPE_CHECKING:
 @click.option(
     "--list", "listing", is_flag=True, help="List the cells, and measure nothing."
 )
-@common
-@pass_given
+@click.option(
+    "--database-url",
+    metavar="URL",
+    help="Server on which to make databases; default: one is started.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
 def bench(
     context: click.Context,
-    given: Given,
     cells: str,
     rounds: int,
     scale: float,
@@ -102,22 +97,18 @@ def bench(
     markdown: bool,
     pictures: Path | None,
     listing: bool,
+    database_url: str | None,
+    as_json: bool,
 ) -> None:
     """Measure slotwise on this machine, with real workers, beside bare psycopg doing the same.
 
     Starts a durable PostgreSQL of its own, or makes and drops databases of its own on the server
-    of --database-url; DATABASE_URL is not read. Contenders take turns; every id is checked to have
-    run exactly once. --plot draws rates and distributions. For PNG: pip install 'slotwise[plot]'.
+    of --database-url. Contenders take turns; every id is checked to have run exactly once. --plot
+    draws rates and distributions.
 
     With --against, this version and the other measure the same cells in turns; what counts is the
     ratio of their figures within each pair.
     """
-    from slotwise.bench import (
-        comparison,
-        session,
-    )  # late: no other command, and no worker, needs the benchmark
-    from slotwise.bench import peers as libraries
-
     if listing:
         print_table(["CELL", "MEASURES"], session.cells())
         return
@@ -125,7 +116,7 @@ def bench(
         not cells.strip(" ,")
         and context.get_parameter_source("cells") is ParameterSource.COMMANDLINE
     ):
-        raise click.UsageError("--cells: no cell is named; see: slotwise bench --list")
+        raise click.UsageError("--cells: no cell is named; see: --list")
     _refuse_unknown("--cells", cells, [name for name, _ in session.cells()])
     _refuse_unknown("--peers", peers, libraries.KNOWN)
     _refuse_together(context, against)
@@ -136,7 +127,7 @@ def bench(
             rounds=rounds,
             scale=scale,
             peers=peers,
-            database_url=given.text("database_url"),
+            database_url=database_url,
             pictures=pictures,
         )
         found = session.fulfil(wish, _progress)
@@ -146,13 +137,13 @@ def bench(
             cells=cells,
             pairs=pairs,
             scale=scale,
-            database_url=given.text("database_url"),
+            database_url=database_url,
         )
         found = comparison.compare(pairing, _progress)
-    if given.json:
-        print_json(found.json())
+    if as_json:
+        click.echo(json.dumps(found.json(), indent=2, ensure_ascii=False, default=str))
     elif markdown:
-        say_document("".join(f"{block}\n" for block in found.markdown()))
+        click.echo("\n".join(found.markdown()))
     elif isinstance(found, comparison.Comparison):
         _print_comparison(found)
     else:
@@ -183,15 +174,15 @@ def _refuse_together(context: click.Context, against: str | None) -> None:
 
 
 def _progress(line: str) -> None:
-    say(line, err=True)
+    click.echo(line, err=True)
 
 
 def _print(report: Report) -> None:
     for cell in report.cells:
-        say("", f"{cell}: {report.title(cell)}")
+        click.echo(f"\n{cell}: {report.title(cell)}")
         columns, rows = report.rows(cell)
         print_table(["CONTENDER", *columns[1:]], rows)
-    say("", "targets")
+    click.echo("\ntargets")
     print_table(["CELL", "FIGURE", "TARGET", "MEASURED", "SHARE", ""], report.targets())
 
 
@@ -199,9 +190,30 @@ def _print_comparison(found: Comparison) -> None:
     """Both versions, and the ratios; the raw limit is the same code in both, so its ratios are the
     machine's noise.
     """
-    say("", f"this   {found.machine['this']}", f"other  {found.machine['other']}", "")
+    click.echo(f"\nthis   {found.machine['this']}\nother  {found.machine['other']}\n")
     print_table(
         [column.upper() for column in found.columns], [line.row() for line in found.lines]
     )
     for note in found.notes:
-        say(note)
+        click.echo(note)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table with its columns aligned."""
+    lines = [columns, *rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def main() -> None:
+    """Exit with 1 where something ran twice, not at all, or could not be started."""
+    try:
+        bench()
+    except SlotwiseError as error:
+        sys.exit(f"Error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,8 @@
-"""The cells, which are the things that are measured; ``ALL`` is the order in which they run.
-Imports as ``bench``.
-"""
+"""The cells, which are the things that are measured; ``ALL`` is the order in which they run."""
 
 from __future__ import annotations
 
-from slotwise.bench.cells.costs import (
+from tools.bench.cells.costs import (
     BLOCKED,
     HELD,
     IDLE,
@@ -13,8 +11,8 @@ from slotwise.bench.cells.costs import (
     NOTHING_DUE,
     PAGES,
 )
-from slotwise.bench.cells.latency import FAIRNESS, LATENCY, LOCKS, PUNCTUALITY
-from slotwise.bench.cells.throughput import (
+from tools.bench.cells.latency import FAIRNESS, LATENCY, LOCKS, PUNCTUALITY
+from tools.bench.cells.throughput import (
     BACKLOG,
     ENQUEUE,
     IDS,
@@ -28,7 +26,7 @@ from slotwise.bench.cells.throughput import (
     SNAPSHOT,
     TWO_WORKERS,
 )
-from slotwise.bench.run import Cell
+from tools.bench.run import Cell
 
 ALL: dict[str, Cell] = {
     cell.name: cell

@@ -10,17 +10,27 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from slotwise import Context, DistributedJob, Every, JobContext, JobRegistry, job, task
-from slotwise.bench.journal import Journal
-from slotwise.jobs.job import FunctionTask
-from slotwise.jobs.policies import OnLost
+from slotwise import (
+    Context,
+    DistributedJob,
+    Every,
+    JobContext,
+    JobRegistry,
+    OneTimeTask,
+    job,
+    task,
+)
+from tools.bench.journal import Journal
 
 TASK = "bench"
 OTHER = "bench-other"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+#: What becomes of a task whose worker is lost.
+OnLost: TypeAlias = Literal["rerun", "give_up"]
 #: Returns the id under which a start is noted.
 Number = Callable[[JobContext], int]
 
@@ -82,7 +92,7 @@ def _task(
     name: str = TASK,
     on_lost: OnLost = "rerun",
     is_data: bool = False,
-) -> FunctionTask:
+) -> OneTimeTask[Any]:
     def run_data(ctx: Context) -> None:
         note(ctx.data)
 
@@ -97,7 +107,7 @@ def _task(
     )
 
 
-def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:
+def _slow(note: Callable[[int], None], seconds: float) -> OneTimeTask[Any]:
     def run(ctx: Context) -> None:
         note(int(ctx.id))
         if seconds:

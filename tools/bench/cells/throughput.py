@@ -10,18 +10,21 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
+from time import perf_counter
 from typing import Any, TypeAlias
 
+import psycopg
 import sqlalchemy as sa
 
 from slotwise import Item
-from slotwise.bench.app import TASK
-from slotwise.bench.crew import Crew, Sample
-from slotwise.bench.journal import RanWrong, expect_once
-from slotwise.bench.raw import Raw
-from slotwise.bench.readings import Reading
-from slotwise.bench.run import Cell, Contender, Run
-from slotwise.bench.slotwise_contender import (
+from tools.bench.app import TASK
+from tools.bench.crew import Crew, Sample
+from tools.bench.inside import database_url
+from tools.bench.journal import RanWrong, expect_once
+from tools.bench.raw import Raw
+from tools.bench.readings import Reading
+from tools.bench.run import Cell, Contender, Run
+from tools.bench.slotwise_contender import (
     Slotwise,
     SlotwiseFlood,
     SlotwiseJobs,
@@ -30,8 +33,6 @@ from slotwise.bench.slotwise_contender import (
     fill_tasks,
     registry_for,
 )
-from slotwise.model.clock import elapsed
-from slotwise.store.connect.dsn import database_url, psycopg
 
 # -- backlogs of tasks, and due slots -------------------------------------------------------------
 
@@ -219,7 +220,7 @@ def _seconds(run: Run) -> Iterator[Reading]:
             crew.wait(lambda: crew.done() > 0, "the first had started")
             before = crew.sample()
             back = float("inf")
-            while (passed := elapsed() - before.at) < length:
+            while (passed := perf_counter() - before.at) < length:
                 crew.rest(min(_WATCH, length - passed))
                 if (
                     connection.execute(_OLDEST).fetchone()[0]
@@ -227,7 +228,7 @@ def _seconds(run: Run) -> Iterator[Reading]:
                 ):
                     back = float("inf")
                 elif back == float("inf"):
-                    back = elapsed() - before.at
+                    back = perf_counter() - before.at
             after = crew.sample()
             ran, gaps = (
                 connection.execute(one).fetchone()[0] for one in (_OUTCOMES, _GAPS)
@@ -417,7 +418,7 @@ Enqueue: TypeAlias = Callable[[str, int], None]
 
 
 def _raw_unnest(url: str, count: int) -> None:
-    with psycopg().connect(url, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         for first in range(1, count + 1, ENQUEUE_CHUNK):
             names = [
                 str(number)
@@ -429,7 +430,7 @@ def _raw_unnest(url: str, count: int) -> None:
 def _raw_copy(url: str, count: int, *, chunk: int = ENQUEUE_CHUNK) -> None:
     now = "now"
     with (
-        psycopg().connect(url, autocommit=True) as connection,
+        psycopg.connect(url, autocommit=True) as connection,
         connection.cursor() as cursor,
     ):
         for first in range(1, count + 1, chunk):
@@ -526,10 +527,10 @@ def _timed(
     run.server.settle(owner.family)
     server = run.server.cpu()
     client = time.process_time()
-    began = elapsed()
+    began = perf_counter()
     way(url, count)
     figures = {
-        "rate": count / (elapsed() - began),
+        "rate": count / (perf_counter() - began),
         "client_us": (time.process_time() - client) * 1e6 / count,
     }
     if server is not None and (spent := run.server.cpu()) is not None:

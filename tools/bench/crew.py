@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from slotwise.bench.journal import Journal, RanWrong
-from slotwise.bench.machine import cpu_of, memory_of
-from slotwise.bench.server import Server
-from slotwise.model.clock import elapsed
+from tools.bench.journal import Journal, RanWrong
+from tools.bench.machine import cpu_of, memory_of
+from tools.bench.server import Server
 
 #: How long, in seconds, a step may take before the benchmark gives up.
 PATIENCE = 900.0
+#: The checkout, from which processes of the benchmark import it.
+ROOT = Path(__file__).resolve().parents[2]
 _LOOK = 0.002
 
 
@@ -82,6 +84,7 @@ class Crew:
                         [sys.executable, *self._command.arguments],
                         env={
                             **clean_environment(),
+                            "PYTHONPATH": python_path(ROOT),
                             **self._command.environment,
                             "BENCH_JOURNAL": str(journal.path),
                         },
@@ -112,7 +115,7 @@ class Crew:
 
     def sample(self) -> Sample:
         return Sample(
-            at=elapsed(),
+            at=perf_counter(),
             done=self.done(),
             client=cpu_of(self.pids),
             server=self._server.cpu(),
@@ -129,14 +132,14 @@ class Crew:
         """Wait until ``check()`` is true. Raises RanWrong when that takes too long, or a worker
         has ended.
         """
-        end = elapsed() + patience
+        end = perf_counter() + patience
         while not check():
             if (
                 any(process.poll() is not None for process in self._processes)
                 and not check()
             ):
                 raise RanWrong(f"a worker ended before {what}: {self._last_words()}")
-            if elapsed() > end:
+            if perf_counter() > end:
                 raise RanWrong(
                     f"{what}: not within {patience:.0f} s, {self.done()} done: {self._last_words()}"
                 )
@@ -144,8 +147,8 @@ class Crew:
 
     def rest(self, seconds: float) -> None:
         """Wait while they work."""
-        end = elapsed() + seconds
-        self.wait(lambda: elapsed() >= end, "the time was up", seconds + PATIENCE)
+        end = perf_counter() + seconds
+        self.wait(lambda: perf_counter() >= end, "the time was up", seconds + PATIENCE)
 
     def warm(self, total: int) -> None:
         """Wait until each has done a twentieth of its share: it has then connected, imported
@@ -182,3 +185,8 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value for name, value in os.environ.items() if not name.startswith(prefixes)
     }
+
+
+def python_path(root: Path) -> str:
+    """Return our PYTHONPATH behind the checkout of a benchmark."""
+    return os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))

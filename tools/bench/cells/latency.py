@@ -11,23 +11,24 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import perf_counter
 from typing import TypeAlias
 
-from slotwise.bench.app import OTHER
-from slotwise.bench.crew import Crew
-from slotwise.bench.journal import RanWrong, expect_once
-from slotwise.bench.raw import Raw
-from slotwise.bench.readings import Reading, distribution
-from slotwise.bench.run import Cell, Contender, NotYet, Run, micros
-from slotwise.bench.slotwise_contender import (
+import psycopg
+
+from slotwise.locks import Lock, RedisLocks, SQLLocks
+from tools.bench.app import OTHER
+from tools.bench.crew import Crew
+from tools.bench.journal import RanWrong, expect_once
+from tools.bench.raw import Raw
+from tools.bench.readings import Reading, distribution
+from tools.bench.run import Cell, Contender, NotYet, Run, micros
+from tools.bench.slotwise_contender import (
     Slotwise,
     SlotwiseFlood,
     fill_tasks,
     registry_for,
 )
-from slotwise.locks import Lock, RedisLocks, SQLLocks
-from slotwise.model.clock import elapsed
-from slotwise.store.connect.dsn import psycopg
 
 # -- from enqueue to start ------------------------------------------------------------------------
 
@@ -136,11 +137,13 @@ def _slot_to_start(run: Run, contender: Contender, number: int, processes: int) 
     first = datetime.now(UTC).replace(microsecond=37_000) + timedelta(seconds=ahead)
     due = [first + place * PUNCTUALITY_APART for place in range(count)]
     wanted = {micros(instant) for instant in due}
-    end = elapsed() + (due[-1] - datetime.now(UTC)).total_seconds() + PUNCTUALITY_LATEST
+    end = (
+        perf_counter() + (due[-1] - datetime.now(UTC)).total_seconds() + PUNCTUALITY_LATEST
+    )
     with Crew(
         run.server, contender.plan(url, due), processes, capacity=20 * count + 5000
     ) as crew:
-        crew.wait(lambda: elapsed() > end or wanted <= _started(crew), "all were due")
+        crew.wait(lambda: perf_counter() > end or wanted <= _started(crew), "all were due")
         crew.stop()
         expect_once(crew.journals, _started(crew), f"punctuality, {contender.name}")
         starts = [
@@ -291,13 +294,13 @@ def _locks(run: Run) -> Iterator[Reading]:
 def _measured(contender: str, number: int, step: Step, times: int) -> Reading:
     for _ in range(max(times // 20, 3)):
         step()
-    began = elapsed()
+    began = perf_counter()
     spread = []
     for _ in range(times):
-        before = elapsed()
+        before = perf_counter()
         step()
-        spread.append((elapsed() - before) * 1000)
-    figures = {"rate": times / (elapsed() - began), **distribution(spread)}
+        spread.append((perf_counter() - before) * 1000)
+    figures = {"rate": times / (perf_counter() - began), **distribution(spread)}
     return Reading(
         cell="locks",
         contender=contender,
@@ -317,7 +320,7 @@ def _ours(stack: ExitStack, provider: SQLLocks | RedisLocks) -> Step:
 
 
 def _bare_postgresql(stack: ExitStack, url: str) -> Step:
-    connection = stack.enter_context(psycopg().connect(url, autocommit=True))
+    connection = stack.enter_context(psycopg.connect(url, autocommit=True))
 
     def step() -> None:
         _expect(connection.execute(_LOCK).rowcount == 1)
@@ -382,9 +385,9 @@ def _redis_server(folder: Path) -> Iterator[str]:
             ["redis-server", *arguments], cwd=folder, stdout=log, stderr=log
         )
     try:
-        end = elapsed() + _REDIS_STARTED_WITHIN
+        end = perf_counter() + _REDIS_STARTED_WITHIN
         while not socket.exists():
-            if server.poll() is not None or elapsed() > end:
+            if server.poll() is not None or perf_counter() > end:
                 raise RanWrong(
                     f"redis-server did not start: {(folder / 'redis.log').read_text()[-300:]}"
                 )

@@ -1,12 +1,14 @@
 """Compare two installed versions of slotwise: rounds in pairs on one server, and ratios within
 each pair.
 
-Each round is a process, ``PYTHON -m slotwise bench --cells CELL --rounds 1 … --json``, so that
-each version brings its own schema, statements and workers, in databases of its own. Two versions
-share only this: the options ``--cells``, ``--rounds``, ``--scale``, ``--database-url``, ``--json``
-and ``--list``, the first column of ``--list``, and ``cell``, ``contender``, ``figures`` and
-``note`` of the JSON's ``readings``. Versions may add to that; a change to it ends all comparisons
-with earlier versions.
+Each round is a process, ``PYTHON -m tools.bench --cells CELL --rounds 1 … --json``, so that each
+version brings its own schema, statements and workers, in databases of its own. A version that runs
+from a checkout is measured by the benchmark of that checkout, or by the command ``slotwise bench``
+that it had before; one that was installed from a wheel by this one. Two benchmarks share only
+this: the options ``--cells``, ``--rounds``, ``--scale``, ``--database-url``, ``--json`` and
+``--list``, the first column of ``--list``, and ``cell``, ``contender``, ``figures`` and ``note`` of
+the JSON's ``readings``. Versions may add to that; a change to it ends all comparisons with earlier
+versions.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import ClassVar
 
 from slotwise import ConfigurationError
-from slotwise.bench import machine
-from slotwise.bench.crew import clean_environment
-from slotwise.bench.journal import RanWrong
-from slotwise.bench.report import aligned, markdown_table, number
-from slotwise.bench.server import Server
-from slotwise.bench.session import ends_cleanly, split
-from slotwise.model.clock import elapsed
+from tools.bench import machine
+from tools.bench.crew import ROOT, clean_environment, python_path
+from tools.bench.journal import RanWrong
+from tools.bench.report import aligned, markdown_table, number
+from tools.bench.server import Server
+from tools.bench.session import ends_cleanly, split
 
 #: Measured where the caller names no cells.
 CELLS = "backlog,slots"
@@ -43,7 +45,10 @@ _PATIENCE = 60.0
 _PROBE = """
 import json, platform, slotwise
 from importlib.metadata import version
-print(json.dumps([version("slotwise"), platform.python_version(), slotwise.__path__[0]]))"""
+from importlib.util import find_spec
+has_command = find_spec("slotwise.bench") is not None
+location = slotwise.__path__[0]
+print(json.dumps([version("slotwise"), platform.python_version(), location, has_command]))"""
 
 #: The figures of one round, by contender.
 Round = Mapping[str, Mapping[str, float]]
@@ -66,7 +71,7 @@ class Pairing:
         """How to run the same again."""
         cells = self.cells or CELLS
         options = f"--against {self.against} --pairs {self.pairs} --scale {self.scale:g}"
-        return f"slotwise bench --cells {cells} {options}"
+        return f"python3 dev.py bench --cells {cells} {options}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,9 @@ class Installation:
     version: str
     runtime: str
     location: str
+    #: The arguments that start its benchmark, and the checkout that has it.
+    program: tuple[str, ...]
+    root: Path
     #: Started without our PYTHONPATH, which might make the other interpreter import this version,
     #: too.
     is_other: bool = False
@@ -101,15 +109,20 @@ class Installation:
                 "-m pip install slotwise"
             )
         try:
-            version, runtime, location = json.loads(asked.stdout)
+            version, runtime, location, has_command = json.loads(asked.stdout)
         except ValueError:
             reason = _last_line(asked.stderr) or "it is not a Python interpreter"
             raise ConfigurationError(f"--against {name}: {reason}") from None
+        checkout = Path(location).parents[1]
+        has_tools = (checkout / "tools" / "bench" / "__main__.py").exists()
+        is_command = has_command and not has_tools
         return cls(
             python=python,
             version=version,
             runtime=runtime,
             location=location,
+            program=("slotwise", "bench") if is_command else ("tools.bench",),
+            root=checkout if has_tools else ROOT,
             is_other=is_other,
         )
 
@@ -119,12 +132,15 @@ class Installation:
     def require(self, cells: Iterable[str]) -> None:
         """Raise ConfigurationError where it has no benchmark, or lacks one of these cells."""
         asked = _ask(
-            self.python, ["-m", "slotwise", "bench", "--list"], is_other=self.is_other
+            self.python,
+            ["-m", *self.program, "--list"],
+            is_other=self.is_other,
+            root=self.root,
         )
         if asked.returncode:
             reason = _last_line(asked.stderr) or f"status {asked.returncode}"
             raise ConfigurationError(
-                f"--against {self.python}: `slotwise bench --list` fails there: {reason}"
+                f"--against {self.python}: its benchmark cannot list its cells: {reason}"
             )
         known = [line.split()[0] for line in asked.stdout.splitlines()[1:] if line.strip()]
         if missing := [cell for cell in cells if cell not in known]:
@@ -150,7 +166,9 @@ class Installation:
             "--json",
         ]
         done = _run(
-            [self.python, "-m", "slotwise", "bench", *options], is_other=self.is_other
+            [self.python, "-m", *self.program, *options],
+            is_other=self.is_other,
+            root=self.root,
         )
         if done.returncode:
             reason = _last_line(done.stderr) or f"status {done.returncode}"
@@ -320,7 +338,7 @@ def compare(pairing: Pairing, tell: Callable[[str], None] = lambda _: None) -> C
     with ends_cleanly(), Server(pairing.database_url) as server:
         facts = machine.describe(server, {"this": str(this), "other": str(other)})
         comparison = Comparison(pairing.command, facts)
-        began = elapsed()
+        began = perf_counter()
         done = 0
         for pair in range(1, pairing.pairs + 1):
             for cell in cells:
@@ -337,7 +355,7 @@ def compare(pairing: Pairing, tell: Callable[[str], None] = lambda _: None) -> C
                     )
                 added = comparison.add(cell, rounds[this], rounds[other])
                 done = done + 1
-                left = (elapsed() - began) / done * (pairing.pairs * len(cells) - done)
+                left = (perf_counter() - began) / done * (pairing.pairs * len(cells) - done)
                 tell(
                     f"{place}: {_ratios(added)}; {_minutes(left)} left"
                     if left
@@ -388,11 +406,11 @@ def _last_line(text: str) -> str:
 
 
 def _ask(
-    python: str, arguments: Sequence[str], *, is_other: bool
+    python: str, arguments: Sequence[str], *, is_other: bool, root: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """A short call. Raises ConfigurationError where it cannot be started, or does not end."""
     try:
-        return _run([python, *arguments], is_other=is_other, timeout=_PATIENCE)
+        return _run([python, *arguments], is_other=is_other, root=root, timeout=_PATIENCE)
     except OSError as error:
         raise ConfigurationError(
             f"--against {python}: it cannot be started: {error.strerror}"
@@ -404,7 +422,7 @@ def _ask(
 
 
 def _run(
-    command: Sequence[str], *, is_other: bool, timeout: float | None = None
+    command: Sequence[str], *, is_other: bool, root: Path, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run it in an empty directory, where no package hides the installed one.
 
@@ -413,8 +431,7 @@ def _run(
     would interrupt that.
     """
     environment = clean_environment()
-    if is_other:
-        environment.pop("PYTHONPATH", None)
+    environment["PYTHONPATH"] = str(root) if is_other else python_path(root)
     with (
         tempfile.TemporaryDirectory(prefix="slotwise-bench-") as folder,
         tempfile.TemporaryFile("w+") as output,

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from slotwise.bench.machine import cpu_of_family, usage_of
+import psycopg
+
 from slotwise.embedded import Binaries, EmbeddedPostgres, GivenPostgres, find_binaries
 from slotwise.embedded.directories import state_directory
-from slotwise.store.connect.dsn import psycopg
+from tools.bench.machine import cpu_of_family, usage_of
 
 #: For the report: the settings that decide how fast a durable PostgreSQL is.
 SETTINGS = (
@@ -138,7 +139,7 @@ class Server:
             connection.execute(statement)
 
     def _connect(self, url: str) -> Any:
-        return psycopg().connect(url, autocommit=True, application_name="slotwise bench")
+        return psycopg.connect(url, autocommit=True, application_name="slotwise-bench")
 
     # -- what it costs ----------------------------------------------------------------------------
 
@@ -227,6 +228,6 @@ def _try(connection: Any, statement: str) -> bool:
     """Run a statement that only a superuser may run. Return whether it was allowed."""
     try:
         connection.execute(statement)
-    except psycopg().Error:
+    except psycopg.Error:
         return False
     return True

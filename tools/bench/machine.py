@@ -11,13 +11,11 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-from slotwise.model.clock import elapsed
-from slotwise.model.identity import own_version
-
 if TYPE_CHECKING:
-    from slotwise.bench.server import Server
+    from tools.bench.server import Server
 
 _PACKAGES = ("psycopg", "SQLAlchemy")
 _WRITES = 100
@@ -34,7 +32,7 @@ def describe(server: Server, peers: Mapping[str, str]) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
-        "slotwise": own_version(),
+        "slotwise": version("slotwise"),
         **{name: _installed(name) for name in _PACKAGES},
         **peers,
         "postgresql": server.facts["server_version"],
@@ -71,10 +69,10 @@ def _flush_time(folder: Path) -> float:
     spans = []
     with path.open("wb", buffering=0) as file:
         for _ in range(_WRITES):
-            began = elapsed()
+            began = perf_counter()
             file.write(block)
             flush(file.fileno())
-            spans.append(elapsed() - began)
+            spans.append(perf_counter() - began)
     path.unlink()
     return median(spans)
 

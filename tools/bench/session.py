@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotwise import ConfigurationError
-from slotwise.bench import machine, peers, report
-from slotwise.bench.cells import ALL
-from slotwise.bench.readings import Reading
-from slotwise.bench.report import Report, number
-from slotwise.bench.run import Cell, Run, measure
-from slotwise.bench.server import Server
+from tools.bench import machine, peers, pictures
+from tools.bench.cells import ALL
+from tools.bench.readings import Reading
+from tools.bench.report import Report, number
+from tools.bench.run import Cell, Run, measure
+from tools.bench.server import Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,11 @@ class Wish:
     @property
     def command(self) -> str:
         """The command that runs the same again."""
-        words = ["slotwise bench", f"--rounds {self.rounds}", f"--scale {self.scale:g}"]
+        words = [
+            "python3 dev.py bench",
+            f"--rounds {self.rounds}",
+            f"--scale {self.scale:g}",
+        ]
         words += [
             f"--{name} {value}"
             for name in ("cells", "peers")
@@ -59,7 +63,7 @@ def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
         )
         readings = measure(run, cells)
     if wish.pictures is not None:
-        report.draw(readings, wish.pictures, tell)
+        pictures.draw(readings, wish.pictures)
     return Report(
         readings=readings, machine=facts, command=wish.command, is_whole=wish.scale >= 1
     )

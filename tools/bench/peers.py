@@ -22,11 +22,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
+import psycopg
+
 from slotwise import ConfigurationError
-from slotwise.bench.crew import Command
-from slotwise.bench.journal import Journal
-from slotwise.bench.run import Contender, Send, micros, python
-from slotwise.store.connect.dsn import database_url, psycopg
+from tools.bench.crew import Command
+from tools.bench.inside import database_url
+from tools.bench.journal import Journal
+from tools.bench.run import Contender, Send, micros, python
 
 
 class Options(TypedDict, total=False):
@@ -97,7 +99,7 @@ class PgQueuer(Contender):
         _with_queries(url, work)
 
     def command(self, url: str) -> Command:
-        return python("slotwise.bench.peers", peer="pgqueuer", url=url, batch=self._batch)
+        return python("tools.bench.peers", peer="pgqueuer", url=url, batch=self._batch)
 
     @contextmanager
     def sender(self, url: str) -> Iterator[Send]:
@@ -179,7 +181,7 @@ class Procrastinate(Contender):
 
     def empty(self, url: str) -> None:
         """Truncate its tables, since it has no call for that."""
-        with psycopg().connect(url, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
                 "TRUNCATE procrastinate_jobs, procrastinate_events, procrastinate_workers CASCADE"
             )
@@ -192,7 +194,7 @@ class Procrastinate(Contender):
 
     def command(self, url: str) -> Command:
         return python(
-            "slotwise.bench.peers",
+            "tools.bench.peers",
             peer="procrastinate",
             url=url,
             concurrency=self._concurrency,
@@ -239,7 +241,7 @@ def _run_procrastinate(options: Options) -> None:
 # -- APScheduler ----------------------------------------------------------------------------------
 
 
-_HANDLER = "slotwise.bench.peers:note"
+_HANDLER = "tools.bench.peers:note"
 
 
 class APScheduler(Contender):
@@ -268,7 +270,7 @@ class APScheduler(Contender):
         return self.command(url)
 
     def command(self, url: str) -> Command:
-        return python("slotwise.bench.peers", peer="apscheduler", url=url)
+        return python("tools.bench.peers", peer="apscheduler", url=url)
 
     def _add(self, url: str, jobs: Sequence[tuple[int, datetime]]) -> None:
         def add(scheduler: Any) -> None:

@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 
-from slotwise import Context, Every, JobRegistry, job, migrate, task
-from slotwise.bench.app import TASK, job_name
-from slotwise.bench.crew import Command
-from slotwise.bench.run import Contender, Send
-from slotwise.jobs.definition import define
-from slotwise.jobs.policies import OnLost
-from slotwise.store.connect.dsn import database_url, psycopg
-from slotwise.store.planning.revision import Declared
+from slotwise import Context, Every, JobRegistry, job, task
+from tools.bench.app import TASK, OnLost, job_name
+from tools.bench.crew import Command
+from tools.bench.inside import Declared, database_url, define, migrate
+from tools.bench.run import Contender, Send
 
 DAY = 86_400.0
 
@@ -81,7 +79,7 @@ class Slotwise(Contender):
         engine.dispose()
 
     def empty(self, url: str) -> None:
-        with psycopg().connect(url, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
                 "TRUNCATE scheduled_tasks, scheduled_slots, scheduled_gaps, scheduled_workers"
             )
@@ -128,7 +126,7 @@ class Slotwise(Contender):
             "slotwise",
             "worker",
             "--app",
-            "slotwise.bench.app:make_registry",
+            "tools.bench.app:make_registry",
             "--log-level",
             "WARNING",
         ]
@@ -187,7 +185,7 @@ class SlotwiseJobs(Slotwise):
             "missed": self._missed,
             "plan": json.dumps(plan),
         }
-        with psycopg().connect(url, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
                 _JOBS, {**values, "interval": self.interval, "unit": self.unit}
             )
@@ -226,7 +224,7 @@ def fill_tasks(
 
     ``size`` is that of a payload, in bytes.
     """
-    with psycopg().connect(url, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             _TASKS,
             {

@@ -19,13 +19,14 @@ import psycopg
 import pytest
 
 import slotwise
-from slotwise.bench.comparison import Comparison, Installation, Line
-from slotwise.bench.journal import RanWrong
-from slotwise.bench.server import Server
-from slotwise.cli.bench import bench
 from slotwise.embedded import EmbeddedPostgres, GivenPostgres
 from slotwise.errors import ConfigurationError
 from slotwise.model.clock import elapsed
+from tools.bench.__main__ import bench
+from tools.bench.comparison import Comparison, Installation, Line
+from tools.bench.crew import ROOT
+from tools.bench.journal import RanWrong
+from tools.bench.server import Server
 
 SOURCE = Path(slotwise.__file__).parents[1]
 LIBRARIES = Path(click.__file__).parents[1]
@@ -34,9 +35,9 @@ LIBRARIES = Path(click.__file__).parents[1]
 BROKEN = """
 import sys
 arguments = sys.argv[1:]
-if arguments == ["bench", "--list"]:
+if arguments == ["--list"]:
     print("CELL  MEASURES\\nlong  tasks of a second")
-elif arguments == "bench --cells long --rounds 1 --scale 0.5 --database-url postgresql://here --json".split():
+elif arguments == "--cells long --rounds 1 --scale 0.5 --database-url postgresql://here --json".split():
     sys.exit("Error: long: of 20 ids 1 did not start")
 else:
     sys.exit(f"not the agreed options: {arguments}")
@@ -55,16 +56,17 @@ def interpreter(folder: Path, *paths: Path | str) -> str:
 
 def broken(folder: Path) -> str:
     """The Python of an environment with that other version."""
-    package = folder / "source" / "slotwise"
-    metadata = folder / "source" / "slotwise-0.0.1.dist-info"
-    for path in (package, metadata):
+    package = folder / "src" / "slotwise"
+    metadata = folder / "src" / "slotwise-0.0.1.dist-info"
+    benchmark = folder / "tools" / "bench"
+    for path in (package, metadata, benchmark):
         path.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(BROKEN)
+    (benchmark / "__main__.py").write_text(BROKEN)
     (metadata / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: slotwise\nVersion: 0.0.1\n"
     )
-    return interpreter(folder / "environment", folder / "source")
+    return interpreter(folder / "environment", folder / "src")
 
 
 @pytest.mark.extended
@@ -208,8 +210,7 @@ def test_a_comparison_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> N
     command = [
         sys.executable,
         "-m",
-        "slotwise",
-        "bench",
+        "tools.bench",
         "--cells",
         "long",
         "--against",
@@ -218,6 +219,7 @@ def test_a_comparison_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> N
     with Server() as server, (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(
             [*command, "--database-url", server.dsn],
+            cwd=ROOT,
             stdout=output,
             stderr=output,
             process_group=0,
@@ -260,7 +262,9 @@ def test_figures_of_one_version_only_are_named() -> None:
     """A contender or a figure that one side lacks has no ratio; the contender is named in a
     note.
     """
-    comparison = Comparison(command="slotwise bench", machine={"this": "1", "other": "2"})
+    comparison = Comparison(
+        command="python3 dev.py bench", machine={"this": "1", "other": "2"}
+    )
     comparison.add(
         "backlog",
         {"slotwise": {"rate": 50.0, "new_ms": 1.0}, "slotwise-new": {"rate": 1.0}},

@@ -17,10 +17,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from slotwise.bench.crew import Command
-from slotwise.bench.journal import Journal
-from slotwise.bench.run import Contender, Send, micros, python
-from slotwise.store.connect.dsn import psycopg
+import psycopg
+
+from tools.bench.crew import Command
+from tools.bench.journal import Journal
+from tools.bench.run import Contender, Send, micros, python
 
 # The twelve columns of db-scheduler, and the one index that a queue needs.
 _TABLES = """
@@ -90,29 +91,29 @@ class Raw(Contender):
         self._mode = mode
 
     def prepare(self, url: str) -> None:
-        with psycopg().connect(url, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(_TABLES)
 
     def empty(self, url: str) -> None:
-        with psycopg().connect(url, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("TRUNCATE raw_tasks, raw_slots")
 
     def fill(self, url: str, count: int) -> None:
-        with psycopg().connect(url, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(_FILL, (count,))
 
     def command(self, url: str) -> Command:
-        return python("slotwise.bench.raw", url=url, mode=self._mode, batch=self._batch)
+        return python("tools.bench.raw", url=url, mode=self._mode, batch=self._batch)
 
     def is_done(self, connection: Any) -> bool:
         return bool(connection.execute(_DONE).fetchone()[0])
 
     def listening(self, url: str) -> Command:
-        return python("slotwise.bench.raw", url=url, mode="listen", batch=self._batch)
+        return python("tools.bench.raw", url=url, mode="listen", batch=self._batch)
 
     @contextmanager
     def sender(self, url: str) -> Iterator[Send]:
-        with psycopg().connect(url, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             yield lambda number: connection.execute(_SEND, (str(number),))
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
@@ -120,7 +121,7 @@ class Raw(Contender):
             ("bench", str(micros(instant)), b"{}", instant, False, 1, 50) for instant in due
         ]
         with (
-            psycopg().connect(url, autocommit=True) as connection,
+            psycopg.connect(url, autocommit=True) as connection,
             connection.cursor() as cursor,
         ):
             cursor.executemany(
@@ -129,14 +130,14 @@ class Raw(Contender):
                 " VALUES (%s, %s, %s, %s, %s, %s, %s)",
                 rows,
             )
-        return python("slotwise.bench.raw", url=url, mode="timer", batch=self._batch)
+        return python("tools.bench.raw", url=url, mode="timer", batch=self._batch)
 
 
 class Loop:
     """The worker: one connection, prepared statements, autocommit."""
 
     def __init__(self, url: str, batch: int, journal: Journal, *, slots: bool) -> None:
-        self._connection = psycopg().connect(url, autocommit=True, prepare_threshold=0)
+        self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=0)
         self._batch = batch
         self._note = journal.note
         self._me = f"raw-{os.getpid()}"
@@ -185,7 +186,8 @@ class Loop:
         while not self.is_stopped:
             while self.run_batch():
                 continue
-            left: timedelta | None = self._connection.execute(_NEXT).fetchone()[0]
+            row = self._connection.execute(_NEXT).fetchone()
+            left: timedelta | None = row[0] if row else None
             time.sleep(1.0 if left is None else min(max(left.total_seconds(), 0.0), 1.0))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,19 @@ import click
 import psycopg
 import pytest
 
-from slotwise.bench import peers
-from slotwise.bench.cells import ALL
-from slotwise.bench.cells.throughput import drain
-from slotwise.bench.crew import Command
-from slotwise.bench.journal import Journal, RanWrong, expect_once
-from slotwise.bench.raw import Raw
-from slotwise.bench.readings import Reading, Readings, ratio
-from slotwise.bench.report import Report, draw, judge
-from slotwise.bench.run import Run, python
-from slotwise.bench.server import Server
-from slotwise.cli.bench import bench
 from slotwise.embedded import EmbeddedPostgres, GivenPostgres
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tools.bench import peers
+from tools.bench.__main__ import bench
+from tools.bench.cells import ALL
+from tools.bench.cells.throughput import drain
+from tools.bench.crew import Command
+from tools.bench.journal import Journal, RanWrong, expect_once
+from tools.bench.pictures import draw
+from tools.bench.raw import Raw
+from tools.bench.readings import Reading, Readings, ratio
+from tools.bench.report import Report, judge
+from tools.bench.run import Run, python
+from tools.bench.server import Server
 
 #: Together they take longer than a test may.
 PARTS = {
@@ -48,7 +46,7 @@ PARTS = {
 
 
 def run_bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """``slotwise bench … --json``, very short; what it wrote."""
+    """``python3 dev.py bench … --json``, very short; what it wrote."""
     bench.main(
         ["--scale", "0.004", "--rounds", "1", "--json", *arguments], standalone_mode=False
     )
@@ -164,7 +162,7 @@ class Twice(Raw):
     """A worker that runs each task, and one of them again."""
 
     def command(self, url: str) -> Command:
-        found = python("tests.integration.bench_twice", url=url)
+        found = python("tests.tools.bench_twice", url=url)
         root = str(Path(__file__).resolve().parents[2])
         return Command(
             arguments=found.arguments, environment={**found.environment, "PYTHONPATH": root}
@@ -227,7 +225,10 @@ def test_a_short_run_is_not_judged() -> None:
     """It shows that all works; its rates are those of starting and ending."""
     readings = Readings([*_rates("slotwise", 70), *_rates("raw-100", 90)])
     report = Report(
-        readings=readings, machine={}, command="slotwise bench --scale 0.1", is_whole=False
+        readings=readings,
+        machine={},
+        command="python3 dev.py bench --scale 0.1",
+        is_whole=False,
     )
     assert [row[-1] for row in report.targets()] == [
         "not judged: a short run",
@@ -251,48 +252,13 @@ MEASURED = Readings(
 
 
 def test_rates_and_distributions_are_drawn(tmp_path: Path) -> None:
-    """A picture of each, as SVG that a parser reads and as PNG; the curve rises from nobody to
-    all.
-    """
+    """A picture of each, as SVG that a parser reads and as PNG."""
     drawn = {path.name: path for path in draw(MEASURED, tmp_path / "pictures")}
     names = ("backlog-rate", "latency-spread")
     assert set(drawn) == {f"{name}.{suffix}" for name in names for suffix in ("svg", "png")}
-    bars, curves = (ElementTree.parse(drawn[f"{name}.svg"]).getroot() for name in names)
-    assert {"slotwise", "raw-500"} < {text.text for text in bars.iter(f"{SVG}text")}
-    widths = [float(bar.get("width", "")) for bar in list(bars.iter(f"{SVG}rect"))[1:]]
-    assert widths[0] / widths[1] == pytest.approx(0.8, abs=0.01)
-    (curve,) = [
-        line.get("points", "").split()
-        for line in curves.iter(f"{SVG}polyline")
-        if line.get("stroke-width") == "2"
-    ]
-    assert (curve[0], curve[-1]) == (
-        f"{curve[0].split(',')[0]},330.0",
-        f"{curve[-1].split(',')[0]},48.0",
-    )
     for name in names:
+        ElementTree.parse(drawn[f"{name}.svg"])
         assert drawn[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_pillow_pictures_are_svg(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody loses what was measured for twenty minutes: one line says what is missing, and its
-    cure.
-    """
-    found = builtins.__import__
-
-    def without(name: str, *arguments: Any, **keywords: Any) -> Any:
-        if name.split(".")[0] == "PIL":
-            raise ImportError(name)
-        return found(name, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    told: list[str] = []
-    assert {path.suffix for path in draw(MEASURED, tmp_path, told.append)} == {".svg"}
-    assert [line.partition(": ")[2] for line in told] == [
-        "PNG needs Pillow; run: pip install 'slotwise[plot]', or write .svg"
-    ]
 
 
 def test_what_cannot_be_done_yet_is_said() -> None:
@@ -306,7 +272,9 @@ def test_what_cannot_be_done_yet_is_said() -> None:
     words = {one.target.text: one.word for one in judge(readings, {"enqueue"})}
     assert words["rows per second, COPY"] == "not yet"
     page = "\n".join(
-        Report(readings=readings, machine={"cpu": "1"}, command="slotwise bench").markdown()
+        Report(
+            readings=readings, machine={"cpu": "1"}, command="python3 dev.py bench"
+        ).markdown()
     )
     assert "| slotwise-many-copy | not yet: no schedule_many |" in page
 
@@ -315,8 +283,8 @@ def test_the_page_has_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--markdown prints tables, a row a line, which a page takes as they are."""
-    report = Report(readings=MEASURED, machine={"cpu": "1"}, command="slotwise bench")
-    monkeypatch.setattr("slotwise.bench.session.fulfil", lambda wish, tell: report)
+    report = Report(readings=MEASURED, machine={"cpu": "1"}, command="python3 dev.py bench")
+    monkeypatch.setattr("tools.bench.session.fulfil", lambda wish, tell: report)
     bench.main(["--markdown"], standalone_mode=False)
     printed = capsys.readouterr().out
     assert printed == "".join(f"{block}\n" for block in report.markdown())

@@ -1,4 +1,4 @@
-"""The results of a run as tables, JSON, Markdown and pictures, and the targets that it reached."""
+"""The results of a run as tables, JSON and Markdown, and the targets that it reached."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TypeAlias
 
-from slotwise import ConfigurationError
-from slotwise.bench.cells import ALL
-from slotwise.bench.cells.costs import NEXT_DUE_CASES
-from slotwise.bench.cells.throughput import OPENTELEMETRY, PROMETHEUS
-from slotwise.bench.readings import Reading, Readings, Summary, ratio
-from slotwise.contrib.picture import Box, Label, Line, Picture, Shape
+from tools.bench.cells import ALL
+from tools.bench.cells.costs import NEXT_DUE_CASES
+from tools.bench.cells.throughput import OPENTELEMETRY, PROMETHEUS
+from tools.bench.readings import Reading, Readings, Summary, ratio
 
 #: In the order of the columns; a figure that is not here stands behind them under its own name.
 _TITLES = {
@@ -203,123 +200,6 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     """Format a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-# -- pictures -------------------------------------------------------------------------------------
-
-
-_WIDTH = 760
-_LEFT = 190
-_RIGHT = 130
-_BAR = 26
-_TOP = 48
-_COLOURS = ("#3b6fb6", "#c8553d", "#588157", "#8d6a9f", "#b08900", "#4a4e69", "#2a9d8f")
-_OTHERS, _AXIS, _SMALL = "#9aa5b1", "#b8bfc6", "#5b6670"
-_CURVE_LEFT = 60
-_CURVE_RIGHT = _WIDTH - 220
-_CURVE_BOTTOM = 330
-
-
-def draw(
-    readings: Readings, folder: Path, tell: Callable[[str], None] = lambda _: None
-) -> list[Path]:
-    """Draw an SVG and a PNG for each cell that has rates, and for each that has single values.
-    Return their paths.
-
-    Without Pillow, only SVG files are written, and ``tell`` is called once with the reason.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    suffixes = [".svg", ".png"]
-    for name, picture in _pictures(readings):
-        for suffix in tuple(suffixes):
-            path = folder / f"{name}{suffix}"
-            try:
-                picture.write(path)
-            except ConfigurationError as error:
-                suffixes.remove(suffix)
-                tell(str(error))
-            else:
-                written.append(path)
-    return written
-
-
-def _pictures(readings: Readings) -> Iterator[tuple[str, Picture]]:
-    for cell in dict.fromkeys(one.cell for one in readings.all):
-        summaries = readings.contenders(cell)
-        title = Label(12, 20, ALL[cell].title, 15)
-        if rates := [one for one in summaries if one.values("rate")]:
-            height = _TOP + _BAR * len(rates) + 40
-            yield f"{cell}-rate", Picture(_WIDTH, height, (title, *_bars(rates)))
-        if spreads := [one for one in summaries if len(one.spread) > 1]:
-            yield (
-                f"{cell}-spread",
-                Picture(_WIDTH, _CURVE_BOTTOM + 50, (title, *_curves(spreads))),
-            )
-
-
-def _bars(summaries: Sequence[Summary]) -> Iterator[Shape]:
-    """The median as a bar; a line from minimum to maximum across its end."""
-    top = max(one.most("rate") or 1.0 for one in summaries)
-    scale = (_WIDTH - _LEFT - _RIGHT) / top
-    for place, one in enumerate(summaries):
-        y = _TOP + place * _BAR + 11
-        middle = one.median("rate") or 0.0
-        colour = _COLOURS[0] if one.contender.startswith("slotwise") else _OTHERS
-        low, high = (
-            _LEFT + (value or 0.0) * scale
-            for value in (one.least("rate"), one.most("rate"))
-        )
-        yield Label(_LEFT - 8, y, one.contender, 13, end=True)
-        yield Box(_LEFT, y - 9, round(middle * scale, 1), _BAR - 8, colour)
-        yield Line([(low, y), (high, y)], _SMALL)
-        yield Label(round(high + 8, 1), y, f"{number(middle)}/s", 13)
-    yield Label(
-        _LEFT,
-        _TOP + len(summaries) * _BAR + 14,
-        "median; line: least to most",
-        11,
-        colour=_SMALL,
-    )
-
-
-def _curves(summaries: Sequence[Summary]) -> Iterator[Shape]:
-    """The share of values up to each duration, on a logarithmic axis."""
-    least = max(min(one.spread[0] for one in summaries), 1e-3)
-    low = math.floor(math.log10(least))
-    high = max(math.ceil(math.log10(max(one.spread[-1] for one in summaries))), low + 1)
-
-    def across(value: float) -> float:
-        share = (math.log10(value) - low) / (high - low)
-        return round(_CURVE_LEFT + share * (_CURVE_RIGHT - _CURVE_LEFT), 1)
-
-    for exponent in range(low, high + 1):
-        x = across(10.0**exponent)
-        yield Line([(x, _up(0)), (x, _up(1))], _AXIS)
-        yield Label(x - 12, _CURVE_BOTTOM + 16, f"{10.0**exponent:g} ms", 11, colour=_SMALL)
-    for share in (0.0, 0.5, 1.0):
-        yield Line([(_CURVE_LEFT, _up(share)), (_CURVE_RIGHT, _up(share))], _AXIS)
-        yield Label(
-            _CURVE_LEFT - 8, _up(share), f"{share:.0%}", 11, end=True, colour=_SMALL
-        )
-    for place, one in enumerate(summaries):
-        colour = _COLOURS[place % len(_COLOURS)]
-        values = one.spread
-        steps = (
-            (
-                step / 200,
-                max(values[min(step * len(values) // 200, len(values) - 1)], least),
-            )
-            for step in range(201)
-        )
-        yield Line([(across(value), _up(share)) for share, value in steps], colour, 2)
-        yield Label(
-            _CURVE_RIGHT + 16, _TOP + 10 + 20 * place, one.contender, 13, colour=colour
-        )
-
-
-def _up(share: float) -> float:
-    return round(_CURVE_BOTTOM - share * (_CURVE_BOTTOM - _TOP), 1)
 
 
 # -- targets --------------------------------------------------------------------------------------

@@ -8,20 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from slotwise import JobRegistry
-from slotwise.bench.app import TASK, make_jobs
-from slotwise.bench.cells.throughput import BEST
-from slotwise.bench.crew import Crew
-from slotwise.bench.journal import RanWrong
-from slotwise.bench.machine import memory_of
-from slotwise.bench.readings import Reading
-from slotwise.bench.run import Cell, Run
-from slotwise.bench.slotwise_contender import Slotwise, fill_tasks, registry_for
-from slotwise.model.clock import elapsed
-from slotwise.store.reading.reader import Reader
-from slotwise.store.slots.store import Store
+from tools.bench.app import TASK, make_jobs
+from tools.bench.cells.throughput import BEST
+from tools.bench.crew import Crew
+from tools.bench.inside import Store
+from tools.bench.journal import RanWrong
+from tools.bench.machine import memory_of
+from tools.bench.readings import Reading
+from tools.bench.run import Cell, Run
+from tools.bench.slotwise_contender import Slotwise, fill_tasks, registry_for
 
 # -- claims that find nothing ---------------------------------------------------------------------
 
@@ -106,7 +105,7 @@ def _look(
 
 def _claim(store: Store, limit: int, wanted: int) -> float:
     """Return the duration of a claim, in milliseconds."""
-    began = elapsed()
+    began = perf_counter()
     found = store.claims.claim_slots("bench", limit, lease=_CLAIM_LEASE, names=[TASK]).found
     found += len(
         store.claims.claim_tasks("bench", limit - found, lease=_CLAIM_LEASE, names=[TASK])
@@ -115,7 +114,7 @@ def _claim(store: Store, limit: int, wanted: int) -> float:
         raise RanWrong(
             f"a claim found {found} rows where {wanted} are due; this run proves nothing"
         )
-    return (elapsed() - began) * 1e3
+    return (perf_counter() - began) * 1e3
 
 
 def _server_side(run: Run, query: str = _CLAIMS) -> dict[str, Any]:
@@ -205,12 +204,12 @@ def _looked(run: Run, look: Callable[[], timedelta | None]) -> dict[str, Any]:
     run.server.forget_statements("slotwise")
     spread = []
     for _ in range(run.scaled(LOOKS, 5)):
-        began = elapsed()
+        began = perf_counter()
         if (due := look()) is None or due <= timedelta(0):
             raise RanWrong(
                 f"a look found {due} where slots are due in an hour; this run proves nothing"
             )
-        spread.append((elapsed() - began) * 1e3)
+        spread.append((perf_counter() - began) * 1e3)
     figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}
     return {"figures": {**_server_side(run, _LOOKS), **figures}, "spread": tuple(spread)}
 
@@ -250,12 +249,12 @@ def _held(run: Run) -> Iterator[Reading]:
             run.server.forget_statements("slotwise")
             spread = []
             for _ in range(BEATS):
-                began = elapsed()
+                began = perf_counter()
                 if lost := store.held.beat(HOLDER, claims):
                     raise RanWrong(
                         f"held: a heartbeat lost {len(lost)} claims; this run proves nothing"
                     )
-                spread.append((elapsed() - began) * 1e3)
+                spread.append((perf_counter() - began) * 1e3)
             figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}
             if (spent := run.server.milliseconds("slotwise")) is not None:
                 figures = {"server_ms": spent / BEATS, **figures}
@@ -296,12 +295,11 @@ def _pages(run: Run) -> Iterator[Reading]:
         )
     run.server.settle("slotwise")
     registry = registry_for(url)
-    reader = Reader(Store(registry.database, registry.definitions))
     looks: dict[str, Callable[[], object]] = {
         "slots of a job, one page": lambda: list(
-            itertools.islice(reader.slots("bench-00007"), PAGE)
+            itertools.islice(registry.inspect.slots("bench-00007"), PAGE)
         ),
-        "health": lambda: reader.health(timedelta(minutes=1)),
+        "health": lambda: registry.inspect.health(),
     }
     try:
         for name, look in looks.items():
@@ -318,9 +316,9 @@ def _pages(run: Run) -> Iterator[Reading]:
 
 
 def _milliseconds(look: Callable[[], object]) -> float:
-    began = elapsed()
+    began = perf_counter()
     look()
-    return (elapsed() - began) * 1e3
+    return (perf_counter() - began) * 1e3
 
 
 PAGES = Cell(

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, TypeAlias
 
-from slotwise.bench.crew import Command
-from slotwise.bench.readings import Reading, Readings
-from slotwise.bench.server import Server
+from tools.bench.crew import Command
+from tools.bench.readings import Reading, Readings
+from tools.bench.server import Server
 
 #: Enqueues one due task, by its id.
 Send: TypeAlias = Callable[[int], object]

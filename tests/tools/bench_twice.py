@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from slotwise.bench.journal import Journal
-from slotwise.bench.raw import Loop
+from tools.bench.journal import Journal
+from tools.bench.raw import Loop
 
 
 def main() -> None:
