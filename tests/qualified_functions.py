@@ -18,7 +18,8 @@ from tests.ledger_author import sender
 #: What is written as a function, and is PostgreSQL's grammar or a built-in of the parser.
 _GRAMMAR = """
     all any array as by cast check coalesce distinct except exists extract filter from greatest
-    in including index insert into key least not nullif on or order over primary references row select
+    in including index insert into key least
+not nullif on or order over primary references row select
     set table then unique using values varchar when where with and else materialized
     numeric returns decimal char character
 """

@@ -26,7 +26,7 @@ from slotwise.cli.shared.options import (
     with_options,
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
-from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.terminal import moment, say, unharmed
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
@@ -385,10 +385,11 @@ def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
     confirm(f"The whole calendar {name} will be removed.", sure=yes or dry)
     with changes(given) as known:
         gone = known.remove(name, "calendar remove", dry_run=dry)
-    if given.json:
-        print_json({"removed": facts(gone), "dry_run": dry})
-    else:
-        say(f"{'would remove' if dry else 'removed'} {name}")
+    with unharmed():
+        if given.json:
+            print_json({"removed": facts(gone), "dry_run": dry})
+        else:
+            say(f"{'would remove' if dry else 'removed'} {name}")
 
 
 def _dates(texts: Sequence[str]) -> frozenset[date]:
@@ -435,10 +436,11 @@ def _change(
             {(one.job, one.instance) for one in change.followed}
         )
     refused = [one for one in change.followed if one.refused]
-    if given.json:
-        print_json({**_change_json(change), "dry_run": dry})
-    else:
-        _tell(change, source.days if source else {}, zones, dry=dry)
+    with unharmed():
+        if given.json:
+            print_json({**_change_json(change), "dry_run": dry})
+        else:
+            _tell(change, source.days if source else {}, zones, dry=dry)
     if refused:
         raise ConfigurationError(
             f"{len(refused)} of {len(change.followed)} jobs keep the days they had: "

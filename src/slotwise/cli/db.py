@@ -19,7 +19,7 @@ from slotwise.cli.shared.options import (
     sure,
 )
 from slotwise.cli.shared.output import print_json, print_result
-from slotwise.cli.shared.terminal import moment, say, say_document
+from slotwise.cli.shared.terminal import moment, say, say_document, unharmed
 from slotwise.operations import Schema
 
 
@@ -52,15 +52,13 @@ def db() -> None:
 def upgrade(given: Given, adopt: bool, revision: str) -> None:
     """Create the tables, or upgrade them. Several processes may run it at once."""
     done = Schema(given.table_settings()).upgrade(adopt=adopt, revision=revision)
-    if given.json:
-        print_json({"applied": done.applied, "warnings": done.warnings})
-        return
-    _warn(done.warnings)
-    say(
-        f"applied {', '.join(done.applied)}"
-        if done.applied
-        else "nothing to do: the tables are up to date"
-    )
+    with unharmed():
+        if given.json:
+            print_json({"applied": done.applied, "warnings": done.warnings})
+            return
+        _warn(done.warnings)
+        nothing = "nothing to do: the tables are up to date"
+        say(f"applied {', '.join(done.applied)}" if done.applied else nothing)
 
 
 def _warn(warnings: list[str]) -> None:
@@ -164,10 +162,11 @@ def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
         say_document(f"BEGIN;\n{statements}COMMIT;\n")
         return
     Schema(given.table_settings()).grant(role, to)
-    if given.json:
-        print_json({"role": role, "to": to})
-    else:
-        say(f"{to} has the rights of: {role}")
+    with unharmed():
+        if given.json:
+            print_json({"role": role, "to": to})
+        else:
+            say(f"{to} has the rights of: {role}")
 
 
 @db.command(
@@ -199,10 +198,11 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     schema = Schema(given.table_settings())
     confirm(effect if schema.keeps_data(revision) else loss, sure=yes, preview="")
     reverted = schema.downgrade(revision)
-    if given.json:
-        print_json({"reverted": reverted})
-    else:
-        say(f"reverted {', '.join(reverted)}" if reverted else "nothing to do")
+    with unharmed():
+        if given.json:
+            print_json({"reverted": reverted})
+        else:
+            say(f"reverted {', '.join(reverted)}" if reverted else "nothing to do")
 
 
 @db.command(

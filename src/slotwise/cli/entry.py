@@ -18,7 +18,7 @@ from click.shell_completion import get_completion_class
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import DONE, Command, Group, common
-from slotwise.cli.shared.terminal import say_document
+from slotwise.cli.shared.terminal import discard_lost_output, say_document
 from slotwise.model.identity import own_version
 
 #: The module of each command. It is imported on first use: a health probe that runs every few
@@ -198,6 +198,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with one of the statuses in ``cli.shared.exits``."""
     found = status(arguments)
+    discard_lost_output()
     # the last collections would traverse all imported modules: a fifth of the time of a short
     # command
     gc.freeze()
@@ -216,7 +217,8 @@ def status(arguments: Sequence[str] | None = None) -> int:
             )  # the terminal's encoding may lack a character of a name
     try:
         result = cli.main(arguments, prog_name="slotwise", standalone_mode=False)
-        sys.stdout.flush()
+        if not isinstance(result, int):  # then the output is all that the command is for
+            sys.stdout.flush()
     except (PipeClosed, BrokenPipeError):
         return _pipe_closed()
     except (click.Abort, KeyboardInterrupt):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -29,7 +28,7 @@ from slotwise.cli.shared.options import (
     read_written,
 )
 from slotwise.cli.shared.output import as_json, print_json, span
-from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
 from slotwise.contrib.logging import LogListener, configure
 from slotwise.spi import (
     Ended,
@@ -156,7 +155,8 @@ def run(
         end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
     finally:
         registry.database.close()
-    _tell(given, ended)
+    with unharmed():
+        _tell(given, ended)
     status = _status(ended, signals.first)
     if signals.first is not None:
         end_now(status)  # processes and threads that the handler left end here
@@ -175,7 +175,8 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
         end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
     finally:
         registry.database.close()
-    _tell_slot(given, end)
+    with unharmed():
+        _tell_slot(given, end)
     stopped = signals.first is not None and any(
         one.left is not None for one in (end, *end.others)
     )
@@ -259,13 +260,13 @@ def _output_for_answers(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    sys.stdout.flush()
+    discard_lost_output()
     ours = os.dup(1)
     try:
         os.dup2(2, 1)
         yield
     finally:
-        sys.stdout.flush()
+        discard_lost_output()
         os.dup2(ours, 1)
         os.close(ours)
 

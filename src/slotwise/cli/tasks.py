@@ -46,7 +46,7 @@ from slotwise.cli.shared.output import (
     print_table,
     say_zones,
 )
-from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.terminal import moment, say, unharmed
 from slotwise.client.arguments import Receipt, wrong_id
 from slotwise.client.client import STATES, Client
 from slotwise.errors import InstanceExists, InvalidJob, InvalidPayload, UnknownTask
@@ -725,12 +725,12 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 
 
 def _print_receipt(given: Given, receipt: Receipt, *, dry_run: bool = False) -> None:
-    if given.json:
-        print_json(_receipt_json(receipt, dry_run))
-    elif receipt.status != "gone":  # the error that follows says more
-        say(
-            f"{'dry run: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}"
-        )
+    with unharmed():
+        if given.json:
+            print_json(_receipt_json(receipt, dry_run))
+        elif receipt.status != "gone":  # the error that follows says more
+            dry = "dry run: " if dry_run else ""
+            say(f"{dry}{receipt.task} {receipt.id}: {receipt.status}")
 
 
 def _print_receipts(
@@ -738,7 +738,8 @@ def _print_receipts(
 ) -> None:
     """Print all of them; raise UnknownTask if one had no effect."""
     if given.json and len(receipts) != 1:
-        print_json_list(_receipt_json(receipt, dry_run) for receipt in receipts)
+        with unharmed():
+            print_json_list(_receipt_json(receipt, dry_run) for receipt in receipts)
     else:
         for receipt in receipts:
             _print_receipt(given, receipt, dry_run=dry_run)

@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final, TextIO
 
@@ -112,13 +113,21 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=repr)
 
 
+class _Lines(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream. One that is full or closed loses them, and harms nobody who logs."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        with suppress(OSError, ValueError):
+            super().handleError(record)
+
+
 def configure(
     format: str = "human", level: str = "INFO", stream: TextIO | None = None
 ) -> logging.Handler:
     """Send all log records of this process to ``stream`` (stderr), each flushed at once; for
     commands only.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _Lines(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else HumanFormatter())
     root = logging.getLogger()
     root.addHandler(handler)

@@ -72,8 +72,9 @@ def run_isolated(descriptor: int, prepare: Prepare) -> None:
     _follow_parent()
     order = _first(channel)
     channel.send(**say_outcome(_obey(order, channel, prepare)))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):  # a full disk, or a stream that the handler closed
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(0)  # a thread that the handler left must not keep the slot from ending
 
 

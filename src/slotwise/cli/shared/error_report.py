@@ -36,18 +36,15 @@ def report_error(error: BaseException, *, as_json: bool = False) -> int:
     trace = "\n".join(
         map(hide_password, trace.splitlines())
     )  # an @ in a later line must not hide the lines before it
+    # Each line of a mistake in the configuration is a problem of its own; others have one line.
+    lines = text.split("\n") if isinstance(error, ConfigurationError) else [text]
     if as_json:
-        say_json(
-            json.dumps(
-                {"error": text, "status": status} | ({"traceback": trace} if trace else {})
-            ),
-            err=True,
-        )
+        document = {"error": text, "status": status}
+        say_json(json.dumps(document | ({"traceback": trace} if trace else {})), err=True)
         return status
     if trace:
         say_lines(trace, err=True)
-    # Each line of a mistake in the configuration is a problem of its own; others have one line.
-    for line in text.split("\n") if isinstance(error, ConfigurationError) else [text]:
+    for line in lines:
         say_error(line)
     return status
 

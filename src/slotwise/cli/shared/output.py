@@ -16,7 +16,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slotwise.cli.shared.terminal import moment, say, say_json, say_lines, say_styled
+from slotwise.cli.shared.terminal import (
+    moment,
+    say,
+    say_json,
+    say_lines,
+    say_styled,
+    unharmed,
+)
 from slotwise.contrib.logging import escaped, plain
 from slotwise.model.vocabulary import Outcome, State
 
@@ -79,12 +86,13 @@ def print_result(
 ) -> None:
     """Print what an operation did: a line, or a JSON object of ``facts``."""
     dry_run = given.dry_run if dry_run is None else dry_run
-    if given.json:
-        print_json(
-            {name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run}
-        )
-    else:
-        say(f"dry run: {text}" if dry_run else text)
+    with unharmed():
+        if given.json:
+            print_json(
+                {name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run}
+            )
+        else:
+            say(f"dry run: {text}" if dry_run else text)
 
 
 def warn_paused(paused: Paused | None) -> None:

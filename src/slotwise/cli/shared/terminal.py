@@ -7,7 +7,10 @@ that is not printable is escaped here. A test forbids any other way to print.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, tzinfo
 
 import click
@@ -18,17 +21,59 @@ from slotwise.contrib.logging import escaped, escaped_lines
 def say(*lines: object, err: bool = False) -> None:
     """Print each argument as one line, on stdout or stderr."""
     for line in lines:
-        click.echo(escaped(str(line)), err=err)
+        _write(escaped(str(line)), err=err)
+
+
+def _write(text: str, *, err: bool, nl: bool = True) -> None:
+    """What goes to stderr goes beside a command's work: a line that is lost there changes
+    nothing.
+    """
+    if not err:
+        click.echo(text, nl=nl)
+        return
+    with unharmed():
+        click.echo(text, nl=nl, err=True)
+
+
+@contextmanager
+def unharmed() -> Iterator[None]:
+    """Let no lost output change how the command ends: what it has done stands.
+
+    Output is lost where the disk is full, or the stream was closed.
+    """
+    try:
+        yield
+    except (OSError, ValueError):
+        discard_lost_output()
+
+
+def discard_lost_output() -> bool:
+    """Discard what a standard stream holds and cannot write; return whether there was any.
+
+    Python itself would try again at its end, and change the exit status.
+    """
+    is_lost = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            is_lost = True
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                stream.flush()
+        except ValueError:  # closed, by a handler for example
+            is_lost = True
+    return is_lost
 
 
 def say_error(text: str) -> None:
     """Print the error that ends the command, as one line on stderr."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {escaped(text)}", err=True)
+    _write(f"{click.style('error:', fg='red', bold=True)} {escaped(text)}", err=True)
 
 
 def say_lines(text: str, *, err: bool = False) -> None:
     """Print a text of several lines, such as a traceback."""
-    click.echo(escaped_lines(text), err=err)
+    _write(escaped_lines(text), err=err)
 
 
 def say_document(text: str) -> None:
@@ -46,7 +91,7 @@ def say_styled(lines: str, *, color: bool) -> None:
 
 def say_json(text: str, *, end: str = "\n", err: bool = False) -> None:
     """Print JSON. Its encoder has escaped all characters beyond ASCII."""
-    click.echo(f"{text}{end}", nl=False, err=err)
+    _write(f"{text}{end}", nl=False, err=err)
 
 
 def ask(question: str) -> None:

@@ -142,16 +142,23 @@ def leave_fork(outcome: AttemptOutcome) -> None:
 
     The attempt belongs to the parent, so the child exits here, with the status that Python would
     give it. All other threads are in the parent.
+
+    Race: a child that went on after an error here, as on a full disk, would be a second worker
+    under the parent's claims.
     """
-    error = outcome.exception if isinstance(outcome, Failed) else None
     status = int(isinstance(outcome, Failed))
-    if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    elif isinstance(outcome, Failed):
-        print(outcome.error, file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    try:
+        error = outcome.exception if isinstance(outcome, Failed) else None
+        if isinstance(error, SystemExit):
+            status = (
+                error.code if isinstance(error.code, int) else int(error.code is not None)
+            )
+        elif isinstance(outcome, Failed):
+            print(outcome.error, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
 
 
 def error_text(error: BaseException) -> str:

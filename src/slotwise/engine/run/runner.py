@@ -474,9 +474,9 @@ class Runner:
                 timed_out(holding, definition) or outcome,
                 starts[0] if starts else None,
             )
+        origin = len(forks)
         ctx = self._prepare(holding, definition)
         begun = self._began(holding, definition)
-        origin = len(forks)
         try:
             if self._interceptors:
                 result: object = (
