@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -10,12 +11,25 @@ import pytest
 pytest_plugins = [
     "tests.databases",
     "tests.kit.lasting",
+    "tests.kit.leaks",
     "tests.kit.order",
     "tests.kit.progress",
     "tests.kit.selection",
     "tests.ledger_author",
     "tests.qualified_functions",
 ]
+
+
+def pytest_configure() -> None:
+    """Undo what ``nohup`` and a shell's ``&`` do: tests send these signals, and children inherit
+    that they are ignored.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -223,7 +223,10 @@ def test_run_after(shop: str, tasks: Any) -> None:
     assert tasks.add.get_result(result.id).task.run_after == due
     with worker(shop) as made:
         made.tick("2h")
-        assert len(made.run_due()) == 1
+        ran = [
+            event.id for event in made.run_due()
+        ]  # the project's daily job may be due, too
+        assert ran.count(result.id) == 1
     with pytest.raises(Exception, match="run_after must be an aware datetime"):
         tasks.add.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001
     with override_settings(USE_TZ=False):

@@ -41,11 +41,9 @@ LEASE = 4 * HEARTBEAT
 #: A reaper looks once per heartbeat.
 TAKE_OVER = LEASE + 2 * HEARTBEAT
 POLL = timedelta(milliseconds=300)
-#: For scenes in which nobody may lose a claim, on no machine ...
+#: For scenes in which nobody may lose a claim, on no machine.
 WIDE = "8"
 WIDE_LEASE = int(WIDE) * HEARTBEAT
-#: ... or, where the lease must run out, reapers that look once per lease.
-SELDOM = "1600ms"
 #: What processes that come and go may add to any bound, on a machine that has a core for each that
 #: wants to run.
 SLACK = timedelta(seconds=3)

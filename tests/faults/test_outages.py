@@ -15,7 +15,6 @@ from tests.faults.bench import (
     HEARTBEAT,
     LEASE,
     POLL,
-    SELDOM,
     SLACK,
     WIDE,
     WIDE_LEASE,
@@ -158,24 +157,26 @@ def test_a_paused_database_takes_no_work_away(
     """Two leases in which nobody could write prove nobody's death: work that ended meanwhile
     counts, once.
 
-    Afterwards two intervals of silence would prove it, and whoever waits for a core is silent: the
-    reapers look seldom.
+    Afterwards two looks of a reaper at one and the same heartbeat would prove it. A worker that
+    waits for a core, or for its connection, has the time between them to send another.
     """
+    lease = 10 * HEARTBEAT
     ends, goes_on = "hold-long", "hold-long@on"
     stage = bench(
         f"{ends},{goes_on},rerun,give-up",
         url=own_server.dsn,
-        reaper_interval=SELDOM,
+        missed_heartbeats_limit="10",
+        reaper_interval="4s",  # the longest that this lease allows
         shutdown_grace="30s",
     )
     crew = stage.start_all(2)
     held = [stage.wait("handler-start", job=job) for job in (ends, goes_on)]
     with frozen(own_server):
-        stage.rest(LEASE)
+        stage.rest(lease)
         stage.release(ends)
         stage.wait("handler-end", job=ends, token=held[0]["token"])
-        stage.rest(LEASE)
-    stage.rest(2 * LEASE)  # each reaper has looked
+        stage.rest(lease)
+    stage.rest(2 * lease)  # each reaper has looked twice
     assert stage.events.all("settled", job=goes_on) == []
     stage.release(goes_on)
     for start in held:
