@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
     from slotwise.registry.isolated import run_isolated
+    from slotwise.registry.plugin import CommandLine, PluginCommand, Section
     from slotwise.schedules.zones import zone_named
     from slotwise.store.dialects.one_writer import OneWriter
     from slotwise.store.dialects.port import Dialect
@@ -69,6 +70,8 @@ _HOMES = {
         "load_registry",
     ),
     "slotwise.registry.isolated": ("run_isolated",),
+    # commands of a plug-in
+    "slotwise.registry.plugin": ("CommandLine", "PluginCommand", "Section"),
     # errors as text
     "slotwise.model.error_text": ("error_summary",),
     # the port to a database
@@ -81,6 +84,7 @@ _HOMES = {
 __all__ = [
     "START_WAIT",
     "ApplicationFailed",
+    "CommandLine",
     "Dialect",
     "Ended",
     "Event",
@@ -90,8 +94,10 @@ __all__ = [
     "OneWriter",
     "Origin",
     "Outcome",
+    "PluginCommand",
     "Reason",
     "RegistrySource",
+    "Section",
     "SingleRun",
     "SlotEnd",
     "SlotRun",

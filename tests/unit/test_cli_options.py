@@ -76,7 +76,7 @@ def test_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None
 def test_short_help(capsys: pytest.CaptureFixture[str]) -> None:
     """The list of commands is made of whole sentences."""
     assert status(["--help"]) == exits.OK
-    listed = capsys.readouterr().out.split("Commands:")[1].split("Examples:")[0]
+    listed = capsys.readouterr().out.split("See:")[1].split("Examples:")[0]
     assert "..." not in listed
 
 
@@ -335,7 +335,7 @@ def test_mistakes(
 def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     """Alone, the command shows its help."""
     status([])
-    assert "Commands:" in "".join(capsys.readouterr())
+    assert "Operate:" in "".join(capsys.readouterr())
 
 
 def test_app_is_not_imported_for_reading(

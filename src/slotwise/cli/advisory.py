@@ -23,6 +23,7 @@ from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import say, say_json
 from slotwise.contrib.advisory.cron_jobs import VARIABLE, ZONE_VARIABLE
 from slotwise.errors import InvalidCronJobs
+from slotwise.spi import PluginCommand, Section
 
 if TYPE_CHECKING:
     from slotwise.contrib.advisory import CronJob
@@ -328,3 +329,7 @@ def schema() -> None:
     from slotwise.contrib.advisory import cron_jobs_schema
 
     say_json(json.dumps(cron_jobs_schema(), indent=2))
+
+
+LOCK_KEYS = PluginCommand(command=lock_keys, section=Section.SET_UP)
+CRON_JOBS = PluginCommand(command=cron_jobs, section=Section.TIME)

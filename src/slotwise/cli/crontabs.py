@@ -29,6 +29,7 @@ from slotwise.cli.shared.output import as_json, print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidCrontab
+from slotwise.spi import PluginCommand, Section
 
 if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not need it
     from rich.text import Text
@@ -368,3 +369,6 @@ def _row(entry: Entry) -> Sequence[str | Text]:
         entry.command,
         entry.place,
     ]
+
+
+CRONTAB = PluginCommand(command=crontab, section=Section.TIME)

@@ -16,44 +16,54 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
+from slotwise import __version__
+from slotwise.cli.plugins import BrokenCommand, plugin, plugins
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import DONE, Command, Group, common
-from slotwise.cli.shared.terminal import discard_lost_output, say_document
-from slotwise.model.identity import own_version
+from slotwise.cli.shared.terminal import discard_lost_output, say, say_document
+from slotwise.spi import Section
 
-#: The module of each command. It is imported on first use: a health probe that runs every few
-#: seconds must not load the engine.
+#: The module of each command, by its place in the help. It is imported on first use: a health
+#: probe that runs every few seconds must not load the engine.
+SECTIONS: Final = {
+    Section.SEE: {
+        "audit": "operations",
+        "explain": "slots",
+        "failures": "slots",
+        "health": "cluster",
+        "jobs": "jobs",
+        "plan": "deploys",
+        "slots": "slots",
+        "workers": "cluster",
+    },
+    Section.OPERATE: {
+        "backfill": "operations",
+        "cancel": "operations",
+        "delete": "operations",
+        "pause": "operations",
+        "resume": "operations",
+        "retry": "operations",
+        "run": "run",
+        "skip-next": "operations",
+        "tasks": "tasks",
+        "trigger": "operations",
+    },
+    Section.TIME: {
+        "calendar": "calendars",
+        "schedule": "schedules",
+        "simulate": "simulate",
+    },
+    Section.SET_UP: {
+        "completion": "entry",
+        "db": "db",
+        "demo": "start",
+        "init": "start",
+        "worker": "worker",
+    },
+}
+#: The commands that no plug-in replaces.
 COMMANDS: Final = {
-    "audit": "operations",
-    "backfill": "operations",
-    "calendar": "calendars",
-    "cancel": "operations",
-    "completion": "entry",
-    "cron-jobs": "advisory",
-    "crontab": "crontabs",
-    "db": "db",
-    "demo": "start",
-    "delete": "operations",
-    "explain": "slots",
-    "export": "deploys",
-    "failures": "slots",
-    "health": "cluster",
-    "init": "start",
-    "jobs": "jobs",
-    "lock-keys": "advisory",
-    "pause": "operations",
-    "plan": "deploys",
-    "resume": "operations",
-    "retry": "operations",
-    "run": "run",
-    "schedule": "schedules",
-    "simulate": "simulate",
-    "skip-next": "operations",
-    "slots": "slots",
-    "tasks": "tasks",
-    "trigger": "operations",
-    "worker": "worker",
-    "workers": "cluster",
+    name: module for section in SECTIONS.values() for name, module in section.items()
 }
 
 
@@ -137,21 +147,23 @@ class PipeClosed(Exception):
 
 
 class Commands(Mapping[str, click.Command]):
-    """All commands by name, each imported on first use."""
+    """All commands by name, each imported on first use: the built-in ones, and plug-ins."""
 
     def __getitem__(self, name: str) -> click.Command:
+        if name not in COMMANDS:
+            return plugin(name).command
         module = import_module(f"slotwise.cli.{COMMANDS[name]}")
         found: click.Command = getattr(module, name.replace("-", "_"))
         return found
 
     def __contains__(self, name: object) -> bool:
-        return name in COMMANDS
+        return name in COMMANDS or name in plugins()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
+        return iter(COMMANDS | plugins())
 
     def __len__(self) -> int:
-        return len(COMMANDS)
+        return len(COMMANDS | plugins())
 
 
 class Program(Group):
@@ -162,6 +174,24 @@ class Program(Group):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = Commands()  # type: ignore[assignment]  # click only reads them
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by section; of a plug-in that cannot be loaded, say why on stderr."""
+        names = {section: list(built_in) for section, built_in in SECTIONS.items()}
+        for name in plugins().keys() - COMMANDS.keys():
+            names.setdefault(plugin(name).section, []).append(name)
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for section, listed in names.items():
+            rows = []
+            for name in sorted(listed):
+                command = self.commands[name]
+                if isinstance(command, BrokenCommand):
+                    say(f"warning: {command.problem}", err=True)
+                elif not command.hidden:
+                    rows.append((name, command.get_short_help_str(width)))
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -185,7 +215,7 @@ class Program(Group):
     """,
 )
 @click.version_option(
-    own_version(),
+    __version__,
     prog_name="slotwise",
     message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy "
     f"{version('SQLAlchemy')})",
