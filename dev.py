@@ -66,6 +66,8 @@ The first run takes a minute or more to set up .venv. What follows the command g
   python3 dev.py test --all                every test except the long forms, as before a merge; 15 minutes
   python3 dev.py test tests/unit -k retry  some tests only; paths count from the checkout
   python3 dev.py test -m slow              the long forms
+  TZ=Europe/Vienna python3 dev.py test --clock "2027-10-31 01:59"
+                                           tests, workers and PostgreSQL begin at this local time
   SLOTWISE_TEST_DSN=postgresql://me@host/postgres python3 dev.py test
 """
 
@@ -95,6 +97,8 @@ def main(words: list[str]) -> int:
         return compat(arguments) if command == "compat" else oldest(arguments)
     if command in ("check", "constraints", "release"):
         return {"check": check, "constraints": constraints, "release": release}[command]()
+    if command == "test" and "--clock" in arguments:
+        arguments = at_another_time(arguments)
     if "--all" in arguments:
         os.environ["TESTS_ALL"] = "1"  # generated examples in full number
     return become([*PROGRAMS[command], *forwarded(command, arguments)])
@@ -105,6 +109,25 @@ def forwarded(command: str, arguments: list[str]) -> list[str]:
     if command == "test" and "--all" in arguments:
         return [*ALL, *(argument for argument in arguments if argument != "--all")]
     return arguments
+
+
+def at_another_time(arguments: list[str]) -> list[str]:
+    """Let tests, workers and PostgreSQL begin at the time after ``--clock``; return the other
+    arguments.
+    """
+    from tools import clock
+
+    place = arguments.index("--clock")
+    before, after = arguments[:place], arguments[place + 1 :]
+    if not after or os.environ.get("SLOTWISE_TEST_DSN"):
+        stop(
+            "--clock TIME is for a PostgreSQL that the tests start: unset SLOTWISE_TEST_DSN"
+        )
+    try:
+        os.environ.update(clock.variables(after[0]))
+    except (ValueError, RuntimeError) as error:
+        stop(f"--clock: {error}")
+    return [*before, *after[1:]]
 
 
 def prepare() -> None:
