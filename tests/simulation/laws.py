@@ -65,7 +65,7 @@ class Laws:
     final: dict[Slot, tuple[str, int | None]] = field(default_factory=dict)
     #: The tables as they were looked at last; and slots in gaps that a restored row claimed again,
     #: on time after the clock was stepped back, or by an older schedule: such a claim looks at no
-    #: gap (docs/operations.md).
+    #: gap (docs/restore.md).
     seen: Ledger | None = None
     claimed_in_gaps: set[Slot] = field(default_factory=set)
     #: Slots of which a start was refused, perhaps after its mark was committed.
