@@ -4,8 +4,8 @@ slot.
 
 from __future__ import annotations
 
+import math
 import random
-import sys
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -89,7 +89,9 @@ class Cluster:
         )
         # How much a worker claims after claims that waited in vain is not the contract's: here,
         # always all that is due.
-        worker._worker.poller.planner._starts.room = lambda now: sys.maxsize
+        poller = worker._worker.poller
+        sees = poller.situation
+        poller.situation = lambda: replace(sees(), queued_at=-math.inf)  # type: ignore[method-assign]
         self._acts(worker).plan(str(self.revision))
         return Member(worker)
 

@@ -23,7 +23,7 @@ from slotwise.schedules import Every
 PATIENCE = 30.0
 
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement.
-FROM_POLL_TO_SETTLED = 12
+FROM_POLL_TO_SETTLED = 13
 #: Modules of slotwise entered for ``client.schedule``, from the call to its INSERT.
 FROM_SCHEDULE_TO_INSERT = 8
 

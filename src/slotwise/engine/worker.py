@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import Pruning, Reaper, WakeUp
-from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
+from slotwise.engine.loops.poller import Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
+from slotwise.engine.loops.tuning import IN_A_MOMENT
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
 from slotwise.engine.run.runner import (

@@ -232,7 +232,7 @@ class ManualWorker:
         if limit is None:
             self._worker.poller.run_once()
         elif (free := min(limit, self._runner.free())) > 0:
-            self._worker.poller.planner.claim(free)
+            self._worker.poller.claim(free)
         return [
             holding.claim for holding in self._runner.waiting[before:] if not holding.ended
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -104,7 +105,9 @@ class Bench:
     def room_for_tasks(self) -> int:
         """How many one-time tasks a poll would claim now."""
         poller = self.worker.poller
-        return poller.planner.room_for_tasks(poller.elapsed())[0]
+        plan = poller.planner.plan(poller._memory, poller.situation())
+        poller._memory = replace(poller._memory, rate=plan.memory.rate)
+        return plan.tasks.limit if plan.tasks else 0
 
     def said(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

@@ -1,538 +1,601 @@
-"""What a poller claims next: each round as a table of steps, their results and the sleep that
-follows.
+"""What ``ClaimPlanner`` plans: tables of a situation and its plan, and of a report and the sleep
+that follows.
+
+``test_poller_rounds.py`` shows that the poller does it.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from tests.unit.engine.parts import a_claim
 
-from slotwise import Every, job, task
-from slotwise.engine.loops.poller import (
+from slotwise.engine.loops.claim_planner import (
+    DUE_NOW,
+    ClaimPlanner,
+    Look,
+    Memory,
+    Plan,
+    Rate,
+    Report,
+    Rest,
+    Situation,
+    SlotClaim,
+    Starts,
+    TaskClaim,
+    TasksFound,
+    Terms,
+    Turns,
+)
+from slotwise.engine.loops.service import AT_ONCE
+from slotwise.engine.loops.tuning import (
     CROWDED,
     FILLING,
+    FLOOD,
     FULL_PAUSE,
+    IN_A_MOMENT,
     LOCKED_PAUSES,
     MINDED,
     MOST_AHEAD,
+    OTHERS,
     RATE_WINDOW,
     SHORTLY,
-    ClaimPlanner,
-    Peers,
-    Poller,
-    Starts,
 )
-from slotwise.engine.loops.service import AT_ONCE
-from slotwise.engine.run.active_claims import ActiveClaims
-from slotwise.jobs.definition import define
-from slotwise.model.records import Claim, HandedBack
-from slotwise.model.vocabulary import Reason
-from slotwise.store.dialects.port import Range
 from slotwise.store.slots.claims import BATCH
 
-POLL = timedelta(seconds=10)
-SOON = timedelta(seconds=3)
-#: How long each step of a round takes here.
-STEP = timedelta(milliseconds=1)
+POLL, MARGIN = timedelta(seconds=10), timedelta(seconds=10)
+NOW = 100.0
+#: A job and a task, and room for ten of each.
+TERMS = Terms(["tick", "mail"], ("mail",), (), 10, True, MARGIN, POLL)
+PLANNER = ClaimPlanner(TERMS)
+MEMORY = PLANNER.begin(NOW)
+#: Handlers end as fast as ever counts.
+FAST = Rate(NOW, windows=(1e6, 1e6))
 
-JOB = define(job(name="tick", schedule=Every("1m"))(lambda ctx: None))
-MAIL = define(task(name="mail")(lambda ctx: None))
-LIMITED = define(task(name="limited", concurrency=1)(lambda ctx: None))
-
-BOTH = ["tick", "mail"]
-
-
-Step = tuple[Any, ...]
-
-
-def a_begin(capacity: int) -> Step:
-    return "begin", capacity
-
-
-def a_look(names: list[str], tasks: list[str]) -> Step:
-    return "look", names, tasks
-
-
-def a_find(names: list[str]) -> Step:
-    return "find due", names
-
-
-def slots_claim(limit: int, names: list[str]) -> Step:
-    return "claim slots", limit, names
-
-
-def tasks_claim(limit: int, names: Sequence[str]) -> Step:
-    return "claim tasks", limit, [*names]
-
-
-GIVE_WAY, PASS_ON = ("give way",), ("pass on",)
-
-
-class Counted(ActiveClaims):
-    """As many claims are held as a test says."""
-
-    count = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-
-class Rounds:
-    """A planner whose queries are answered from a list. Time passes only with its steps and
-    ``wait``.
-    """
-
-    def __init__(
-        self, *definitions: Any, capacity: int = 10, runs_ahead: bool = True
-    ) -> None:
-        found = {one.name: one for one in definitions or (JOB, MAIL)}
-        self.now = 100.0
-        self.steps: list[Step] = []
-        self.answers: list[Any] = []
-        self.active_claims = Counted(self.elapsed)
-        self.planner = ClaimPlanner(
-            cast("Poller", self),
-            [*found],
-            found,
-            self.active_claims,
-            SimpleNamespace(
-                capacity=capacity, runs_ahead=runs_ahead, margin=timedelta(seconds=10)
-            ),
-            poll_interval=POLL,
-            peers=Peers(),
-        )
-
-    def wait(self, by: timedelta) -> None:
-        self.now += by.total_seconds()
-
-    def round(
-        self,
-        *answers: Any,
-        free: int = 10,
-        held: int = 0,
-        ended: int = 0,
-        slots_may_be_due: bool = True,
-    ) -> tuple[list[Step], timedelta]:
-        """The steps of a round, and the sleep after it. Each answer is the result of the next step
-        that has one.
-        """
-        self.steps, self.answers = [], [*answers]
-        self.active_claims.count, self.active_claims.removed = held, ended
-        pause = self.planner.round(free, slots_may_be_due=slots_may_be_due)
-        assert self.answers == [], f"not asked for: {self.answers} after {self.steps}"
-        return self.steps, pause
-
-    def sleep(self, *answers: Any) -> timedelta:
-        """The sleep after a round; it is over then."""
-        _, pause = self.round(*answers)
-        self.wait(pause)
-        return pause
-
-    # -- the port ---------------------------------------------------------------------------------
-
-    def elapsed(self) -> float:
-        return self.now
-
-    def begin(self, capacity: int) -> None:
-        self._do(a_begin(capacity))
-
-    def pass_on(self) -> None:
-        self._do(PASS_ON)
-
-    def give_way(self) -> None:
-        self._do(GIVE_WAY)
-
-    def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
-        due: timedelta | None = self._ask(a_look([*names], [*tasks]))
-        return due
-
-    def due_tasks(self, names: Sequence[str]) -> list[str]:
-        due: list[str] = self._ask(a_find([*names]))
-        return due
-
-    def claim_slots(self, limit: int, names: Sequence[str]) -> int:
-        found: int = self._ask(slots_claim(limit, [*names]))
-        return found
-
-    def claim_tasks(
-        self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None
-    ) -> list[Claim]:
-        count: int = self._ask(tasks_claim(limit, names))
-        return [
-            a_claim(names[0], schedule=None, instance=str(number))
-            for number in range(count)
-        ]
-
-    def refused(self) -> list[str]:
-        return []
-
-    def _ask(self, step: Step) -> Any:
-        assert self.answers, f"{step} has no answer"
-        self._do(step)
-        return self.answers.pop(0)
-
-    def _do(self, step: Step) -> None:
-        self.steps.append(step)
-        self.wait(STEP)
-
-
-SLOTS = slots_claim(10, BOTH)
-TASKS = tasks_claim(10, ("mail",))
-LOOK = a_look(BOTH, ["mail"])
-#: The usual round, and one that found little.
-ALL, NOW = [a_begin(10), SLOTS, TASKS, LOOK], timedelta(0)
+SLOTS = SlotClaim(10, (TERMS.names,))
+TASKS = TaskClaim(10, (None,), ("mail",))
+LOOK = Look(TERMS.names, ("mail",))
+#: With fast handlers.
+MANY = replace(TASKS, limit=10 + MOST_AHEAD)
+CLAIMS = {"slots": SLOTS, "tasks": TASKS, "look": LOOK}
+#: Small room for slots: less than half of the capacity, or of a batch.
+FEW = 2
 
 
 @pytest.mark.parametrize(
-    ("facts", "answers", "steps", "pause"),
+    ("situation", "memory", "plan"),
     [
-        pytest.param({}, [0, 0, None], ALL, POLL, id="nothing waits: the poll interval"),
-        pytest.param(
-            {},
-            [0, 0, SOON],
-            ALL,
-            SOON - STEP,
-            id="until the next row is due, less the query",
-        ),
-        pytest.param(
-            {}, [0, 0, 2 * POLL], ALL, POLL, id="never longer than the poll interval"
-        ),
-        pytest.param(
-            {},
-            [1, 0],
-            [a_begin(10), SLOTS, TASKS, GIVE_WAY],
-            AT_ONCE,
-            id="a short batch: handlers first",
-        ),
-        pytest.param(
-            {}, [3, 2], [a_begin(10), SLOTS, TASKS], AT_ONCE, id="half of the room: at once"
-        ),
-        pytest.param(
-            {"slots_may_be_due": False},
-            [3],
-            [a_begin(10), TASKS, GIVE_WAY],
-            AT_ONCE,
-            id="no slot is due: tasks first",
-        ),
-        pytest.param(
-            {"slots_may_be_due": False},
-            [0, 5],
-            [a_begin(10), TASKS, SLOTS],
-            AT_ONCE,
-            id="no task is due: slots follow",
-        ),
+        pytest.param({}, {}, {"pause": POLL, **CLAIMS}, id="at first, claim everything"),
         pytest.param(
             {"free": 4},
-            [0, 0, None],
-            [a_begin(10), slots_claim(4, BOTH), TASKS, LOOK],
-            POLL,
-            id="sizes",
+            {},
+            {"pause": POLL, **CLAIMS, "slots": replace(SLOTS, limit=4)},
+            id="no more slots than can start: others can start the rest",
         ),
         pytest.param(
-            {"held": 10},
-            [0, None],
-            [a_begin(10), SLOTS, a_look(BOTH, [])],
-            CROWDED,
-            id="no room for tasks",
+            {"held": 7, "ended_slots": 1},
+            {},
+            {"pause": POLL, **CLAIMS, "tasks": replace(TASKS, limit=4)},
+            id="a slot that waits for its settlement leaves its thread to a task",
+        ),
+        # While no row is known to be due, one look costs less than two claims.
+        pytest.param(
+            {},
+            {"known_due": math.inf},
+            {"pause": POLL, **CLAIMS, "looks_first": True},
+            id="nothing is known to be due: look first",
+        ),
+        # Race: what was known to come is there, and a look before the claim would delay it.
+        pytest.param(
+            {},
+            {"known_due": NOW},
+            {"pause": POLL, **CLAIMS},
+            id="a known row is due: claim",
+        ),
+        pytest.param(
+            {"woken_for_tasks": True},
+            {"known_due": math.inf},
+            {"pause": POLL, **CLAIMS, "tasks_first": True},
+            id="woken for a task: claim tasks, without a look",
+        ),
+        pytest.param(
+            {"slots_may_be_due": False},
+            {},
+            {"pause": POLL, **CLAIMS, "tasks_first": True},
+            id="the last claim of tasks saw no slot: tasks first",
+        ),
+        # A refused row stays due, and would be at the front of each claim.
+        pytest.param(
+            {},
+            {"refused": ["tick"]},
+            {"pause": POLL, **CLAIMS, "slots": SlotClaim(10, (["mail"], TERMS.names))},
+            id="jobs with refused rows come after all others",
+        ),
+        pytest.param(
+            {},
+            {"refused": ["tick", "mail"]},
+            {"pause": POLL, **CLAIMS},
+            id="all jobs have refused rows: claim all",
+        ),
+        # Race: only the worker that settled a slot knows the next one, and may be full when that
+        # is due; so a full worker looks after a while, and wakes others.
+        pytest.param(
+            {"free": 0, "held": 10},
+            {},
+            {"pause": CROWDED, "memory.crowded_until": NOW + CROWDED.total_seconds()},
+            id="no room: wait for a settlement",
+        ),
+        pytest.param(
+            {"free": 0, "held": 10},
+            {"crowded_until": NOW + 3},
+            {"pause": timedelta(seconds=3)},
+            id="no room, and it is known until when: sleep so long",
+        ),
+        pytest.param(
+            {"free": 0, "held": 10},
+            {"crowded_until": NOW},
+            {"pause": POLL, "for_others": LOOK},
+            id="no room for long: look for others",
         ),
         pytest.param(
             {"free": 0},
-            [0, None],
-            [a_begin(10), TASKS, a_look([], ["mail"])],
-            CROWDED,
-            id="no place for slots",
+            {"crowded_until": NOW},
+            {
+                "pause": POLL,
+                "for_others": Look(TERMS.names, ()),
+                "tasks": TASKS,
+                "look": Look((), ("mail",)),
+            },
+            id="no room for slots for long: look for others, and claim tasks",
         ),
-        pytest.param({"free": 0, "held": 10}, [], [], CROWDED, id="no room at all"),
+        pytest.param(
+            {},
+            {"crowded_until": NOW},
+            {"pause": POLL, **CLAIMS, "memory.crowded_until": None},
+            id="room again: the wait for room is over",
+        ),
+        # A claim costs almost the same for one row as for a batch.
+        pytest.param(
+            {"held": MOST_AHEAD - 100, "slots_may_be_due": False},
+            {"rate": FAST},
+            {"pause": FILLING},
+            id="fast handlers make room for a batch of tasks soon",
+        ),
+        pytest.param(
+            {"held": MOST_AHEAD - 100},
+            {"rate": FAST, "known_due": math.inf},
+            {
+                "pause": CROWDED,
+                "slots": SLOTS,
+                "look": Look(TERMS.names, ()),
+                "looks_first": True,
+            },
+            id="slots that may be due do not wait for a batch of tasks",
+        ),
+        pytest.param(
+            {"free": FEW},
+            {"rate": FAST},
+            {"pause": SHORTLY, "memory.filling": (NOW + FILLING.total_seconds(), FEW)},
+            id="fast handlers make room for more slots: wait",
+        ),
+        pytest.param(
+            {"free": FEW + 1},
+            {"rate": FAST, "filling": (NOW + 1, FEW)},
+            {"pause": SHORTLY, "memory.filling": (NOW + 1, FEW + 1)},
+            id="room has grown: wait for more",
+        ),
+        pytest.param(
+            {"free": FEW},
+            {"rate": FAST, "filling": (NOW + 1, FEW)},
+            {"slots": replace(SLOTS, limit=FEW), "tasks": MANY, "memory.filling": None},
+            id="room has not grown: claim",
+        ),
+        pytest.param(
+            {"free": FEW + 1},
+            {"rate": FAST, "filling": (NOW, FEW)},
+            {"slots": replace(SLOTS, limit=FEW + 1), "tasks": MANY, "memory.filling": None},
+            id="slots have waited long enough: claim",
+        ),
+        pytest.param(
+            {"free": FEW, "woken_for_tasks": True},
+            {"rate": FAST},
+            {"slots": replace(SLOTS, limit=FEW), "tasks": MANY, "tasks_first": True},
+            id="a task that woke the poller waits for no slots",
+        ),
+        # Otherwise this worker would claim, and hand back, what another could start.
+        pytest.param(
+            {"queued_at": NOW, "waiting": 0},
+            {},
+            {
+                "pause": POLL,
+                **CLAIMS,
+                "slots": replace(SLOTS, limit=1),
+                "tasks": replace(TASKS, limit=1),
+            },
+            id="a claim got no thread in time: claim one of each",
+        ),
+        pytest.param(
+            {"queued_at": NOW, "waiting": 1},
+            {},
+            {"pause": CROWDED},
+            id="a claim got no thread in time, and one waits: claim nothing",
+        ),
     ],
 )
-def test_the_first_round(
-    facts: dict[str, Any], answers: list[Any], steps: list[Step], pause: timedelta
+def test_a_plan(
+    situation: dict[str, Any], memory: dict[str, Any], plan: dict[str, Any]
 ) -> None:
-    """A worker with one job and one task, and room for ten."""
-    assert Rounds().round(*answers, **facts) == (steps, pause)
+    """What the table leaves out of a plan is None or False; of a pause or memory, anything."""
+    found = PLANNER.plan(
+        replace(MEMORY, **memory), Situation(**{"now": NOW, "free": 10, **situation})
+    )
+    expected = {name.removeprefix("memory."): plan[name] for name in plan}
+    remembered = {name for name in plan if name.startswith("memory.")}
+    for name in ("for_others", "slots", "tasks", "tasks_first", "looks_first"):
+        assert getattr(found, name) == plan.get(
+            name, Plan.__dataclass_fields__[name].default
+        )
+    for name, value in expected.items():
+        part = found.memory if f"memory.{name}" in remembered else found
+        assert getattr(part, name) == value, name
 
 
 @pytest.mark.parametrize(
-    ("definitions", "steps"),
+    ("terms", "plan"),
     [
         pytest.param(
-            [JOB],
-            [a_begin(10), slots_claim(10, ["tick"]), a_look(["tick"], [])],
+            {"tasks": (), "names": ["tick"]},
+            {
+                "slots": SlotClaim(10, (["tick"],)),
+                "tasks": None,
+                "look": Look(["tick"], ()),
+            },
             id="only jobs",
         ),
         pytest.param(
-            [MAIL],
-            [a_begin(10), slots_claim(10, ["mail"]), TASKS, a_look(["mail"], ["mail"])],
-            id="only tasks",
+            {"names": ["mail"]},
+            {"slots": SlotClaim(10, (["mail"],)), "tasks": TASKS},
+            id="tasks may have slots, too",
+        ),
+        pytest.param(
+            {"runs_ahead": False}, {"shares_room": True}, id="tasks that wait for no thread"
+        ),
+        # A limited task may wait for an end on another worker: no look says when that is.
+        pytest.param(
+            {"limited": ("limited",)},
+            {
+                "tasks": TaskClaim(10, (None, "limited"), ("mail",)),
+                "look_limited": Look(("limited",), ("limited",)),
+                "looks_first": False,
+            },
+            id="a limited task has a turn and a look of its own",
         ),
     ],
 )
-def test_kinds_that_are_not_known_are_not_claimed(
-    definitions: list[Any], steps: list[Step]
-) -> None:
-    """A worker without one-time tasks has no room for them, and does not wait for it. Tasks may
-    have slots, too.
-    """
-    answers = [None if step[0] == "look" else 0 for step in steps if step[0] != "begin"]
-    assert Rounds(*definitions).round(*answers) == (steps, POLL)
+def test_terms(terms: dict[str, Any], plan: dict[str, Any]) -> None:
+    """What a worker knows decides what it claims."""
+    planner = ClaimPlanner(replace(TERMS, **terms))
+    memory = replace(planner.begin(NOW), known_due=math.inf)
+    found = planner.plan(memory, Situation(NOW, free=10))
+    assert {name: getattr(found, name) for name in plan} == plan
 
 
-def quiet() -> Rounds:
-    """After a round in which nothing was known to become due, at the end of its sleep."""
-    rounds = Rounds()
-    rounds.round(0, 0, None)
-    rounds.wait(POLL)
-    return rounds
-
-
-def test_after_a_quiet_sleep_it_only_looks() -> None:
-    """One query instead of two claims, until it finds something due."""
-    rounds = quiet()
-    assert rounds.round(None) == ([LOOK], POLL)
-    rounds.wait(POLL)
-    assert rounds.round(NOW, 1, 0) == ([LOOK, a_begin(10), SLOTS, TASKS, GIVE_WAY], AT_ONCE)
-    assert rounds.round(None) == ([LOOK], POLL)  # also after a short batch
-
-
-def test_after_a_large_batch_it_claims() -> None:
-    """There is probably more."""
-    rounds = quiet()
-    rounds.round(NOW, 5, 4)
-    assert rounds.round(0, 0, None)[0] == ALL
-
-
-def test_a_row_that_was_known_to_become_due_is_claimed() -> None:
-    """Race: a look before the claim would only delay it. An end before that time needs a look."""
-    rounds = Rounds()
-    rounds.round(0, 0, SOON)
-    assert rounds.round(SOON)[0] == [LOOK]
-    rounds.wait(SOON)
-    assert rounds.round(0, 0, None)[0] == ALL
+FULL = Plan(MEMORY, POLL, look=LOOK, slots=SLOTS, tasks=TASKS)
+FIRST, LONGEST = LOCKED_PAUSES
+SOON = NOW + 3
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"),
+    ("plan", "report", "pause", "memory"),
     [
         pytest.param(
-            "mail",
-            [a_begin(10), TASKS, SLOTS, LOOK],
-            id="a task goes first, without a look",
+            {},
+            {"found": 5},
+            AT_ONCE,
+            {"known_due": 0.0},
+            id="half of the room: claim again",
         ),
-        pytest.param("tick", [LOOK], id="a job: what is due is found by the look"),
+        # Rows may have been locked, so a partial batch does not mean that the queue is empty.
+        pytest.param(
+            {},
+            {"found": 4},
+            AT_ONCE,
+            {"known_due": math.inf},
+            id="a partial batch: look next",
+        ),
+        pytest.param(
+            {},
+            {"due": math.inf},
+            POLL,
+            {"known_due": math.inf, "locked": 0},
+            id="nothing waits: the poll interval",
+        ),
+        pytest.param(
+            {},
+            {"due": NOW + 60},
+            POLL,
+            {"known_due": math.inf},
+            id="never longer than that",
+        ),
+        pytest.param(
+            {},
+            {"due": SOON},
+            timedelta(seconds=3),
+            {"known_due": SOON, "locked": 0},
+            id="until the next row",
+        ),
+        pytest.param(
+            {},
+            {"due": NOW - 1},
+            IN_A_MOMENT,
+            {},
+            id="it came due while the look was under way",
+        ),
+        # A peer is claiming the row, a transaction holds it, or this worker was a moment early.
+        pytest.param(
+            {}, {"due": DUE_NOW}, FIRST, {"locked": 1}, id="due and not found: it is locked"
+        ),
+        pytest.param(
+            {"memory": replace(MEMORY, locked=1)},
+            {"due": DUE_NOW, "chance": 0.5},
+            2.5 * FIRST,
+            {"locked": 2},
+            id="still locked: twice as long, and jittered",
+        ),
+        pytest.param(
+            {"memory": replace(MEMORY, locked=99)},
+            {"due": DUE_NOW},
+            LONGEST,
+            {"locked": 100},
+            id="locked for long",
+        ),
+        pytest.param(
+            {"memory": replace(MEMORY, locked=9)},
+            {"found": 1},
+            AT_ONCE,
+            {"locked": 0},
+            id="no longer locked",
+        ),
+        pytest.param(
+            {},
+            {"due": math.inf, "limited_due": DUE_NOW},
+            FULL_PAUSE,
+            {},
+            id="a limited task has no free place",
+        ),
+        pytest.param(
+            {},
+            {"due": math.inf, "limited_due": SOON},
+            timedelta(seconds=3),
+            {},
+            id="a limited task is due later",
+        ),
+        pytest.param(
+            {"for_others": LOOK, "slots": None, "tasks": None},
+            {"others_due": SOON},
+            timedelta(seconds=3),
+            {"crowded_until": SOON},
+            id="full: look again when the next row is due",
+        ),
+        # Others were woken; a second wake-up for the same row would be in vain.
+        pytest.param(
+            {"for_others": LOOK, "slots": None, "tasks": None},
+            {"others_due": DUE_NOW},
+            POLL,
+            {"crowded_until": NOW + POLL.total_seconds()},
+            id="full, and others were woken",
+        ),
+        pytest.param(
+            {}, {"refused": ["tick"]}, POLL, {"refused": ["tick"]}, id="refused rows"
+        ),
+        pytest.param(
+            {"memory": replace(MEMORY, refused=["tick"])},
+            {"refused": []},
+            POLL,
+            {"refused": []},
+            id="refused rows count once",
+        ),
     ],
 )
-def test_a_notification(name: str, steps: list[Step]) -> None:
-    """It counts once."""
-    rounds = quiet()
-    rounds.planner.woken_for([name])
-    answers = [None if step == LOOK else 0 for step in steps if step[0] != "begin"]
-    assert rounds.round(*answers)[0] == steps
-    rounds.wait(POLL)
-    assert rounds.round(None)[0] == [LOOK]
-
-
-def test_a_locked_row_is_tried_less_and_less_often() -> None:
-    """It is due and was not found. The pauses are jittered, and begin anew after a look that finds
-    nothing due.
-    """
-    rounds, (first, longest) = Rounds(), LOCKED_PAUSES
-    for _ in range(3):
-        pauses = [rounds.sleep(0, 0, NOW) for _ in range(12)]
-        assert first <= pauses[0] < 4 * first
-        assert longest / 2 <= max(pauses) <= 2 * longest
-        rounds.sleep(0, 0, SOON)
-
-
-def test_a_full_worker_wakes_others_once() -> None:
-    """Race: only the worker that settled a slot knows the next one, and it is full when that is
-    due.
-    """
-    full = {"free": 0, "held": 10}
-    rounds = Rounds()
-    assert rounds.round(**full) == ([], CROWDED)
-    rounds.wait(CROWDED)
-    assert rounds.round(SOON, **full) == ([LOOK], SOON - STEP)
-    rounds.wait(SOON)
-    assert rounds.round(NOW, **full) == ([LOOK, PASS_ON], POLL)
-    assert rounds.round(**full)[0] == []
-    assert rounds.round(0, 0, None)[0] == ALL
-    assert rounds.round(**full) == ([], CROWDED)  # full again: the wait begins anew
-
-
-def fast(
-    rounds: Rounds, *answers: Any, held: int, **facts: Any
-) -> tuple[list[Step], timedelta]:
-    """A round after a notification of a task, in which a million attempts end in each second."""
-    rounds.planner.woken_for(["mail"])
-    return rounds.round(*answers, held=held, ended=round(rounds.now * 1_000_000), **facts)
-
-
-@pytest.fixture
-def rounds() -> Rounds:
-    """After two windows in which attempts have ended as fast as ever counts."""
-    rounds = Rounds()
-    for _ in range(2):
-        rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
-        fast(rounds, 0, 0, None, held=0)
-    return rounds
-
-
-def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
-    """Slots that may be due do not wait. Nor do tasks once no more attempts end: quick handlers
-    have become slow.
-    """
-    held, ended = MOST_AHEAD - 100, rounds.active_claims.removed
-    assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
-    assert fast(rounds, 0, None, held=held)[0] == [a_begin(10), SLOTS, a_look(BOTH, [])]
-    assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
-    rounds.wait(timedelta(seconds=RATE_WINDOW))
-    rounds.planner.woken_for(["mail"])
-    assert rounds.round(0, 0, None, slots_may_be_due=False, held=5, ended=ended)[0][:2] == [
-        a_begin(10),
-        tasks_claim(5, ["mail"]),
-    ]
-
-
-def test_slots_wait_while_short_handlers_make_room() -> None:
-    """Small claims cost as much as large ones. Nothing waits for handlers that go on, and nothing
-    for long.
-    """
-    rounds, half = Rounds(JOB), 5
-
-    def ends(*answers: Any, free: int) -> tuple[list[Step], timedelta]:
-        return rounds.round(*answers, free=free, ended=round(rounds.now * 1_000))
-
-    for _ in range(3):
-        rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
-        ends(10, free=10)
-    for room in (0, 0, 1, 3):
-        assert ends(free=room) == ([], SHORTLY)
-    assert ends(half, free=half)[0] == [a_begin(half), slots_claim(half, ["tick"])]
-    assert ends(free=2) == ([], SHORTLY)
-    assert ends(2, free=2)[0] == [
-        a_begin(2),
-        slots_claim(2, ["tick"]),
-    ]  # no handler has ended meanwhile
-    assert ends(free=2) == ([], SHORTLY)
-    rounds.wait(FILLING)
-    assert ends(3, free=3)[0] == [a_begin(3), slots_claim(3, ["tick"])]
-    for answers, steps in (
-        ([], []),
-        ([1], [a_begin(1), slots_claim(1, ["tick"])]),
-    ):  # then handlers are long
-        rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
-        assert (
-            rounds.round(*answers, free=1, ended=rounds.active_claims.removed)[0] == steps
-        )
-
-
-def test_a_batch_is_never_larger_than_a_statement_may_be(rounds: Rounds) -> None:
-    """After a large batch, claims begin at the queue's cursors; a full look follows what does not
-    fill half a batch.
-    """
-    full = tasks_claim(BATCH, ("mail",))
-    assert fast(rounds, BATCH, held=0)[0][1:] == [full]
-    assert fast(rounds, 10, 0, held=0)[0][1:3] == [full, tasks_claim(BATCH - 10, ("mail",))]
-
-
-@pytest.mark.parametrize(("runs_ahead", "tasks"), [(True, 3), (False, 1)])
-def test_slots_take_the_threads_of_tasks_that_may_not_wait(
-    runs_ahead: bool, tasks: int
+def test_a_rest(
+    plan: dict[str, Any], report: dict[str, Any], pause: timedelta, memory: dict[str, Any]
 ) -> None:
-    """One round claims both kinds."""
-    rounds = Rounds(capacity=3, runs_ahead=runs_ahead)
-    assert rounds.round(2, 1, free=3)[0][:3] == [
-        a_begin(3),
-        slots_claim(3, BOTH),
-        tasks_claim(tasks, ("mail",)),
-    ]
+    rest: Rest = PLANNER.rest(replace(FULL, **plan), Report(NOW, **report))
+    assert rest.pause == pause
+    assert {name: getattr(rest.memory, name) for name in memory} == memory
+    assert rest.gives_way == (0 < report.get("found", 0) < 5)
 
 
-def test_a_limited_task_has_a_claim_of_its_own_and_rests_without_a_place() -> None:
-    """One query says whether rows of it are due. It rests until the pause is over, or a claim of
-    ours has ended.
-    """
-    rounds = Rounds(MAIL, LIMITED)
-    held = [a_claim("limited", schedule=None, instance=id) for id in ("1", "2")]
-    mine, _ = rounds.active_claims.add(held, rounds.now)
-    due = a_find(["limited"])
-    begin = [a_begin(10), slots_claim(10, ["mail"])]
-    claim = [slots_claim(10, ["limited"]), tasks_claim(10, ["limited"])]
-    look = a_look(["mail"], ["mail"])
-    look_limited = a_look(["limited"], ["limited"])
-    assert rounds.round(0, ["limited"], 0, 0, 0, None, NOW) == (
-        [*begin, due, TASKS, *claim, look, look_limited],
-        FULL_PAUSE,
-    )
-    assert rounds.round(0, 0, None, NOW)[0] == [*begin, TASKS, look, look_limited]
-    rounds.active_claims.remove([mine.claim])
-    assert rounds.round(0, [], 0, None, None) == (
-        [*begin, due, TASKS, look, look_limited],
-        POLL,
-    )
+@pytest.mark.parametrize(
+    ("ends", "ahead"),
+    [
+        pytest.param([0, 0], 0, id="nothing ends"),
+        pytest.param([100, 100], 100, id="as many as end within the time"),
+        pytest.param(
+            [1000, 10], 10, id="the slower of two windows counts: they have become slow"
+        ),
+        pytest.param(
+            [10, 1000], 10, id="the slower of two windows counts: they came in one lump"
+        ),
+        pytest.param([100_000, 100_000], MOST_AHEAD, id="never more than that"),
+    ],
+)
+def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
+    """What is claimed ahead is what ended within a tenth of a second, in the last two windows."""
+    now, ended = 0.0, 0
+    rate = Rate(now)
+    for count in ends:
+        now += RATE_WINDOW
+        ended += count
+        rate = rate.after(ended, now)
+    assert rate.ahead(MARGIN) == ahead
+    assert rate.after(ended + 10**6, now) == rate  # until the next window
 
 
-def test_a_task_that_was_served_goes_to_the_end() -> None:
-    """The limited task, and all others together, take turns."""
-    rounds = Rounds(MAIL, LIMITED, capacity=1)
-    only = tasks_claim(1, ("mail",))
-    assert rounds.round(0, ["limited"], 1, free=1)[0][-1] == only
-    steps = rounds.round(0, ["limited"], 0, 1, free=1)[0]
-    assert steps[-2:] == [slots_claim(1, ["limited"]), tasks_claim(1, ["limited"])]
-    assert rounds.round(0, ["limited"], 1, free=1)[0][-1] == only
+@pytest.mark.parametrize(
+    ("ahead", "worth"),
+    [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST_AHEAD, BATCH)],
+)
+def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
+    """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
+    held = Situation(NOW, free=0, held=TERMS.capacity + ahead - worth)
+    assert PLANNER.room_for_tasks(ahead, held) == (worth, False)
+    more = replace(held, held=held.held + 1)
+    assert PLANNER.room_for_tasks(ahead, more) == (0, bool(worth))
 
 
-def test_a_limit_of_claims_is_kept() -> None:
-    """``claim`` takes slots first, then tasks, together no more than the limit."""
-    rounds = Rounds()
-    rounds.answers = [1, 0]
-    assert rounds.planner.claim(3) == 1
-    assert rounds.steps == [slots_claim(3, BOTH), tasks_claim(2, ["mail"])]
+INTERVAL = MARGIN.total_seconds()
 
 
-def test_after_a_claim_that_waited_in_vain_no_more_wait_than_started_lately() -> None:
-    """In a heartbeat interval, and at least one; twice as many after each interval without another
-    such claim.
-
-    The others are left to workers that have a free thread.
-    """
-    rounds, interval = Rounds(), timedelta(seconds=10)
-    active, starts = rounds.active_claims, Starts(rounds.active_claims, interval)
-    assert starts.room(rounds.now) > 1000
-    held = active.add([a_claim() for _ in range(200)], rounds.now)
-    for holding in held[:5]:
-        assert holding.begin()
-    rounds.wait(interval)
-    for holding in held[5:]:
-        assert holding.end(unstarted=True)
-        holding.outcome = HandedBack(Reason.QUEUED)
-    active.remove(holding.claim for holding in held[5:])
-    assert starts.room(rounds.now) == 5
-    more = active.add([a_claim() for _ in range(5)], rounds.now)
-    assert starts.room(rounds.now) == 0
-    assert more[0].begin()
-    assert starts.room(rounds.now) == 1
-    rounds.wait(interval)
-    active.remove(holding.claim for holding in more)
-    assert starts.room(rounds.now) == 2
-    rounds.wait(interval)
-    assert starts.room(rounds.now) == 4  # none has started, and none was handed back
-    active.queued_at = rounds.now + interval.total_seconds()
-    assert starts.room(rounds.now) == 1  # race: the time was read before
-    rounds.wait((MINDED + 2) * interval)
-    assert starts.room(rounds.now) > 1000
+@pytest.mark.parametrize(
+    ("intervals", "most", "waiting", "room"),
+    [
+        pytest.param(MINDED + 1, 1, 9, sys.maxsize, id="long ago: no limit"),
+        pytest.param(0, 5, 0, 5, id="just now: as many as started lately"),
+        pytest.param(0, 5, 5, 0, id="so many wait"),
+        pytest.param(0, 5, 9, 0, id="more than that wait"),
+        pytest.param(1, 1, 0, 2, id="twice as many after an interval"),
+        pytest.param(2, 1, 1, 3, id="and twice as many again"),
+        # Race: the hand-back came after the situation was read.
+        pytest.param(-1, 1, 0, 1, id="a moment later"),
+    ],
+)
+def test_after_a_claim_that_waited_in_vain_few_wait(
+    intervals: float, most: int, waiting: int, room: int
+) -> None:
+    """``intervals``: heartbeat intervals since a claim was handed back because it got no thread."""
+    queued_at = NOW - intervals * INTERVAL
+    situation = Situation(NOW, free=10, queued_at=queued_at, waiting=waiting)
+    starts = Starts(NOW, most=most)
+    assert starts.room(situation, MARGIN) == room
+    assert starts.needs_counts(NOW, queued_at, MARGIN) == (room != sys.maxsize)
 
 
-def test_a_round_claims_no_more_than_may_wait() -> None:
-    """Slots and tasks alike."""
-    rounds = Rounds()
-    rounds.active_claims.queued_at = rounds.now
-    steps, _ = rounds.round(0, 0, None, free=10)
-    assert {
-        step[1] for step in steps if step[0] in ("begin", "claim slots", "claim tasks")
-    } == {1}
+@pytest.mark.parametrize(
+    ("passed", "started", "after"),
+    [
+        pytest.param(INTERVAL / 2, 9, Starts(0.0, 2, 7), id="within an interval"),
+        pytest.param(
+            INTERVAL, 9, Starts(INTERVAL, 9, 7), id="as many as have started in it"
+        ),
+        pytest.param(2 * INTERVAL, 10, Starts(2 * INTERVAL, 10, 4), id="on average"),
+        pytest.param(INTERVAL, 2, Starts(INTERVAL, 2, 1), id="at least one"),
+    ],
+)
+def test_starts_of_the_last_interval(passed: float, started: int, after: Starts) -> None:
+    found = Starts(0.0, 2, 7).after(Situation(passed, free=1, started=started), MARGIN)
+    assert found == after
+
+
+NAMES = ("a", "b", "c")
+LINE = (None, "x", "y")
+
+
+def unlimited(names: Sequence[str], limit: int = 2, **facts: Any) -> TasksFound:
+    return TasksFound(None, names, limit=limit, **facts)
+
+
+@pytest.mark.parametrize(
+    ("before", "claims", "after"),
+    [
+        pytest.param({}, [], {}, id="no claim"),
+        pytest.param(
+            {},
+            [unlimited(["a"])],
+            {"tasks": ("b", "c", "a"), "line": ("x", "y", None)},
+            id="served: to the end of the order and of the line",
+        ),
+        pytest.param({}, [unlimited([])], {}, id="nothing was due: the turn stays"),
+        pytest.param(
+            {},
+            [unlimited(["a", "a"])],
+            {"tasks": ("b", "c", "a"), "line": ("x", "y", None), "filled": {"a": 2}},
+            id="a full claim counts for the task that filled it",
+        ),
+        pytest.param(
+            {"filled": {"a": 9}},
+            [unlimited([], is_whole=True)],
+            {"filled": {}},
+            id="the queue is empty: no task floods it",
+        ),
+        # With a cursor, and after a claim of the others, rows may be left at the front.
+        pytest.param(
+            {"filled": {"a": 9}},
+            [unlimited([])],
+            {"filled": {"a": 9}},
+            id="only a part of it",
+        ),
+        pytest.param(
+            {},
+            [unlimited(["b"], refused={"b"})],
+            {"tasks": ("a", "c", "b"), "line": ("x", "y", None), "filled": {"b": FLOOD}},
+            id="a task with refused rows floods at once",
+        ),
+        pytest.param(
+            {"filled": {"a": FLOOD, "b": 1}},
+            [unlimited([])],
+            {"filled": {"b": 1}},
+            id="the others of a flood had their turn",
+        ),
+        pytest.param(
+            {"filled": {"a": FLOOD}},
+            [TasksFound("x", ["x"])],
+            {"filled": {"a": FLOOD}, "line": (None, "y", "x")},
+            id="a limited task was served",
+        ),
+        pytest.param(
+            {},
+            [TasksFound("x", [])],
+            {"resting": {"x": NOW + FULL_PAUSE.total_seconds()}},
+            id="a limited task without a free place rests",
+        ),
+    ],
+)
+def test_turns_after_claims(
+    before: dict[str, Any], claims: list[TasksFound], after: dict[str, Any]
+) -> None:
+    turns = replace(Turns(NAMES, LINE), **before)
+    assert turns.after(claims, NOW) == replace(turns, **after)
+
+
+@pytest.mark.parametrize(
+    ("turns", "situation", "claim"),
+    [
+        pytest.param({}, {}, TaskClaim(7, LINE, NAMES), id="in their order"),
+        pytest.param(
+            {"filled": {"a": 2 * FLOOD, "b": FLOOD - 1}},
+            {},
+            TaskClaim(7, LINE, NAMES, ("b", "c"), 2 * FLOOD // OTHERS),
+            id="a task floods: its others first, with a part of the room",
+        ),
+        pytest.param(
+            {"resting": {"x": NOW + 1, "y": NOW}},
+            {},
+            TaskClaim(7, (None, "y"), NAMES),
+            id="a limited task rests for a time",
+        ),
+        pytest.param(
+            {"resting": {"x": NOW + 1}},
+            {"freed": ["x"]},
+            TaskClaim(7, LINE, NAMES),
+            id="an end of ours frees a place before that",
+        ),
+    ],
+)
+def test_turns(turns: dict[str, Any], situation: dict[str, Any], claim: TaskClaim) -> None:
+    found = replace(Turns(NAMES, LINE), **turns)
+    assert found.claim(7, Situation(NOW, free=10, **situation)) == claim
+
+
+def test_a_plan_changes_nothing_that_is_remembered() -> None:
+    """The same question has the same answer: a round that fails leaves no trace."""
+    memory, situation = replace(MEMORY, rate=FAST), Situation(NOW + 1, free=10, removed=9)
+    before = repr(memory)
+    assert PLANNER.plan(memory, situation) == PLANNER.plan(memory, situation)
+    assert isinstance(memory, Memory)
+    assert repr(memory) == before

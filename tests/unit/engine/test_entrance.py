@@ -40,4 +40,4 @@ def test_no_slot_comes_due_between_two_polls(
 
     worker = make_bench(often, rare, poll_interval="10s").worker
     assert worker.store.poll == timedelta(seconds=seconds)
-    assert worker.poller.planner._poll_interval == timedelta(seconds=seconds)
+    assert worker.poller.planner.terms.poll_interval == timedelta(seconds=seconds)

@@ -95,7 +95,7 @@ def test_an_idle_worker_asks_for_its_rows_only_after_a_claim(bench: Bench) -> No
     bench.worker.store.held.held_by = counted  # type: ignore[method-assign]
     bench.worker.heartbeat.run_once()
     assert len(looks) == 0
-    bench.worker.poller.planner.claim(1)
+    bench.worker.poller.claim(1)
     for _ in range(2):
         bench.worker.heartbeat.run_once()
     assert len(looks) == 1

@@ -9,8 +9,9 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import Disabled, Every, JobContext, job, task
-from slotwise.engine.loops.poller import CROWDED, LONGEST_OFFSET, Peers
+from slotwise.engine.loops.poller import Peers
 from slotwise.engine.loops.service import AT_ONCE
+from slotwise.engine.loops.tuning import CROWDED, LONGEST_OFFSET
 from slotwise.model.events import Claimed, HandedBackEvent, PollBegan, Settled
 from slotwise.store.connect.notifications import LOOK
 
@@ -142,7 +143,7 @@ def test_a_claim_that_comes_in_during_a_drain_goes_back(make_bench: MakeBench) -
     bench = make_bench(mail)
     bench.registry.client.schedule(mail)
     bench.worker.runner.is_draining = True
-    assert bench.worker.poller.planner.claim(1) == 1
+    assert bench.worker.poller.claim(1) == 1
     (holding,) = bench.worker.active_claims
     bench.worker.settler.flush()
     row = bench.row(holding)

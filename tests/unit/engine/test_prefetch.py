@@ -12,56 +12,11 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate, a_claim
 
 from slotwise import Every, TaskContext, job, task
-from slotwise.engine.loops.poller import FILLING, MOST_AHEAD, RATE_WINDOW, Prefetch
 from slotwise.engine.loops.service import AT_ONCE
+from slotwise.engine.loops.tuning import FILLING, MOST_AHEAD, RATE_WINDOW
 from slotwise.jobs.policies import OnLost
 from slotwise.model.events import Claimed, PollBegan
 from slotwise.store.slots.claims import BATCH
-
-MARGIN = timedelta(seconds=10)
-
-
-@pytest.mark.parametrize(
-    ("ends", "ahead"),
-    [
-        pytest.param([0, 0], 0, id="nothing ends"),
-        pytest.param([100, 100], 100, id="as many as end within the time"),
-        pytest.param(
-            [1000, 10], 10, id="the slower of two windows counts: they have become slow"
-        ),
-        pytest.param(
-            [10, 1000], 10, id="the slower of two windows counts: they came in one lump"
-        ),
-        pytest.param([100_000, 100_000], MOST_AHEAD, id="never more than that"),
-    ],
-)
-def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
-    """What is claimed ahead is what ended within a tenth of a second, in the last two windows."""
-    now, ended = 0.0, 0
-    pace = Prefetch(MARGIN, now)
-    for count in ends:
-        now += RATE_WINDOW
-        ended += count
-        found = pace.ahead(ended, now)
-    assert found == ahead
-
-
-@pytest.mark.parametrize(
-    ("ahead", "worth"),
-    [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST_AHEAD, BATCH)],
-)
-def test_a_claim_is_worth_its_trip(bench: Bench, ahead: int, worth: int) -> None:
-    """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
-    worker, planner = bench.worker, bench.worker.poller.planner
-    planner._prefetch.ahead = lambda ended, now: ahead  # type: ignore[method-assign]
-    count = worker.capacity + ahead - worth
-    worker.active_claims.add(
-        [a_claim("mail", instance=str(number), schedule=None) for number in range(count)],
-        0.0,
-    )
-    assert planner.room_for_tasks(0.0) == (worth, False)
-    worker.active_claims.add([a_claim("mail", instance="more", schedule=None)], 0.0)
-    assert planner.room_for_tasks(0.0) == (0, bool(worth))
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 from tests.unit.engine.conftest import Bench, MakeBench
 
-from slotwise.engine.loops.held_claims import LONGEST_PAUSE
 from slotwise.engine.loops.service import AT_ONCE
+from slotwise.engine.loops.tuning import LONGEST_STUCK_PAUSE
 from slotwise.model.events import (
     ClaimLostEvent,
     HandedBackEvent,
@@ -248,7 +248,7 @@ def test_what_is_set_aside_keeps_nobody_waiting(
     for _ in range(3):
         pause = bench.worker.settler.run_once()
         assert pause is not None
-        assert timedelta(0) < pause <= LONGEST_PAUSE
+        assert timedelta(0) < pause <= LONGEST_STUCK_PAUSE
         bench.clock.tick(pause + timedelta(microseconds=1))
     mended.append(Settlement(claim=first.claim))
     bench.end(second)

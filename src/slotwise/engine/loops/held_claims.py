@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
+from slotwise.engine.loops.tuning import LONGEST_STUCK_PAUSE, STUCK_PAUSE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model import events
 from slotwise.model.events import about
@@ -30,11 +31,6 @@ from slotwise.store.slots.settlements import Settlement
 from slotwise.store.slots.store import MINUTE
 
 logger = logging.getLogger(__name__)
-
-#: When an outcome is tried again that could not be written though others could, e.g. on a locked
-#: row. The pause doubles, so that many of them leave time for the others.
-STUCK_PAUSE = timedelta(seconds=1)
-LONGEST_PAUSE = timedelta(seconds=5)
 
 
 class Settler(Service):
@@ -166,7 +162,7 @@ class Settler(Service):
                 _, pause = self._stuck.get(holding, (0.0, STUCK_PAUSE))
                 self._stuck[holding] = (
                     self.elapsed() + pause.total_seconds(),
-                    min(2 * pause, LONGEST_PAUSE),
+                    min(2 * pause, LONGEST_STUCK_PAUSE),
                 )
                 continue
             self._stuck.pop(holding, None)

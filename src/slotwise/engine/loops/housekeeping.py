@@ -12,7 +12,17 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 
-from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, WorkerCommon
+from slotwise.engine.loops.service import AT_ONCE, Common, Service, WorkerCommon
+from slotwise.engine.loops.tuning import (
+    BLINK,
+    ECHO,
+    LISTEN_AGAIN,
+    PRUNE_BREATH,
+    PRUNE_INTERVAL,
+    PRUNE_REST,
+    PRUNE_ROUND,
+    UNHEARD,
+)
 from slotwise.errors import DatabaseProblem
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import (
@@ -33,20 +43,6 @@ from slotwise.store.slots.retention import Page, Pruner
 from slotwise.store.slots.settlements import Settlement
 
 logger = logging.getLogger(__name__)
-
-#: Time between two walks through the ledger, in the whole cluster.
-INTERVAL = timedelta(hours=1)
-#: Transactions per round, and the pause after it, which leaves the database to others: by how long
-#: the round took.
-ROUND = 10
-BREATH = timedelta(milliseconds=100)
-REST = 4
-#: How long a notification sent through the pool may take to arrive.
-ECHO = timedelta(seconds=5)
-#: Notifications that are off for less than this are not worth a line in the log.
-PATIENCE = timedelta(seconds=10)
-#: Where notifications do not get through, an early retry would hardly help.
-RETRY = timedelta(minutes=5)
 
 
 class Watch:
@@ -175,27 +171,27 @@ class Pruning(Service):
         self._slots = self._gaps = 0
 
     def run_once(self) -> timedelta:
-        if self._walk is None and not self._pruner.take_turn(INTERVAL):
-            return INTERVAL / 4
+        if self._walk is None and not self._pruner.take_turn(PRUNE_INTERVAL):
+            return PRUNE_INTERVAL / 4
         walk, self._walk = (
             self._walk or self._pruner.pages(),
             None,
         )  # after an error it begins where it stopped
         began = self.elapsed()
         count = 0
-        for page in islice(walk, ROUND):
+        for page in islice(walk, PRUNE_ROUND):
             count = count + 1
             self._slots = self._slots + page.slots
             self._gaps = self._gaps + page.gaps
-        if count == ROUND:
+        if count == PRUNE_ROUND:
             self._walk = walk
-            return max(BREATH, REST * timedelta(seconds=self.elapsed() - began))
+            return max(PRUNE_BREATH, PRUNE_REST * timedelta(seconds=self.elapsed() - began))
         if self._slots or self._gaps:
             self.listeners.publish(
                 Pruned(worker=self.worker, slots=self._slots, gaps=self._gaps)
             )
         self._slots = self._gaps = 0
-        return INTERVAL
+        return PRUNE_INTERVAL
 
     @property
     def is_walking(self) -> bool:
@@ -322,8 +318,10 @@ class WakeUp(Service):
         if self._failures is None:
             self._failures = growing_pauses(*self.common.pauses)
             self._failing_since = now
-        pause = next(self._failures) if is_transient(error) else RETRY
-        is_over = pause == RETRY or now - self._failing_since > PATIENCE.total_seconds()
+        pause = next(self._failures) if is_transient(error) else LISTEN_AGAIN
+        is_over = (
+            pause == LISTEN_AGAIN or now - self._failing_since > UNHEARD.total_seconds()
+        )
         if is_over and not self._told and not self.common.is_away:
             self._told = True
             cure = "set" if self._database.settings.wake_up_url is None else "correct"

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+from slotwise.engine.loops.tuning import REMINDER
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import Stopwatch, elapsed
@@ -21,10 +22,6 @@ logger = logging.getLogger(__name__)
 
 #: "Call me again at once."
 AT_ONCE = timedelta(0)
-#: The shortest wait, in seconds: it yields the GIL, so that the thread just woken can run.
-BLINK = 0.000001
-#: How often the log repeats that the database is unreachable.
-REMINDER = timedelta(minutes=1)
 
 
 class Common:
