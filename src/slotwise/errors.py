@@ -152,18 +152,6 @@ class JobCancelled(SlotwiseError):
     """The handler was asked to stop."""
 
 
-class LockNotAcquired(SlotwiseError):
-    """The lock is held by another process, or by another lease of this one."""
-
-
-class LockUnavailable(LockNotAcquired):
-    """The provider did not answer, so the lock was not acquired or not confirmed."""
-
-
-class LockLost(SlotwiseError):
-    """The lease has ended before its holder released it: another process may hold the lock."""
-
-
 class CommandFailed(SlotwiseError):
     """The command failed, or could not be started."""
 

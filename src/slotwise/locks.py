@@ -8,6 +8,7 @@ Lock('daily-report', at_most_for='15m', provider=SQLLocks('sqlite+pysqlite:///lo
 
 from __future__ import annotations
 
+from slotwise.contrib.locks.errors import LockLost, LockNotAcquired, LockUnavailable
 from slotwise.contrib.locks.lease import Lease
 from slotwise.contrib.locks.lock import Lock
 from slotwise.contrib.locks.provider import (
@@ -18,7 +19,6 @@ from slotwise.contrib.locks.provider import (
 )
 from slotwise.contrib.locks.redis import RedisLocks
 from slotwise.contrib.locks.sql import SQLLocks
-from slotwise.errors import LockLost, LockNotAcquired, LockUnavailable
 
 __all__ = [
     "Grant",

@@ -16,9 +16,27 @@ if TYPE_CHECKING:
     from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
     from slotwise.engine.process.supervisor import Supervisor
     from slotwise.engine.worker import Worker
+    from slotwise.jobs.definition import Definition
+    from slotwise.jobs.job import JobPolicies
+    from slotwise.model.clock import elapsed
     from slotwise.model.durations import format_duration, parse_duration
-    from slotwise.model.error_text import error_summary
-    from slotwise.model.events import Event
+    from slotwise.model.error_text import error_summary, hide_password, redact
+    from slotwise.model.events import (
+        BatchClaimed,
+        BatchSettled,
+        BatchSkipped,
+        ClaimLostEvent,
+        DatabaseLost,
+        Event,
+        Finished,
+        HandedBackEvent,
+        HeartbeatSent,
+        Pruned,
+        Reaped,
+        Settled,
+        SlotsSkipped,
+        SlotsSuperseded,
+    )
     from slotwise.model.vocabulary import (
         Kind,
         Origin,
@@ -37,13 +55,37 @@ if TYPE_CHECKING:
     from slotwise.registry.isolated import run_isolated
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
     from slotwise.schedules.zones import zone_named
+    from slotwise.store.connect.caller_transaction import Joinable
+    from slotwise.store.connect.dsn import database_url
     from slotwise.store.dialects.one_writer import OneWriter
     from slotwise.store.dialects.port import Dialect
     from slotwise.store.dialects.registered import register_dialect
+    from slotwise.store.queue.queue import Inserted
 
 _HOMES = {
     # listeners
-    "slotwise.model.events": ("Event",),
+    "slotwise.model.events": (
+        "Event",
+        "Finished",
+        "BatchClaimed",
+        "BatchSettled",
+        "BatchSkipped",
+        "ClaimLostEvent",
+        "DatabaseLost",
+        "HandedBackEvent",
+        "HeartbeatSent",
+        "Pruned",
+        "Reaped",
+        "Settled",
+        "SlotsSkipped",
+        "SlotsSuperseded",
+    ),
+    # hooks around an insert, and the connections that they may join
+    "slotwise.store.queue.queue": ("Inserted",),
+    "slotwise.store.connect.caller_transaction": ("Joinable",),
+    # declarations, as the core has read them
+    "slotwise.jobs.definition": ("Definition",),
+    "slotwise.jobs.job": ("JobPolicies",),
     # words
     "slotwise.model.vocabulary": (
         "Kind",
@@ -53,7 +95,8 @@ _HOMES = {
         "State",
         "register_reason",
     ),
-    # durations and time zones
+    # spans of time, durations and time zones
+    "slotwise.model.clock": ("elapsed",),
     "slotwise.model.durations": ("format_duration", "parse_duration"),
     "slotwise.schedules.zones": ("zone_named",),
     # a worker inside a host
@@ -73,43 +116,66 @@ _HOMES = {
     # commands of a plug-in
     "slotwise.registry.plugin": ("CommandLine", "PluginCommand", "Section"),
     # errors as text
-    "slotwise.model.error_text": ("error_summary",),
+    "slotwise.model.error_text": ("error_summary", "hide_password", "redact"),
     # the port to a database
     "slotwise.store.dialects.port": ("Dialect",),
     "slotwise.store.dialects.one_writer": ("OneWriter",),
     "slotwise.store.dialects.registered": ("register_dialect",),
+    # addresses of databases
+    "slotwise.store.connect.dsn": ("database_url",),
     # codecs
     "slotwise.payload.payload": ("register_codec",),
 }
 __all__ = [
     "START_WAIT",
     "ApplicationFailed",
+    "BatchClaimed",
+    "BatchSettled",
+    "BatchSkipped",
+    "ClaimLostEvent",
     "CommandLine",
+    "DatabaseLost",
+    "Definition",
     "Dialect",
     "Ended",
     "Event",
+    "Finished",
     "Foreground",
+    "HandedBackEvent",
+    "HeartbeatSent",
     "Host",
+    "Inserted",
+    "JobPolicies",
+    "Joinable",
     "Kind",
     "OneWriter",
     "Origin",
     "Outcome",
     "PluginCommand",
+    "Pruned",
+    "Reaped",
     "Reason",
     "RegistrySource",
     "Section",
+    "Settled",
     "SingleRun",
     "SlotEnd",
     "SlotRun",
+    "SlotsSkipped",
+    "SlotsSuperseded",
     "State",
     "StopSignals",
     "Supervisor",
     "Worker",
+    "database_url",
+    "elapsed",
     "error_summary",
     "format_duration",
+    "hide_password",
     "lifespan_errors",
     "load_registry",
     "parse_duration",
+    "redact",
     "register_codec",
     "register_dialect",
     "register_reason",

@@ -13,17 +13,14 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Unpack
 
+from slotwise import CommandFailed, DistributedJob, InvalidJob, JobCancelled, JobContext
 from slotwise.contrib.process_group import Output, ProcessGroup, Switch
-from slotwise.errors import CommandFailed, InvalidJob, JobCancelled
-from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import POLICIES, duration
-from slotwise.jobs.job import DistributedJob
-from slotwise.model.durations import format_duration
-from slotwise.model.vocabulary import Reason
+from slotwise.spi import Reason, format_duration
 
 if TYPE_CHECKING:
-    from slotwise.jobs.job import JobPolicies
-    from slotwise.schedules import Schedule
+    from slotwise import Schedule
+    from slotwise.spi import JobPolicies
 
 DEFAULT_SHELL = "/bin/sh"
 

@@ -22,6 +22,13 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Final, Never, TypeVar
 
+from slotwise import (
+    ConfigurationError,
+    DistributedJob,
+    InvalidJob,
+    OneTimeTask,
+    SlotwiseError,
+)
 from slotwise.contrib.injection import (
     Resolvers,
     build,
@@ -29,9 +36,8 @@ from slotwise.contrib.injection import (
     listed_resolvers,
     place_of,
 )
-from slotwise.errors import ConfigurationError, InvalidJob, SlotwiseError
 from slotwise.jobs.definition import define
-from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask
+from slotwise.jobs.job import FunctionJob, FunctionTask
 
 Marked = TypeVar("Marked", bound=type[DistributedJob] | type[OneTimeTask[Never]])
 

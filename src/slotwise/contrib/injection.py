@@ -23,7 +23,7 @@ from typing import (
     get_type_hints,
 )
 
-from slotwise.errors import ConfigurationError, InvalidJob, SlotwiseError
+from slotwise import ConfigurationError, InvalidJob, SlotwiseError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

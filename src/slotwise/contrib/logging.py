@@ -15,8 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final, TextIO
 
-from slotwise.model.error_text import redact
-from slotwise.model.events import Event
+from slotwise.spi import Event, redact
 
 #: The attributes of every record; all others come from ``extra`` and are shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}

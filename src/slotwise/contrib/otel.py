@@ -17,15 +17,19 @@ from types import TracebackType
 
 import sqlalchemy as sa
 
+from slotwise import (
+    ConfigurationError,
+    Context,
+    JobCancelled,
+    JobContext,
+    JobRegistry,
+    SlotwiseError,
+)
 from slotwise.contrib.metrics.figures import FIGURES, Figure, Kind, Snapshot
 from slotwise.contrib.metrics.meter import Metrics
-from slotwise.errors import ConfigurationError, JobCancelled, SlotwiseError
-from slotwise.jobs.context import Context, JobContext, Steering
-from slotwise.model.events import BatchClaimed, BatchSettled, Event, Finished
-from slotwise.model.vocabulary import Kind as RowKind
-from slotwise.registry.registry import JobRegistry
-from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.queue.queue import Inserted
+from slotwise.jobs.context import Steering
+from slotwise.spi import BatchClaimed, BatchSettled, Event, Finished, Inserted, Joinable
+from slotwise.spi import Kind as RowKind
 from slotwise.store.schema.tables import is_task, tables
 
 try:

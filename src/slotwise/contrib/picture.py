@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError
 
 _INK: Final = "#1f2933"
 _PAPER: Final = "#ffffff"

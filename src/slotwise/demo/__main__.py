@@ -18,7 +18,7 @@ from slotwise import SlotwiseError
 from slotwise.demo.play import LENGTH, Play, pronounce
 from slotwise.demo.stage import Stage
 from slotwise.demo.view import LiveView, PlainView
-from slotwise.store.connect.dsn import database_url
+from slotwise.spi import database_url
 
 
 def perform(

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from slotwise import DistributedJob, Every, JobContext, JobRegistry, Retry
 from slotwise.demo.verdict import HandlerLog
-from slotwise.store.connect.dsn import database_url
+from slotwise.spi import database_url
 
 #: Where the demo keeps its files; the stage sets it for the workers.
 HOME = "DEMO_HOME"

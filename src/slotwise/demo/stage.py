@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from slotwise import SlotwiseError, migrate
 from slotwise.demo.jobs import HOME, digests
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.store.connect.dsn import database_url
+from slotwise.spi import database_url
 
 #: Shortened, so that a lease expires within seconds; the defaults are 10 s, 6 and 10 s.
 SETTINGS = {

@@ -25,9 +25,10 @@ from typing import Any, Literal, TypeAlias
 import sqlalchemy as sa
 
 from slotwise import JobContext, Schedule, parse_schedule
-from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, TICK, from_micros
-from slotwise.model.vocabulary import PLANNED, Outcome
+from slotwise.inspect import RECURRING
+from slotwise.model.records import TICK, from_micros
+from slotwise.model.vocabulary import PLANNED
+from slotwise.spi import Definition, Outcome
 from slotwise.store.schema.tables import Tables, tables
 
 # -- evidence -------------------------------------------------------------------------------------

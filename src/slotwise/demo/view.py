@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.demo.jobs import digests
 from slotwise.demo.stage import Stage
-from slotwise.model.vocabulary import Outcome
+from slotwise.spi import Outcome
 from slotwise.store.schema.tables import tables
 
 #: A row of a listing, by column.

@@ -10,15 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
+from slotwise import ConfigurationError, Context, JobRegistry, TaskContext, UnknownTask
 from slotwise.client.arguments import task_name
-from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.jobs.context import Context, Signal, TaskContext
-from slotwise.jobs.definition import Definition
+from slotwise.jobs.context import Signal
 from slotwise.model.records import Claim, FollowUps, Row
 from slotwise.payload.payload import UNTYPED
-from slotwise.registry.registry import JobRegistry
-from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.queue.queue import Inserted
+from slotwise.spi import Definition, Inserted, Joinable
 
 if TYPE_CHECKING:
     import unittest

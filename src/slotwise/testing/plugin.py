@@ -16,8 +16,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from slotwise import JobRegistry
     from slotwise.model.clock import ManualClock
-    from slotwise.registry.registry import JobRegistry
     from slotwise.store.connect.database import Database
     from slotwise.testing.capture import ScheduledTasks
     from slotwise.testing.worker import ManualWorker
@@ -36,7 +36,7 @@ def slotwise_clock() -> ManualClock:
 @pytest.fixture
 def slotwise_database() -> Iterator[Database]:
     """A fresh database in memory, with the tables; override it to test on a real one."""
-    from slotwise.settings.settings import Settings
+    from slotwise import Settings
     from slotwise.store.connect.database import Database
     from slotwise.testing.worker import IN_MEMORY, provision
 

@@ -23,8 +23,8 @@ from slotwise.contrib.advisory import KeyedJob, distributed_scheduled, parse_cro
 from slotwise.contrib.advisory import gate as gate_module
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.contrib.locks.gate import LockGate
-from slotwise.errors import ConfigurationError, InvalidJob, InvalidSetting, LockUnavailable
-from slotwise.locks import SQLLocks, counts
+from slotwise.errors import ConfigurationError, InvalidJob, InvalidSetting
+from slotwise.locks import LockUnavailable, SQLLocks, counts
 from slotwise.model.events import Event
 from slotwise.testing import ManualWorker
 

@@ -21,10 +21,8 @@ from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.errors import (
     ConfigurationError,
     InvalidSetting,
-    LockNotAcquired,
-    LockUnavailable,
 )
-from slotwise.locks import Lock, RedisLocks, SQLLocks
+from slotwise.locks import Lock, LockNotAcquired, LockUnavailable, RedisLocks, SQLLocks
 from slotwise.store.connect.dsn import database_url
 
 FILE = "sqlite:///locks.db"

@@ -14,12 +14,18 @@ from functools import partial, update_wrapper
 from importlib.resources import files
 from typing import Final, Protocol, Self, TypeAlias, Unpack, runtime_checkable
 
+from slotwise import (
+    ConfigurationError,
+    Cron,
+    DistributedJob,
+    InvalidCronJobs,
+    InvalidJob,
+    InvalidSchedule,
+    JobContext,
+)
 from slotwise.contrib.advisory.lock_keys import LARGEST_KEY, KeyRange, LockKeys
-from slotwise.errors import ConfigurationError, InvalidCronJobs, InvalidJob, InvalidSchedule
-from slotwise.jobs.context import JobContext
-from slotwise.jobs.job import DistributedJob, JobPolicies
-from slotwise.schedules import Cron
 from slotwise.schedules.cron import MACROS
+from slotwise.spi import JobPolicies
 
 VARIABLE: Final = "CRON_JOBS"
 ZONE_VARIABLE: Final = "CRON_TZ"

@@ -12,14 +12,13 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from slotwise import ConfigurationError, Context, InvalidSetting, Skip
 from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
 from slotwise.contrib.advisory.lock_keys import LARGEST_KEY
+from slotwise.contrib.locks.errors import LockUnavailable
 from slotwise.contrib.locks.provider import named_duration, record_of
 from slotwise.contrib.locks.sql import given_url, impatient, refusal, shown
-from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
-from slotwise.jobs.context import Context, Skip
-from slotwise.model.clock import elapsed
-from slotwise.model.vocabulary import register_reason
+from slotwise.spi import elapsed, register_reason
 from slotwise.store.connect.dsn import SQLITE, connect_arguments
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeGuard
 
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError
 from slotwise.settings.settings import document
 
 #: The keys of a service that names no size of its own.

@@ -14,11 +14,10 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
 
-from slotwise.client.inspection import Inspection
+from slotwise import SlotwiseError
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
-from slotwise.errors import SlotwiseError
-from slotwise.inspect import describe_schedule
+from slotwise.inspect import Inspection, describe_schedule
 
 Rows = Iterable[Sequence[object]]
 
@@ -236,6 +235,6 @@ class WorkerPage(ReadOnlyPage):
 
 
 def _first_line(error: str | None) -> str:
-    from slotwise.model.error_text import error_summary
+    from slotwise.spi import error_summary
 
     return error_summary(error)

@@ -7,7 +7,7 @@ from typing import Final
 from django.apps import AppConfig
 from django.core import checks
 
-from slotwise.errors import SlotwiseError
+from slotwise import SlotwiseError
 
 #: How the project's people call the command line.
 PROGRAM: Final = "python manage.py slotwise"

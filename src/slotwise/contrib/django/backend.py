@@ -22,17 +22,14 @@ from django.core import checks
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from slotwise import ConfigurationError, Context, OneTimeTask, Retry, SlotwiseError
 from slotwise.client.arguments import wrong_id
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.scheduling import reading, writing
-from slotwise.errors import ConfigurationError, SlotwiseError
-from slotwise.jobs.context import Context, Steering
+from slotwise.inspect import TaskInfo, TaskResult
+from slotwise.jobs.context import Steering
 from slotwise.jobs.definition import NAME_LIMIT
-from slotwise.jobs.job import OneTimeTask
-from slotwise.jobs.policies import Retry
-from slotwise.model.durations import parse_duration
-from slotwise.model.vocabulary import Outcome, State
-from slotwise.store.queue.queue import TaskInfo, TaskResult
+from slotwise.spi import Outcome, State, parse_duration
 
 APP: Final = "slotwise.contrib.django"
 #: slotwise's priority of a task whose priority in Django is 0.

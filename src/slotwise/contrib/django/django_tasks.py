@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from slotwise import ConfigurationError
 from slotwise.contrib.django.backend import SlotwiseTasks
-from slotwise.errors import ConfigurationError
 
 try:
     from django_tasks.backends.base import BaseTaskBackend

@@ -13,10 +13,9 @@ from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from slotwise import ConfigurationError, Context, InvalidSetting, JobRegistry, SlotwiseError
 from slotwise.contrib.discovery import collect, import_module, in_module
-from slotwise.errors import ConfigurationError, InvalidSetting, SlotwiseError
-from slotwise.jobs.context import Context
-from slotwise.registry.registry import JobRegistry, callables, checked_lifespan
+from slotwise.registry.registry import callables, checked_lifespan
 from slotwise.store.connect.database import Database, guards
 
 try:

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 from django.utils.asyncio import async_unsafe
 from sqlalchemy import make_url
 
-from slotwise.client.arguments import Receipt
+from slotwise import ConfigurationError, Receipt
 from slotwise.contrib.django.project import (
     alias,
     checked_alias,
@@ -18,7 +18,6 @@ from slotwise.contrib.django.project import (
     refuse_in_tests,
     registry,
 )
-from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.store.connect.database_errors import lacks_tables, place
 

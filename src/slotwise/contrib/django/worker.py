@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 
+from slotwise import ConfigurationError, JobRegistry
 from slotwise.contrib.django import project
-from slotwise.errors import ConfigurationError
-from slotwise.registry.registry import JobRegistry
 
 
 def registry() -> JobRegistry:

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 
+from slotwise import Context, InvalidSetting, Skip
 from slotwise.contrib.advisory.gate import LOCK_HELD, LOCK_LOST, check_names
+from slotwise.contrib.locks.errors import LockLost, LockNotAcquired, LockUnavailable
 from slotwise.contrib.locks.lease import Lease
 from slotwise.contrib.locks.lock import Lock
 from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
-from slotwise.errors import InvalidSetting, LockLost, LockNotAcquired, LockUnavailable
-from slotwise.jobs.context import Context, Skip
 
 
 class LockGate:

@@ -15,10 +15,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
+from slotwise import InvalidSetting
+from slotwise.contrib.locks.errors import LockLost
 from slotwise.contrib.locks.provider import Grant, LockProvider, named_duration, record_of
-from slotwise.errors import InvalidSetting, LockLost
-from slotwise.model.clock import elapsed
 from slotwise.model.durations import about
+from slotwise.spi import elapsed
 
 logger = logging.getLogger("slotwise.locks")
 

@@ -13,17 +13,13 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
+from slotwise import ConfigurationError, InvalidSetting
+from slotwise.contrib.locks.errors import LockNotAcquired, LockUnavailable
 from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms, in_thread
 from slotwise.contrib.locks.provider import LockProvider, named_duration, record_of
-from slotwise.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    LockNotAcquired,
-    LockUnavailable,
-)
-from slotwise.model.clock import elapsed
 from slotwise.model.durations import about
 from slotwise.model.identity import Identity
+from slotwise.spi import elapsed
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,13 +11,9 @@ from datetime import timedelta
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from slotwise.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    LockUnavailable,
-    SlotwiseError,
-)
-from slotwise.model.durations import parse_duration
+from slotwise import ConfigurationError, InvalidSetting, SlotwiseError
+from slotwise.contrib.locks.errors import LockUnavailable
+from slotwise.spi import parse_duration
 
 logger = logging.getLogger("slotwise.locks")
 

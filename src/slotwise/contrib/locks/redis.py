@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from slotwise import ConfigurationError, InvalidSetting
 from slotwise.contrib.locks.provider import Grant, named_duration
-from slotwise.errors import ConfigurationError, InvalidSetting
-from slotwise.model.error_text import hide_password
+from slotwise.spi import hide_password
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -26,16 +26,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 
 from sqlalchemy import URL
 
+from slotwise import ConfigurationError, InvalidSetting, SlotwiseError
+from slotwise.contrib.locks.errors import LockUnavailable
 from slotwise.contrib.locks.provider import Grant, named_duration, record_of
-from slotwise.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    LockUnavailable,
-    SlotwiseError,
-)
-from slotwise.model.clock import elapsed, host_now
-from slotwise.model.error_text import hide_password
-from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url, psycopg
+from slotwise.model.clock import host_now
+from slotwise.spi import database_url, elapsed, hide_password
+from slotwise.store.connect.dsn import SQLITE, connect_arguments, psycopg
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -27,11 +27,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+from slotwise import ConfigurationError
 from slotwise.contrib.metrics.figures import Snapshot, as_plain, combined, from_plain
 from slotwise.engine.loops.service import Service
-from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError
-from slotwise.model.durations import parse_duration
+from slotwise.spi import Worker, parse_duration
 
 logger = logging.getLogger("slotwise.health")
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from slotwise.client.inspection import Inspection
+from slotwise import ConfigurationError, JobRegistry
 from slotwise.contrib.metrics.figures import ROWS, SECONDS, Snapshot, Value
 from slotwise.contrib.metrics.health import Verdict, WorkerHealth, busy_for
-from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError
-from slotwise.model.clock import elapsed
-from slotwise.model.events import (
+from slotwise.inspect import Backlog, Inspection
+from slotwise.model.vocabulary import REASONS
+from slotwise.spi import (
     BatchClaimed,
     BatchSettled,
     BatchSkipped,
@@ -28,13 +27,13 @@ from slotwise.model.events import (
     Event,
     Finished,
     HeartbeatSent,
+    Outcome,
     Reaped,
     SlotsSkipped,
     SlotsSuperseded,
+    Worker,
+    elapsed,
 )
-from slotwise.model.vocabulary import REASONS, Outcome
-from slotwise.registry.registry import JobRegistry
-from slotwise.store.reading.task_counts import Backlog
 
 logger = logging.getLogger("slotwise.metrics")
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from slotwise import ConfigurationError
 from slotwise.contrib.metrics.figures import FIGURES, Figure, Kind, Snapshot, Value
 from slotwise.contrib.metrics.meter import Metrics
-from slotwise.errors import ConfigurationError
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, generate_latest

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-from slotwise import migrate
+from slotwise import Settings, migrate
 from slotwise.contrib.django.project import InMemory, alias, database_address, place
-from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from slotwise import Settings, SlotwiseError
 from slotwise.contrib.django.project import APP, registry
 from slotwise.contrib.hosting import run_commands
-from slotwise.errors import SlotwiseError
-from slotwise.settings.settings import Settings
 
 #: Options that manage.py has read already, with a value or without.
 _OURS = ("--settings", "--pythonpath")
