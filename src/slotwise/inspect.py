@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slotwise.client.inspection import AsyncInspection, Inspection
     from slotwise.explain.explanation import Explanation, JobExplanation, TaskExplanation
     from slotwise.model.records import RECURRING
+    from slotwise.model.values import Value, json_value
     from slotwise.schedules.comparison import ScheduleComparison, compare_schedules
     from slotwise.schedules.description import clock, describe_schedule, zone_of
     from slotwise.schedules.outlook import OutlookEntry, outlook, slot_note
@@ -20,20 +21,18 @@ if TYPE_CHECKING:
     from slotwise.schedules.starts import StartCounts, count_starts
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
+    from slotwise.store.reading.failures import Failure
+    from slotwise.store.reading.health import Health, Unreadable
+    from slotwise.store.reading.jobs import JobInfo
+    from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import Backlog, TaskCount
-    from slotwise.store.reading.views import (
-        AttemptInfo,
-        Health,
-        JobInfo,
-        SlotInfo,
-        Unreadable,
-    )
     from slotwise.store.reading.worker_registry import WorkerInfo
 
 _HOMES = {
     "slotwise.explain.explanation": ("Explanation", "JobExplanation", "TaskExplanation"),
     "slotwise.client.inspection": ("AsyncInspection", "Inspection"),
     "slotwise.model.records": ("RECURRING",),
+    "slotwise.model.values": ("Value", "json_value"),
     "slotwise.schedules.comparison": ("ScheduleComparison", "compare_schedules"),
     "slotwise.schedules.description": ("clock", "describe_schedule", "zone_of"),
     "slotwise.schedules.outlook": ("OutlookEntry", "outlook", "slot_note"),
@@ -41,14 +40,11 @@ _HOMES = {
     "slotwise.schedules.starts": ("StartCounts", "count_starts"),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
+    "slotwise.store.reading.failures": ("Failure",),
+    "slotwise.store.reading.health": ("Health", "Unreadable"),
+    "slotwise.store.reading.jobs": ("JobInfo",),
+    "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
     "slotwise.store.reading.task_counts": ("Backlog", "TaskCount"),
-    "slotwise.store.reading.views": (
-        "AttemptInfo",
-        "Health",
-        "JobInfo",
-        "SlotInfo",
-        "Unreadable",
-    ),
     "slotwise.store.reading.worker_registry": ("WorkerInfo",),
 }
 __all__ = [
@@ -58,6 +54,7 @@ __all__ = [
     "AuditEntry",
     "Backlog",
     "Explanation",
+    "Failure",
     "Health",
     "Inspection",
     "JobExplanation",
@@ -71,12 +68,14 @@ __all__ = [
     "TaskInfo",
     "TaskResult",
     "Unreadable",
+    "Value",
     "WorkerInfo",
     "clock",
     "compare_schedules",
     "count_starts",
     "describe_schedule",
     "explain_schedule",
+    "json_value",
     "outlook",
     "slot_note",
     "zone_of",

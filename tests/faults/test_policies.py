@@ -24,8 +24,6 @@ from slotwise.demo.verdict import Line
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.model.records import from_micros
 from slotwise.schedules import parse_schedule, spread_out
-from slotwise.store.reading.reader import Reader
-from slotwise.store.slots.store import Store
 
 pytestmark = pytest.mark.extended
 
@@ -128,9 +126,7 @@ class Scene:
         for job in (*FLOODS, "oldest", "capped"):
             self.stage.wait("settled", job=job)
         self.stage.wait("skipped", job="never-late")
-        self.unroutable = (
-            Reader(Store(self.stage.registry.database, {})).health(SECOND).unroutable
-        )
+        self.unroutable = self.stage.registry.inspect.health(SECOND).unroutable
         self.stage.end_all()
         self.stage.expect_clean(until=until, schedules=dict.fromkeys(MISSED, self.missed))
 

@@ -163,7 +163,7 @@ class TestSlots:
         """Every line once, in order, whatever the size of a page: also where a slot and a gap end
         together.
         """
-        monkeypatch.setattr("slotwise.store.reading.reader.PAGE", page)
+        monkeypatch.setattr("slotwise.store.reading.paging.PAGE", page)
         waiting, *lines = ask("slots", "report", "--all")
         assert (waiting["outcome"], waiting["slot"]) == ("waiting", "2026-01-31T12:00:00Z")
         places = [line["last"] or line["slot"] for line in lines]

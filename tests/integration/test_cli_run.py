@@ -15,10 +15,9 @@ import pytest
 from tests.integration.shell import QUICK, Shell
 
 from slotwise.cli.shared import exits
+from slotwise.inspect import Inspection, SlotInfo
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 JOBS = """
@@ -111,7 +110,7 @@ def ledger(url: str, job: str) -> list[SlotInfo]:
     """The slots of a job, the newest first."""
     database = Database(Settings.load(environ={}, database_url=url))
     try:
-        return list(Reader(Store(database, {})).slots(job))
+        return Inspection(lambda: Store(database, {})).slots(job, limit=None)
     finally:
         database.close()
 

@@ -263,7 +263,6 @@ def test_counts(
             "no worker is alive",
         )
         monkeypatch.setattr("slotwise.store.reading.task_counts.MOST", 2)
-        monkeypatch.setattr("slotwise.cli.tasks.MOST", 2)
         assert status(["tasks", "count"]) == exits.OK
         told = capsys.readouterr()
     assert "over 2" in told.out

@@ -21,10 +21,9 @@ from tests.unit.test_crontab import SYSTEM
 
 from slotwise.cli.shared import exits
 from slotwise.contrib.crontab import read_crontabs
+from slotwise.inspect import Inspection, SlotInfo
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -94,7 +93,7 @@ def make_due(url: str, file: Path, *, system: bool = False) -> dict[str, datetim
 def ledger(url: str, job: str) -> list[SlotInfo]:
     database = Database(Settings.load(environ={}, database_url=url))
     try:
-        return list(Reader(Store(database, {})).slots(job))
+        return Inspection(lambda: Store(database, {})).slots(job, limit=None)
     finally:
         database.close()
 

@@ -24,7 +24,6 @@ from slotwise.jobs.policies import Retry
 from slotwise.model.records import Failed
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.reading.reader import Reader
 
 DEFINITIONS = (
     a_job("plain"),
@@ -173,4 +172,4 @@ def runs_once(bench: Bench) -> None:
     for claim in claims:
         bench.settle(claim)
     assert [row["outcome"] for row in bench.slots("plain")] == ["succeeded"]
-    assert [line.job for line in Reader(bench.store).jobs()] == ["plain"]
+    assert [line.job for line in bench.inspect.jobs()] == ["plain"]

@@ -24,7 +24,8 @@ from slotwise.cli import tasks
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.model.events import SettledDead
-from slotwise.store.reading import reader, task_counts
+from slotwise.store.reading import health as cluster_health
+from slotwise.store.reading import task_counts
 from slotwise.testing import ManualClock, ManualWorker
 
 FLOOD = 100_000
@@ -256,7 +257,7 @@ def test_names_without_end_are_cut(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Listings by name read some of them, and say so; what concerns live workers is complete."""
-    for module in (task_counts, reader, tasks):
+    for module in (task_counts, cluster_health, tasks):
         monkeypatch.setattr(module, "MOST_NAMES", 20)
     monkeypatch.setenv("DATABASE_URL", pg_url)
     with psycopg.connect(pg_url) as sql:

@@ -171,15 +171,18 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "schedules": (),
         "slots_within": ("hourly", NOON, NOON + 8 * HOUR),
         "explain_job": ("hourly",),
-        "stranded": (["mail"],),
+        "ledger_names": (),
+        "failures": (NOON,),
     }
     calls = {name for name in vars(Inspection) if not name.startswith("_")} - {
         "aio",
+        "iter_slots",
         "open",
     }
     assert (
         calls
         == {name for name in vars(AsyncInspection) if not name.startswith("_")}
+        - {"iter_slots"}
         == {*given, "now", "health", "backlog", "since_success"}
     )
 
@@ -198,6 +201,11 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
             getattr(AsyncInspection, name)
         )
     assert isinstance(asyncio.run(look.aio.health()), Health)
+
+    async def stream() -> list[SlotInfo]:
+        return [line async for line in look.aio.iter_slots("hourly", limit=2)]
+
+    assert asyncio.run(stream()) == list(look.iter_slots("hourly", limit=2))
     assert [type(one) for one in found["tasks"]] == [TaskInfo, TaskInfo]
 
 

@@ -29,7 +29,6 @@ from slotwise.operations import (
     SchemaUpgrade,
     SchemaVersion,
 )
-from slotwise.store.reading.reader import Reader
 from slotwise.testing import ManualWorker
 
 PATIENCE = 30.0
@@ -70,7 +69,7 @@ def test_a_retry_that_is_cancelled_does_not_start() -> None:
         (ended,) = worker.run_due()
         assert not isinstance(ended, HandedBackEvent)
         assert (ended.outcome, ended.reason) == ("cancelled", "operator")  # type: ignore[union-attr]
-        (line, *_) = Reader(worker.store).slots("hourly")
+        (line, *_) = worker.client.inspect.slots("hourly")
         assert (line.outcome, line.attempts) == ("cancelled", 1)
 
 
@@ -106,9 +105,7 @@ def test_a_running_handler_is_cancelled(
         assert begun.wait(PATIENCE)
         assert operations.cancel(endless) == [slot]
         assert settled.wait(PATIENCE)
-        line = (
-            Reader(registry.worker.store).slot("endless", slot) if registry.worker else None
-        )
+        line = registry.inspect.slot("endless", slot) if registry.worker else None
     assert reasons == ["operator"]
     assert line is not None
     assert (line.outcome, line.reason, line.origin) == ("cancelled", "operator", "trigger")

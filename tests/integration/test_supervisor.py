@@ -18,10 +18,9 @@ from tests.integration.shell import Process, Shell, alive, wait_until
 
 from slotwise.cli.shared import exits
 from slotwise.engine.process.signals import ECHO
+from slotwise.inspect import Inspection, SlotInfo
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 JOBS = """
@@ -77,7 +76,7 @@ def store(pg_url: str) -> Iterator[Store]:
 
 
 def ledger(store: Store, job: str) -> list[SlotInfo]:
-    return list(Reader(store).slots(job))
+    return Inspection(lambda: store).slots(job, limit=None)
 
 
 def up(pool: Process, count: int) -> list[int]:
@@ -260,7 +259,7 @@ def test_supervisor_dies(shell: Shell, store: Store) -> None:
     wait_until(lambda: not any(map(alive, pids)), "the children have ended")
     assert pool.end() == -signal.SIGKILL
     assert len(list(pool.events("drain-end"))) == 2
-    assert not Reader(store).workers()
+    assert not Inspection(lambda: store).workers()
 
 
 @pytest.mark.extended

@@ -13,10 +13,10 @@ import pytest
 from tests.databases import Databases
 from tests.store.explained import Explained
 
+from slotwise.inspect import Inspection
 from slotwise.model.records import Key
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations.slot_operations import trigger
-from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.ledger import end_orphans
 
 #: 60,000 slots of 600 of 10,000 instances, 40,000 of the job itself, and as many ranges of its
@@ -40,7 +40,7 @@ ANALYZE;
 DEEP = datetime(2026, 1, 1, 8, tzinfo=UTC)
 IN_GAPS = datetime(2025, 1, 3, tzinfo=UTC)
 
-Look = Callable[[Reader], Any]
+Look = Callable[[Inspection], Any]
 
 
 @pytest.fixture(scope="module")
@@ -55,31 +55,29 @@ def long(databases: Databases) -> Iterator[Explained]:
 @pytest.mark.parametrize(
     "look",
     [
+        pytest.param(lambda ledger: ledger.slots("feed", limit=20), id="of all instances"),
         pytest.param(
-            lambda ledger: list(ledger.slots("feed", limit=20)), id="of all instances"
-        ),
-        pytest.param(
-            lambda ledger: list(ledger.slots("feed", limit=20, ended=True)),
+            lambda ledger: list(ledger.iter_slots("feed", limit=20, ended=True)),
             id="that have ended",
         ),
         pytest.param(
-            lambda ledger: list(ledger.slots("feed", "customer-7", limit=20)),
+            lambda ledger: ledger.slots("feed", id="customer-7", limit=20),
             id="of one instance",
         ),
         pytest.param(
-            lambda ledger: list(ledger.slots("feed", limit=20, before=DEEP)), id="far down"
+            lambda ledger: ledger.slots("feed", limit=20, before=DEEP), id="far down"
         ),
         pytest.param(
-            lambda ledger: list(ledger.slots("feed", limit=20, before=IN_GAPS)),
+            lambda ledger: ledger.slots("feed", limit=20, before=IN_GAPS),
             id="far down, ranges",
         ),
-        pytest.param(lambda ledger: ledger.standing("feed", limit=20), id="that stand"),
+        pytest.param(lambda ledger: ledger.pending("feed", limit=20), id="that stand"),
     ],
 )
 def test_a_page_reads_itself_and_nothing_else(long: Explained, look: Look) -> None:
     """A few blocks for twenty lines, of a hundred thousand."""
     found: list[Any] = []
-    sent = long.sent(lambda: found.extend(look(Reader(long.store))))
+    sent = long.sent(lambda: found.extend(look(Inspection(lambda: long.store))))
     assert len(found) == 20
     for statement, parameters in sent:
         assert blocks(long, statement, parameters) < 150

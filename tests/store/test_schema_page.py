@@ -16,9 +16,9 @@ from tests.store.explained import Explained, nodes
 
 from slotwise import migrate
 from slotwise.client.client import Client
+from slotwise.inspect import Inspection
 from slotwise.schedules import Disabled, Every
 from slotwise.store.reading.failures import failed_attempts
-from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.tables import tables
 from slotwise.store.slots.retention import Pruner
 
@@ -115,13 +115,13 @@ def test_each_index_is_used(pg_url: str) -> None:
 def _plays(stage: Explained) -> list[Callable[[], Any]]:
     """Claim, reap, operate, read and prune."""
     store, client, lease = stage.store, Client(lambda: stage.store), timedelta(minutes=1)
-    reader = Reader(store)
+    reader = Inspection(lambda: store)
     return [
         lambda: claim_due(store, "host:1:a", 10, lease=lease, names=["job", "mail"]),
         lambda: store.held.held_by("host:1:a"),
         lambda: client.retry("mail"),
         lambda: client.operations.trigger("job", dry_run=True),
-        lambda: list(reader.slots("job", limit=10)),
+        lambda: reader.slots("job", limit=10),
         lambda: failed_attempts(store, store.now() - timedelta(days=1), limit=50),
         lambda: list(
             Pruner(store, keep=timedelta(0), failure_retention=timedelta(0)).pages()

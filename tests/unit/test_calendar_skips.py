@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from slotwise import CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
 from slotwise.decide.claim import around, passed_over
+from slotwise.inspect import SlotInfo
 from slotwise.model.records import TICK, Gap
 from slotwise.schedules import Calendar, succeed
 from slotwise.schedules.base import due_at, slot_after
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotInfo
 from slotwise.testing import ManualClock, ManualWorker
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -127,7 +126,7 @@ def told(
     worker: ManualWorker,
 ) -> list[tuple[datetime, datetime | None, str, str | None, int]]:
     """Ledger and gaps, the oldest first."""
-    lines: list[SlotInfo] = list(Reader(worker.store).slots("job"))
+    lines: list[SlotInfo] = list(worker.client.inspect.slots("job"))
     return sorted(
         (line.slot, line.last, line.outcome, line.reason, line.count) for line in lines
     )

@@ -20,10 +20,9 @@ from slotwise import CommandJob, Every, InvalidJob, Retry
 from slotwise.contrib import command
 from slotwise.contrib.command import account_of
 from slotwise.errors import CommandFailed
+from slotwise.inspect import SlotInfo
 from slotwise.jobs.definition import define
 from slotwise.model.error_text import error_summary
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotInfo
 from slotwise.testing import ManualWorker
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -38,7 +37,7 @@ def run(command: Any, **given: Any) -> SlotInfo:
     with ManualWorker([a_job(command, **given)]) as worker:
         worker.tick("1m")
         worker.run_due()
-        (line,) = Reader(worker.store).slots("job")
+        (line,) = worker.client.inspect.slots("job")
     return line
 
 
@@ -60,7 +59,7 @@ def timed_out(
         worker.tick("1m")
         on_line("working", lambda: (worker.tick(timeout), worker.watch()))
         worker.run_due()
-        (line,) = Reader(worker.store).slots("job")
+        (line,) = worker.client.inspect.slots("job")
     assert line.outcome == "failed"
     assert line.error is not None
     return line.error

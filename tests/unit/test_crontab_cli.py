@@ -19,8 +19,8 @@ from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.contrib.crontab import parse_crontab, read_crontabs
 from slotwise.contrib.crontab.crontabs import module_text
-from slotwise.contrib.logging import plain
 from slotwise.errors import InvalidCrontab
+from slotwise.inspect import json_value
 from slotwise.jobs.definition import define
 
 GOOD = "CRON_TZ=Europe/Vienna\n0 2 * * * /bin/a%b\n"
@@ -145,7 +145,7 @@ def test_check_plans_an_h_as_the_worker_does(tmp_path: Path, capsys: Capture) ->
     jobs = read_crontabs(file).jobs()
     now = datetime.now(UTC)
     assert [found[job.name] for job in jobs] == [
-        plain(job.schedule.bind(job.name).next_after(now)) for job in jobs
+        json_value(job.schedule.bind(job.name).next_after(now)) for job in jobs
     ]
     assert len(set(found.values())) == 3
     assert status(["crontab", "check", str(file)]) == exits.OK

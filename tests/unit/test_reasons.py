@@ -8,11 +8,11 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from slotwise.explain.explanation import explain
+from slotwise.inspect import SlotInfo
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import REASONS
 from slotwise.schedules import Calendar, Cron
 from slotwise.store.reading.facts import Facts
-from slotwise.store.reading.views import SlotInfo
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: Of a Thursday; the next day is closed, and so is the week's end after it.

@@ -28,9 +28,8 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say, unharmed
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
-from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
-from slotwise.inspect import Inspection
+from slotwise.inspect import Inspection, json_value
 from slotwise.schedules.days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.settings.settings import LARGEST_FILE
 from slotwise.store.planning.calendars import (
@@ -105,7 +104,11 @@ def _row(line: CalendarInfo, zone: ZoneInfo) -> list[str]:
 
 
 def _line_json(line: CalendarInfo) -> dict[str, object]:
-    return {**facts(line.calendar), "jobs": list(line.jobs), "updated": plain(line.updated)}
+    return {
+        **facts(line.calendar),
+        "jobs": list(line.jobs),
+        "updated": json_value(line.updated),
+    }
 
 
 @calendar.command(
@@ -458,7 +461,7 @@ def _change_json(change: CalendarChange) -> dict[str, object]:
             {
                 "job": one.job,
                 "id": one.instance,
-                "next_slot": plain(one.next_slot),
+                "next_slot": json_value(one.next_slot),
                 "refused": one.refused,
                 "superseded": one.superseded,
             }

@@ -36,13 +36,12 @@ from slotwise.cli.shared.output import (
     shortened,
     span,
 )
-from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.terminal import UTC, moment, say
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, pasteable
 from slotwise.inspect import Health, Unreadable, WorkerInfo
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import State
-from slotwise.schedules.description import UTC
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.store import NEWER_PATIENCE
 

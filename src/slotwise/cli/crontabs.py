@@ -27,8 +27,8 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import as_json, print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
-from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidCrontab
+from slotwise.inspect import json_value
 from slotwise.spi import PluginCommand, Section
 
 if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not need it
@@ -343,12 +343,12 @@ def _as_json(entry: Entry) -> dict[str, object]:
         "time": entry.time,
         "zone": entry.schedule.zone.key,
         "schedule": str(entry.schedule),
-        "next_slot": plain(_next_slot(entry)),
+        "next_slot": json_value(_next_slot(entry)),
         "user": entry.user,
         "command": entry.command,
         "stdin": entry.stdin,
         "env": dict(entry.env),
-        "timeout": plain(entry.timeout),
+        "timeout": json_value(entry.timeout),
         "on_lost": entry.on_lost,
     }
 

@@ -37,8 +37,7 @@ from slotwise.cli.shared.output import (
     warn_paused,
 )
 from slotwise.cli.shared.terminal import exact, moment, say
-from slotwise.contrib.logging import plain
-from slotwise.inspect import RECURRING, AuditEntry
+from slotwise.inspect import RECURRING, AuditEntry, json_value
 from slotwise.operations import Backfill, Resumed
 
 UTC: Final = ZoneInfo("UTC")
@@ -496,11 +495,11 @@ def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:
 def _audit_json(entry: AuditEntry) -> dict[str, object]:
     return {
         "number": entry.number,
-        "at": plain(entry.at),
+        "at": json_value(entry.at),
         "author": entry.author,
         "operation": entry.operation,
         "job": entry.job,
-        "slot": plain(entry.slot),
+        "slot": json_value(entry.slot),
         "arguments": json.loads(json.dumps(entry.arguments)),
         "note": entry.note,
     }

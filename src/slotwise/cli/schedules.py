@@ -38,7 +38,6 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.contrib.logging import plain
 from slotwise.contrib.picture import Box, Label, Picture
 from slotwise.inspect import (
     OutlookEntry,
@@ -46,6 +45,7 @@ from slotwise.inspect import (
     compare_schedules,
     count_starts,
     explain_schedule,
+    json_value,
     outlook,
 )
 from slotwise.spi import parse_duration, zone_named
@@ -220,7 +220,7 @@ def diff(
     differences = list(islice(found.differences(), count))
     sums = {"removed": found.removed, "added": found.added, "kept": found.kept}
     if given.json:
-        lines = [{"slot": plain(slot), "change": sign} for slot, sign in differences]
+        lines = [{"slot": json_value(slot), "change": sign} for slot, sign in differences]
         print_json({**sums, "differences": lines})
     else:
         _print_differences(differences, sums, zone, days)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from heapq import merge
 from itertools import chain, islice
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import click
@@ -27,7 +30,6 @@ from slotwise.cli.shared.options import (
     within,
 )
 from slotwise.cli.shared.output import (
-    as_json,
     outcome,
     print_attempts,
     print_fields,
@@ -39,24 +41,20 @@ from slotwise.cli.shared.output import (
     shortened,
     span,
 )
-from slotwise.cli.shared.terminal import exact, moment, say
-from slotwise.client.client import Client
-from slotwise.explain.explanation import explain as explain_slot
-from slotwise.explain.explanation import explain_now, explain_task
-from slotwise.inspect import Inspection
-from slotwise.jobs.definition import Definition
-from slotwise.model.error_text import error_summary
-from slotwise.model.records import RECURRING, TICK
-from slotwise.model.vocabulary import Outcome, State
-from slotwise.schedules.description import UTC
-from slotwise.store.reading.facts import facts, task_facts
-from slotwise.store.reading.failures import Failure, failed_attempts
-from slotwise.store.reading.failures import failures as failures_since
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.task_counts import names_in
-from slotwise.store.reading.views import SlotInfo
-from slotwise.store.slots.store import Store
+from slotwise.cli.shared.terminal import UTC, exact, moment, say
+from slotwise.inspect import (
+    RECURRING,
+    Explanation,
+    Failure,
+    Inspection,
+    JobExplanation,
+    SlotInfo,
+    TaskExplanation,
+)
+from slotwise.spi import Outcome, State, error_summary
 
+#: The smallest step between two slots.
+_TICK: Final = timedelta(microseconds=1)
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
 _INSTANT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
@@ -108,13 +106,12 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
     The attempt that succeeded is the last one. A lost attempt ended when its worker was last heard
     of.
     """
-    with given.store() as store:
-        reader = Reader(store)
-        reader.known_instance(name, id)
-        zone = reader.zone(name, id)
-        wanted = exact_slot(Inspection(lambda: store), name, id, slot.within(zone, "SLOT"))
-        line = reader.slot(name, wanted, id)
-        attempts = reader.attempts(name, id, wanted)
+    with given.inspection() as inspect:
+        inspect.check_name(name, id=id)
+        zone = inspect.zone(name, id=id)
+        wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
+        line = inspect.slot(name, wanted, id=id)
+        attempts = inspect.attempts(name, wanted, id=id)
     if line is None:
         again = f"slotwise explain {shlex.quote(name)} {exact(wanted, zone)}"
         say(
@@ -124,7 +121,11 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
         return exits.FAILED
     if given.json:
         print_json(
-            {"job": name, **as_json(line), "attempts": [as_json(one) for one in attempts]}
+            {
+                "job": name,
+                **line.as_json(),
+                "attempts": [one.as_json() for one in attempts],
+            }
         )
         return exits.OK
     shown = {
@@ -197,93 +198,110 @@ def slots(
     """
     if name is None and id is not None:
         raise click.UsageError("--id needs the NAME of the task")
-    with given.store() as store:
-        reader = Reader(store)
-        zone = None
+    with given.inspection() as inspect:
+        zone = UTC
         if name is not None:
-            reader.known_instance(name, id or RECURRING)
-            zone = reader.zone(name, id or RECURRING)
-        first = within(since, zone, "--since")
-        end = within(before, zone, "--before")
-        most = None if everything else count
-        standing, waits = (
-            _standing(reader, name, id, most, first)
-            if name is not None and end is None
-            else ([], False)
+            inspect.check_name(name, id=id)
+            zone = inspect.zone(name, id=id)
+        listing = _Listing(
+            inspect=inspect,
+            name=name,
+            id=id,
+            count=None if everything else count,
+            since=within(since, None if name is None else zone, "--since"),
+            before=within(before, None if name is None else zone, "--before"),
+            skip=skip,
         )
-        rest = None if most is None else most - len(standing)
-        found = _ended(
-            store, reader, name, id, None if rest is None else skip + rest + 1, first, end
-        )
-        lines = islice(found, skip, None if rest is None else skip + rest + 1)
+        pending, waits = listing.pending()
+        rest = None if everything else count - len(pending)
         if given.json:
-            listed = chain(standing, lines if rest is None else islice(lines, rest))
-            print_json_list(
-                as_json(line) if name else {"job": job, **as_json(line)}
-                for job, line in listed
-            )
+            print_json_list(map(listing.json, chain(pending, listing.ended(rest))))
             return
-        ended = list(lines)
-        shown = [*standing, *ended[:rest]]
-        more = ended[rest:] if rest is not None else []
-        zones = reader.zones({(job, line.id) for job, line in shown})
-        _print(name, shown, zones)
-        again = _again(name, id, None if first is None else exact(first, zone or UTC))
+        ended = list(listing.ended(rest, more=1))
+        shown = [*pending, *ended[:rest]]
+        _print(name, shown, inspect.zones({(job, line.id) for job, line in shown}))
         if waits:
-            say(f"… more slots wait after these: {again} --all", err=True)
-        elif more:
-            said = f" -n {count}" if count != LINES else ""
-            place, left = _page([line for _, line in ended[:rest]], more[0][1], end, skip)
-            further = f" --before {exact(place, zone or UTC)}" + (
-                f" --skip {left}" if left is not None else ""
-            )
-            say(f"… more: {again}{said}{further}", err=True)
-        if name is not None and not shown and Client(lambda: store).list(name, limit=1):
+            say(f"… more slots wait after these: {listing.again(zone)} --all", err=True)
+        elif rest is not None and len(ended) > rest:
+            say(f"… more: {listing.next_page(ended, rest, zone)}", err=True)
+        if name is not None and not shown and inspect.tasks(name, limit=1):
             say(
                 f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}",
                 err=True,
             )
 
 
-def _standing(
-    reader: Reader, name: str, id: str | None, most: int | None, since: datetime | None
-) -> tuple[list[Named], bool]:
-    """What waits or runs, and whether there is more than is shown."""
-    found = reader.standing(name, id, limit=None if most is None else most + 1, since=since)
-    if most is not None and len(found) > most:
-        return [
-            (name, line) for line in reader.standing(name, id, limit=most, since=since)
-        ], True
-    return [(name, line) for line in found], False
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """The slots of one job, or of all; ``count`` None lists all of them."""
 
+    inspect: Inspection
+    name: str | None
+    id: str | None
+    count: int | None
+    since: datetime | None
+    before: datetime | None
+    skip: int
 
-def _ended(
-    store: Store,
-    reader: Reader,
-    name: str | None,
-    id: str | None,
-    limit: int | None,
-    since: datetime | None,
-    before: datetime | None,
-) -> Iterable[Named]:
-    """The ledger and the gaps of a job; or of all, which also have what runs."""
-    if name is not None:
-        return (
-            (name, line)
-            for line in reader.slots(
-                name, id, limit=limit, since=since, before=before, ended=True
-            )
+    def pending(self) -> tuple[list[Named], bool]:
+        """Return what waits or runs, on the first page of one job, and whether there is more than
+        that.
+        """
+        name = self.name
+        if name is None or self.before is not None:
+            return [], False
+        most = None if self.count is None else self.count + 1
+        read = partial(self.inspect.pending, name, id=self.id, since=self.since)
+        found = read(limit=most)
+        has_more = self.count is not None and len(found) > self.count
+        if has_more:  # chosen anew: of more lines others come first
+            found = read(limit=self.count)
+        return [(name, line) for line in found], has_more
+
+    def ended(self, rest: int | None, more: int = 0) -> Iterator[Named]:
+        """Yield ``rest`` lines of the ledger with its gaps, and ``more``; of all jobs, what runs
+        is among them.
+        """
+        end = None if rest is None else self.skip + rest + more
+        read = partial(
+            self.inspect.iter_slots, since=self.since, before=self.before, limit=end
         )
-    with store.transaction() as connection:
-        names = list(names_in(connection, store.tables.slots.c.task_name))
-    each = [
-        _named(one, reader.slots(one, limit=limit, since=since, before=before))
-        for one in names
-    ]
-    return merge(*each, key=lambda named: named[1].place, reverse=True)
+        if self.name is not None:
+            lines = read(self.name, id=self.id, ended=True)
+            return islice(_named(self.name, lines), self.skip, end)
+        each = [_named(name, read(name)) for name in self.inspect.ledger_names()]
+        merged = merge(*each, key=lambda named: named[1].place, reverse=True)
+        return islice(merged, self.skip, end)
+
+    def json(self, named: Named) -> dict[str, object]:
+        job, line = named
+        return line.as_json() if self.name else {"job": job, **line.as_json()}
+
+    def again(self, zone: ZoneInfo) -> str:
+        """Return the command that shows more, with the options of this one."""
+        words = ["slotwise", "slots"]
+        if self.name:
+            words.append(shlex.quote(self.name))
+        if self.id:
+            words += ["--id", shlex.quote(self.id)]
+        if self.since:
+            words += ["--since", exact(self.since, zone)]
+        return " ".join(words)
+
+    def next_page(self, ended: Sequence[Named], rest: int, zone: ZoneInfo) -> str:
+        """Return the command for the lines after the first ``rest`` of these."""
+        lines = [line for _, line in ended]
+        place, left = _page(lines[:rest], lines[rest], self.before, self.skip)
+        words = [self.again(zone)]
+        if self.count != LINES:
+            words.append(f"-n {self.count}")
+        words.append(f"--before {exact(place, zone)}")
+        if left is not None:
+            words.append(f"--skip {left}")
+        return " ".join(words)
 
 
-def _named(name: str, lines: Iterable[SlotInfo]) -> Iterable[Named]:
+def _named(name: str, lines: Iterable[SlotInfo]) -> Iterator[Named]:
     return ((name, line) for line in lines)
 
 
@@ -297,8 +315,8 @@ def _page(
     if following.place != last:
         return last, None
     same = sum(line.place == last for line in shown)
-    same += skip if same == len(shown) and before == last + TICK else 0
-    return last + TICK, same
+    same += skip if same == len(shown) and before == last + _TICK else 0
+    return last + _TICK, same
 
 
 def _print(
@@ -325,14 +343,6 @@ def _print(
         )
     print_table(columns, rows)
     say_zones(zones.get((job, line.id), UTC) for job, line in shown)
-
-
-def _again(name: str | None, id: str | None, since: str | None) -> str:
-    """The command that shows more, with the options of this one."""
-    said = [shlex.quote(name)] if name else []
-    said += ["--id", shlex.quote(id)] if id else []
-    said += ["--since", since] if since else []
-    return " ".join(["slotwise slots", *said])
 
 
 def _row(line: SlotInfo, zone: ZoneInfo) -> list[str | Text]:
@@ -412,16 +422,13 @@ def failures(
     than --since are not searched. With --attempts each attempt is a line; one-time tasks are among
     them if they keep a record.
     """
-    with given.store() as store:
-        reader = Reader(store)
+    with given.inspection() as inspect:
         if name is not None:
-            reader.known(name)
-        start = since.within(None if name is None else reader.zone(name), "--since")
-        found = (failed_attempts if each else failures_since)(
-            store, start, name=name, limit=count + 1
-        )
+            inspect.check_name(name)
+        start = since.within(None if name is None else inspect.zone(name), "--since")
+        found = inspect.failures(start, name=name, limit=count + 1, attempts=each)
         shown = found[:count]
-        zones = {} if given.json else reader.zones({(one.name, one.id) for one in shown})
+        zones = {} if given.json else inspect.zones({(one.name, one.id) for one in shown})
     if given.json:
         print_json_list(shown)
         return
@@ -443,19 +450,17 @@ def failures(
     if len(found) > count:
         again = "slotwise failures --attempts" if each else "slotwise failures"
         say(f"… more: {again} -n {2 * count}, or a shorter --since", err=True)
-    one = shown[0]
+    say(f"for one of them: {_further(shown[0], zones)}", err=True)
+
+
+def _further(one: Failure, zones: Mapping[tuple[str, str], ZoneInfo]) -> str:
+    """Return the command that shows more about a failure."""
+    name = shlex.quote(one.name)
     if one.slot is None:
-        say(
-            f"for one of them: slotwise tasks show {shlex.quote(one.name)} {shlex.quote(one.id)}",
-            err=True,
-        )
-    else:
-        id = "" if one.id == RECURRING else f" --id {shlex.quote(one.id)}"
-        slot = moment(one.slot, zones.get((one.name, one.id), UTC))
-        say(
-            f"for one of them: slotwise explain {shlex.quote(one.name)} {slot}{id}",
-            err=True,
-        )
+        return f"slotwise tasks show {name} {shlex.quote(one.id)}"
+    id = "" if one.id == RECURRING else f" --id {shlex.quote(one.id)}"
+    slot = moment(one.slot, zones.get((one.name, one.id), UTC))
+    return f"slotwise explain {name} {slot}{id}"
 
 
 def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
@@ -507,53 +512,46 @@ def explain(given: Given, name: str, slot: Written | None, id: str, traceback: b
     SLOT, explain why the job, its recurring instance or the one-time task with this --id does not
     run now, and when it will. With --app, declared policies and limits count, too.
     """
-    with given.store() as store:
-        reader = Reader(store)
-        zone = reader.zone(name, id)
-        definition = (
-            given.registry().definitions.get(name) if "app" in given.values else None
-        )
+    with given.inspection() as inspect:
+        zone = inspect.zone(name, id=id)
+        found: Explanation | JobExplanation | TaskExplanation
         if slot is None:
-            return _explain_now(given, store, name, id, zone, definition, traceback)
-        reader.known_instance(name, id)
-        wanted = exact_slot(Inspection(lambda: store), name, id, slot.within(zone, "SLOT"))
-        found = explain_slot(facts(store, name, wanted, id), definition)
+            found = _explain_now(inspect, name, id)
+        else:
+            inspect.check_name(name, id=id)
+            wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
+            found = inspect.explain(name, wanted, id=id)
     if given.json:
         print_json(found)
     else:
-        reason = f" ({found.reason})" if found.reason else ""
-        say(
-            f"{name} {_at(found.slot, zone)}: {found.outcome}{reason}",
-            *_localized(found.sentences, zone),
-        )
+        say(_headline(found, zone), *_localized(found.sentences, zone))
         print_tracebacks(found.attempts if traceback else (), zone)
-    return exits.FAILED if found.outcome in (State.UNKNOWN, State.NO_SLOT) else exits.OK
+    word = found.outcome if isinstance(found, Explanation) else found.state
+    return exits.FAILED if word in (State.UNKNOWN, State.NO_SLOT) else exits.OK
 
 
 def _explain_now(
-    given: Given,
-    store: Store,
-    name: str,
-    id: str,
-    zone: ZoneInfo,
-    definition: Definition | None,
-    traceback: bool,
-) -> int:
+    inspect: Inspection, name: str, id: str
+) -> JobExplanation | TaskExplanation:
     """Explain the row of a job or of an instance; else a one-time task."""
-    job = explain_now(store, name, id, definition)
-    if job is None and id == RECURRING:
-        Reader(store).known(name)
+    job = inspect.explain_job(name, id=id)
+    if job is not None:
+        return job
+    if id == RECURRING:
+        inspect.check_name(name)
         raise click.UsageError(
             f"{name!r} is a one-time task; name one of its tasks with --id"
         )
-    found = job or explain_task(task_facts(store, name, id), definition)
-    if given.json:
-        print_json(found)
-    else:
-        what = name if id == RECURRING else f"{name} {id}"
-        say(f"{what}: {found.state}", *_localized(found.sentences, zone))
-        print_tracebacks(found.attempts if traceback else (), zone)
-    return exits.FAILED if found.state == State.UNKNOWN else exits.OK
+    return inspect.explain_task(name, id)
+
+
+def _headline(found: Explanation | JobExplanation | TaskExplanation, zone: ZoneInfo) -> str:
+    if isinstance(found, Explanation):
+        reason = f" ({found.reason})" if found.reason else ""
+        return f"{found.job} {_at(found.slot, zone)}: {found.outcome}{reason}"
+    name = found.job if isinstance(found, JobExplanation) else found.task
+    what = name if found.id == RECURRING else f"{name} {found.id}"
+    return f"{what}: {found.state}"
 
 
 def _at(instant: datetime, zone: ZoneInfo) -> str:

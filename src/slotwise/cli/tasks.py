@@ -8,17 +8,23 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
-from typing import Final, TypedDict, Unpack
+from typing import Final, Literal, TypeAlias, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 import click
 from rich.text import Text
 
+from slotwise import (
+    Client,
+    InstanceExists,
+    InvalidJob,
+    InvalidPayload,
+    Receipt,
+    UnknownTask,
+)
 from slotwise.cli.shared.options import (
     FORMS,
     Command,
@@ -47,29 +53,22 @@ from slotwise.cli.shared.output import (
     say_zones,
 )
 from slotwise.cli.shared.terminal import moment, say, unharmed
-from slotwise.client.arguments import Receipt, wrong_id
-from slotwise.client.client import STATES, Client
-from slotwise.errors import InstanceExists, InvalidJob, InvalidPayload, UnknownTask
-from slotwise.inspect import Inspection
-from slotwise.jobs.definition import LARGEST_PRIORITY
-from slotwise.model.error_text import error_summary
-from slotwise.model.records import IfExists
-from slotwise.model.vocabulary import State
-from slotwise.store.dialects.task_statements import Status
-from slotwise.store.queue.queue import TaskInfo, TaskResult
-from slotwise.store.reading.task_counts import MOST, MOST_NAMES, TaskCount
-from slotwise.store.reading.views import state_of_stuck
-from slotwise.store.slots.store import Store
+from slotwise.inspect import TaskCount, TaskInfo, TaskResult
+from slotwise.spi import State, error_summary
 
-#: States of due tasks that no live worker claims.
-STUCK = (State.NO_LIVE_WORKER, State.UNROUTABLE)
+STATES: Final = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
+LARGEST_PRIORITY: Final = 32_767
+#: Names that ``slotwise tasks count`` counts.
+MOST_NAMES: Final = 1_000
+IfExists: TypeAlias = Literal["keep", "raise", "replace", "reschedule"]
+Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 #: Default number of lines in a listing.
 LINES = 50
 _task_name = named("task", "slotwise tasks count")
 
 
 def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    if text is not None and (problem := wrong_id(text)) is not None:
+    if text is not None and (problem := Client.wrong_id(text)) is not None:
         raise click.BadParameter(f"{text!r:.60}: {problem}", ctx, option)
     return text
 
@@ -139,23 +138,23 @@ def list_tasks(
     """
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
-    with task_desk(given) as (client, inspect):
-        found = client.list(name, state=state, after=after, limit=count + 1)
-        lines, reasons = _routed(inspect, found[:count])
+    with given.inspection() as inspect:
+        found = inspect.tasks(name, state=state, after=after, limit=count + 1)
+        lines = found[:count]
         zone = inspect.common_zone()
-    if given.json:
-        print_json_list(_task_json(line, reasons) for line in lines)
-    elif not lines:
-        say("no such tasks")
-    if name is not None and not lines:
-        with given.inspection() as inspect:
+        if given.json:
+            print_json_list(lines)
+        elif not lines:
+            say("no such tasks")
+        if name is not None and not lines:
             inspect.check_name(name, kind="task")
     if given.json or not lines:
         return
     columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]
     print_table(columns, [_row(line, zone) for line in lines])
     say_zones([zone])
-    _tell_reasons(reasons)
+    for task, line in sorted({line.task: line for line in lines if line.reason}.items()):
+        _tell_reason(task, line.reason, is_unroutable=line.state == State.UNROUTABLE)
     if len(found) > count:
         say(f"… more: {_next_page(lines[-1], name, state)}", err=True)
 
@@ -179,25 +178,17 @@ def count_tasks(given: Given) -> None:
     """
     with given.inspection() as inspect:
         lines = inspect.task_counts()
-        now = inspect.now()
-        due = {
-            line.task
-            for line in lines
-            if line.next_due is not None and line.next_due <= now
-        }
-        reasons = inspect.stranded(due)
         zone = inspect.common_zone()
     if given.json:
-        print_json_list(
-            {**as_json(line), "reason": reasons.get(line.task)} for line in lines
-        )
+        print_json_list(lines)
     elif not lines:
         say("no such tasks")
     else:
         columns = ["TASK", "WAITING", "NEXT DUE", "RUNNING", "PAUSED", "BLOCKED", "DEAD"]
         print_table(columns, [_counts(line, zone) for line in lines])
         say_zones([zone])
-        _tell_reasons(reasons)
+        for line in lines:
+            _tell_reason(line.task, line.reason, is_unroutable=line.is_unroutable)
     if len(lines) == MOST_NAMES:
         say(
             f"… at most {MOST_NAMES:,} names are counted; see one of the others: "
@@ -207,19 +198,19 @@ def count_tasks(given: Given) -> None:
 
 
 def _counts(line: TaskCount, zone: ZoneInfo) -> list[str | Text]:
-    waiting = f"over {MOST:,}" if line.waiting > MOST else f"{line.waiting:,}"
+    waiting = f"over {line.waiting - 1:,}" if line.has_more else f"{line.waiting:,}"
     others = [
         f"{count:,}" for count in (line.running, line.paused, line.blocked, line.dead)
     ]
     return [line.task, waiting, moment(line.next_due, zone), *others]
 
 
-def _tell_reasons(reasons: dict[str, str]) -> None:
-    for task, reason in sorted(reasons.items()):
-        unroutable = (
-            ", and unroutable" if state_of_stuck(reason) == State.UNROUTABLE else ""
+def _tell_reason(task: str, reason: str | None, *, is_unroutable: bool) -> None:
+    if reason is not None:
+        say(
+            f"{task} is due{', and unroutable' if is_unroutable else ''}: {reason}",
+            err=True,
         )
-        say(f"{task} is due{unroutable}: {reason}", err=True)
 
 
 def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
@@ -235,45 +226,6 @@ def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
         *(["--state", state] if state else []),
     ]
     return shlex.join(words)
-
-
-def _routed(
-    inspect: Inspection, lines: Sequence[TaskInfo]
-) -> tuple[list[TaskInfo], dict[str, str]]:
-    """Set the state of due tasks that no live worker claims; return the lines, and the reasons by
-    task name.
-    """
-    now = inspect.now()
-    due = {
-        line.task
-        for line in lines
-        if line.state == State.WAITING and line.due is not None and line.due <= now
-    }
-    reasons = inspect.stranded(due) if due else {}
-    stuck = [
-        line.state == State.WAITING
-        and line.task in reasons
-        and line.due is not None
-        and line.due <= now
-        for line in lines
-    ]
-    return [
-        replace(line, state=state_of_stuck(reasons[line.task])) if is_stuck else line
-        for line, is_stuck in zip(lines, stuck, strict=True)
-    ], reasons
-
-
-def _task_json(line: TaskInfo, reasons: dict[str, str]) -> dict[str, object]:
-    reason = reasons.get(line.task) if line.state in STUCK else None
-    return {**_without_bytes(line), "reason": reason}
-
-
-def _without_bytes(line: TaskInfo | TaskResult) -> dict[str, object]:
-    return {
-        name: value
-        for name, value in as_json(line).items()
-        if name not in ("payload", "stored")
-    }
 
 
 def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
@@ -305,11 +257,10 @@ def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
 @pass_given
 def show_task(given: Given, name: str, id: str) -> None:
     """Show the task ID of NAME: its row, its data, and the ends of earlier tasks with this id."""
-    with task_desk(given) as (client, inspect):
-        line = client.get(name, id)
-        ends = client.history(name, id)
+    with given.inspection() as inspect:
+        line = inspect.task(name, id)
+        ends = inspect.task_results(name, id)
         attempts = inspect.attempts(name, id=id)
-        lines, reasons = _routed(inspect, [line] if line else [])
         zone = inspect.common_zone()
     if line is None and not ends:
         raise UnknownTask(
@@ -318,18 +269,18 @@ def show_task(given: Given, name: str, id: str) -> None:
             "which leaves no row"
         )
     if given.json:
-        shown = next(
-            ({**_task_json(one, reasons), "data": _data(one)} for one in lines), None
-        )
-        told = [{**_without_bytes(end), "result": end.result} for end in ends]
         print_json(
-            {"task": shown, "history": told, "attempts": [as_json(one) for one in attempts]}
+            {
+                "task": line and {**line.as_json(), "data": _data(line)},
+                "history": [{**end.as_json(), "result": end.result} for end in ends],
+                "attempts": [one.as_json() for one in attempts],
+            }
         )
         return
-    fields = [_line_fields(one, reasons, zone) for one in lines] + [
-        _end_fields(end, zone) for end in ends
-    ]
-    print_fields(chain(*fields))
+    fields = [] if line is None else _line_fields(line, zone)
+    for end in ends:
+        fields += _end_fields(end, zone)
+    print_fields(fields)
     print_attempts(attempts, zone, line.last_error if line else None)
     say_zones([zone])
 
@@ -341,14 +292,12 @@ def _data(line: TaskInfo) -> object:
         return f"unreadable: {error}"
 
 
-def _line_fields(
-    line: TaskInfo, reasons: dict[str, str], zone: ZoneInfo
-) -> list[tuple[str, str | Text]]:
+def _line_fields(line: TaskInfo, zone: ZoneInfo) -> list[tuple[str, str | Text]]:
     return [
         ("task", line.task),
         ("id", line.id),
         ("state", outcome(line.state)),
-        *([("reason", reasons[line.task])] if line.state in STUCK else []),
+        *([("reason", line.reason)] if line.reason else []),
         ("due", moment(line.due, zone)),
         ("scheduled", moment(line.scheduled, zone)),
         ("priority", str(line.priority)),
@@ -459,34 +408,25 @@ NOTES = """
 
 
 @contextmanager
-def task_desk(given: Given) -> Iterator[tuple[Client, Inspection]]:
-    """A client, and what reads the tables; with --app, the client knows the application's tasks."""
-    with given.client() as client:
-        yield client, client.inspect
-
-
-@contextmanager
 def _scheduling(given: Given, name: str) -> Iterator[Client]:
     """A client for a new task. If there is an application, also by SLOTWISE_APP, it must have that
     task.
     """
     app = given.settings().app
-    with given.store() as store:
-        known = (
-            store if app is None else Store(store.database, given.registry().definitions)
-        )
-        if app is not None and name not in known.definitions:
-            raise _unknown(
-                name,
-                app,
-                [one.name for one in known.definitions.values() if not one.is_job],
-            )
-        declared = known.definitions.get(name)
-        inspect = Inspection(lambda: store)
-        if declared.is_job if declared is not None else inspect.jobs_among([name]):
+    application = None if app is None else given.registry()
+    definitions = {} if application is None else application.definitions
+    if app is not None and name not in definitions:
+        tasks = [one.name for one in definitions.values() if not one.is_job]
+        raise _unknown(name, app, tasks)
+    with Client.open(given.table_settings(), application=application) as client:
+        if name in definitions:
+            is_job = definitions[name].is_job
+        else:
+            is_job = name in client.inspect.jobs_among([name])
+        if is_job:
             cure = f"to run it now: slotwise trigger {shlex.quote(name)}"
             raise InvalidJob(f"{name!r} is a job, which runs by its schedule; {cure}")
-        yield Client(lambda: known)
+        yield client
 
 
 def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
@@ -547,7 +487,7 @@ def schedule_task(
     with _scheduling(given, name) as client:
         try:
             receipt = client.schedule(
-                name, client._typed(name, data), id=id, if_exists=if_exists, **when
+                name, client.typed_data(name, data), id=id, if_exists=if_exists, **when
             )
         except InstanceExists as error:
             cures = re.sub(
@@ -574,7 +514,7 @@ def schedule_task(
 @pass_given
 def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -> None:
     """Change the time of the task ID of NAME; without --at and --delay, it runs now."""
-    with task_desk(given) as (client, _):
+    with given.client() as client:
         _print_receipts(given, [client.reschedule(name, id, **when)])
 
 
@@ -612,9 +552,9 @@ def retry_tasks(
     """
     if not ids and not dry_run:
         confirm(f"All dead tasks of {name} will run again.", sure=yes)
-    with task_desk(given) as (client, inspect):
+    with given.client() as client:
         if not ids:
-            inspect.check_name(name, kind="task")
+            client.inspect.check_name(name, kind="task")
         if ids:
             receipts = (
                 [_would(client, name, id, "scheduled") for id in ids]
@@ -679,9 +619,9 @@ def cancel_tasks(
         confirm(
             f"All {f'{state} ' if state else ''}tasks of {name} will be removed.", sure=yes
         )
-    with task_desk(given) as (client, inspect):
+    with given.client() as client:
         if not ids:
-            inspect.check_name(name, kind="task")
+            client.inspect.check_name(name, kind="task")
         if ids:
             receipts = [
                 _would(client, name, id, "cancelled")

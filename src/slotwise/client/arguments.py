@@ -30,6 +30,7 @@ from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import EARLIEST, FOREVER, KNOWN_YEARS, RECURRING, Wanted, When
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import State
 from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.store.dialects.task_statements import Status
@@ -49,7 +50,7 @@ AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(Value):
     """The result of a command on a task.
 
     ``status``: "scheduled" (it waits for its due time), "exists" (its id was taken, nothing was

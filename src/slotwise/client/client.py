@@ -43,6 +43,7 @@ from slotwise.client.arguments import (
     task_name,
     weight,
     when,
+    wrong_id,
 )
 from slotwise.client.bulk import CHUNK, COPY_CHUNK, GATHER, Chunk, Load, chunks
 from slotwise.errors import (
@@ -360,12 +361,19 @@ class Client:
             if_exists,
         )
 
-    def _typed(self, name: str, plain: object) -> object:
-        """Convert plain values to the type of this task, if this process registers it. Raise
-        InvalidPayload.
+    def typed_data(self, task: Task, plain: object) -> object:
+        """Convert plain values, as of JSON, to the data type of this task.
+
+        They stay as they are if this process does not register the task. Raises InvalidPayload.
         """
+        name = task_name(task)
         known = self._make_store().definitions.get(name)
         return plain if known is None else known.payload.given(plain, name)
+
+    @staticmethod
+    def wrong_id(id: object) -> str | None:
+        """Return what is wrong with the id of a task, with the cure; None for a valid one."""
+        return wrong_id(id)
 
     def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
         name, _ = self._known(task, call)

@@ -4,7 +4,8 @@ dashboards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -24,15 +25,27 @@ from slotwise.explain.explanation import (
 )
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
-from slotwise.store.operations.job_operations import Paused
+from slotwise.schedules.description import UTC
+from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.queue.queue import TaskInfo, TaskResult
-from slotwise.store.reading import task_counts
+from slotwise.store.reading import (
+    audit,
+    failures,
+    health,
+    jobs,
+    names,
+    slots,
+    task_counts,
+    tasks,
+)
 from slotwise.store.reading.facts import facts, task_facts
-from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.failures import Failure
+from slotwise.store.reading.health import Health
+from slotwise.store.reading.jobs import JobInfo
+from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import Backlog, TaskCount
-from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
-from slotwise.store.reading.worker_registry import WorkerInfo
+from slotwise.store.reading.worker_registry import WorkerInfo, all_workers
 
 if TYPE_CHECKING:
     from slotwise.client.opening import Application
@@ -40,6 +53,7 @@ if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
+Line = TypeVar("Line")
 
 #: Entries of a listing that does not say how many.
 PAGE = 100
@@ -85,7 +99,7 @@ class Inspection:
 
     def now(self) -> datetime:
         """Return the database's time."""
-        return self._read(Reader.now)
+        return self._ask(lambda store: store.now())
 
     # -- names and time zones ---------------------------------------------------------------------
 
@@ -98,29 +112,30 @@ class Inspection:
         it.
         """
         name = name_of(job)
+        self._ask(lambda store: names.check_name(store, name, id or RECURRING, kind=kind))
 
-        def check(reader: Reader) -> None:
-            reader.known(name, kind=kind)
-            if id is not None:
-                reader.known_instance(name, id)
+    def ledger_names(self) -> list[str]:
+        """Return the names that the ledger has, in order: of jobs, and of tasks that keep a
+        record.
+        """
+        return self._ask(names.ledger_names)
 
-        self._read(check)
-
-    def jobs_among(self, names: Collection[str]) -> set[str]:
+    def jobs_among(self, tasks: Collection[str]) -> set[str]:
         """Return those of these names that are jobs which workers have planned."""
-        return self._read(lambda reader: reader.jobs_among(names))
+        return self._ask(lambda store: jobs.jobs_among(store, tasks))
 
     def zone(self, job: AnyTask, *, id: str | None = None) -> ZoneInfo:
         """Return the time zone of a job's schedule, or of its instance; UTC if it has none."""
-        return self._read(lambda reader: reader.zone(name_of(job), id or RECURRING))
+        key = (name_of(job), id or RECURRING)
+        return self.zones([key]).get(key, UTC)
 
     def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
         """Return the time zones of these jobs and ids; those without a row are left out."""
-        return self._read(lambda reader: reader.zones(keys))
+        return self._ask(lambda store: jobs.zones(store, keys))
 
     def common_zone(self) -> ZoneInfo:
         """Return the one zone besides UTC of the jobs that are due next, or UTC."""
-        return self._read(Reader.common_zone)
+        return self._ask(jobs.common_zone)
 
     # -- jobs and their slots ---------------------------------------------------------------------
 
@@ -128,18 +143,18 @@ class Inspection:
         """Return the jobs that workers have planned, by name, from the one after ``after``;
         without ``limit``, all.
         """
-        return self._read(lambda reader: reader.jobs(after=after, limit=limit))
+        return self._ask(lambda store: jobs.jobs(store, after=after, limit=limit))
 
     def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
         """Return a job, or one of its recurring instances; None if there is none."""
-        return self._read(lambda reader: reader.job(name_of(job), id or RECURRING))
+        return self._ask(lambda store: jobs.job(store, name_of(job), id or RECURRING))
 
     def instances(
         self, job: AnyTask, *, after: str = "", limit: int = PAGE
     ) -> list[JobInfo]:
         """Return a page of a task's recurring instances, by id, from the one after ``after``."""
-        return self._read(
-            lambda reader: reader.instances(name_of(job), limit=limit, after=after)
+        return self._ask(
+            lambda store: jobs.instances(store, name_of(job), limit=limit, after=after)
         )
 
     def instance_counts(
@@ -149,11 +164,13 @@ class Inspection:
 
         ``after`` and ``until`` bound the names.
         """
-        return self._read(lambda reader: reader.instance_counts(after, until))
+        return self._ask(
+            lambda store: jobs.instance_counts(store, after=after, until=until)
+        )
 
     def schedules(self) -> dict[str, int]:
         """Return each schedule in force, as text, with the number of its jobs and instances."""
-        return self._read(Reader.schedules)
+        return self._ask(jobs.schedules)
 
     def slots(
         self,
@@ -170,17 +187,32 @@ class Inspection:
         are among them. ``since`` is the earliest instant, ``before`` the slot with which the
         previous page ended.
         """
-        return self._read(
-            lambda reader: list(
-                reader.slots(
-                    name_of(job),
-                    id,
-                    limit=limit,
-                    since=_instant(since),
-                    before=_instant(before),
-                )
+        return list(self.iter_slots(job, id=id, since=since, before=before, limit=limit))
+
+    def iter_slots(
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+        ended: bool = False,
+    ) -> Iterator[SlotInfo]:
+        """Yield what ``slots`` returns, without a limit; pages are read as they are consumed.
+
+        ``ended`` leaves out what ``pending`` lists.
+        """
+        name = name_of(job)
+        begin = _instant(since)
+        end = _instant(before)
+
+        def read(store: Store) -> Iterator[SlotInfo]:
+            return slots.slots(
+                store, name, id, limit=limit, since=begin, before=end, ended=ended
             )
-        )
+
+        return self._iterate(read)
 
     def gaps(
         self,
@@ -192,11 +224,8 @@ class Inspection:
     ) -> list[SlotInfo]:
         """Return the ranges of two and more slots of a job that did not run, the newest first."""
 
-        def read(reader: Reader) -> list[SlotInfo]:
-            found = reader.slots(name_of(job), id, since=_instant(since))
-            return list(islice((one for one in found if one.last is not None), limit))
-
-        return self._read(read)
+        found = self.iter_slots(job, id=id, since=since)
+        return list(islice((one for one in found if one.last is not None), limit))
 
     def pending(
         self,
@@ -207,9 +236,9 @@ class Inspection:
         limit: int | None = PAGE,
     ) -> list[SlotInfo]:
         """Return the slots of a job that have not ended: those that wait, then those that run."""
-        return self._read(
-            lambda reader: reader.standing(
-                name_of(job), id, limit=limit, since=_instant(since)
+        return self._ask(
+            lambda store: slots.unended(
+                store, name_of(job), id, limit=limit, since=_instant(since)
             )
         )
 
@@ -219,17 +248,17 @@ class Inspection:
         """Return one slot as the ledger has it; None for one that has not started, or is part
         of a gap.
         """
-        return self._read(
-            lambda reader: reader.slot(name_of(job), instant_of(slot), id or RECURRING)
+        return self._ask(
+            lambda store: slots.slot(store, name_of(job), instant_of(slot), id or RECURRING)
         )
 
     def slots_within(
         self, job: AnyTask, start: datetime, end: datetime, *, id: str | None = None
     ) -> list[datetime]:
         """Return the slots from ``start`` to before ``end`` that the ledger or a row has."""
-        return self._read(
-            lambda reader: reader.slots_within(
-                name_of(job), id or RECURRING, instant_of(start), instant_of(end)
+        return self._ask(
+            lambda store: slots.slots_within(
+                store, name_of(job), id or RECURRING, instant_of(start), instant_of(end)
             )
         )
 
@@ -242,8 +271,8 @@ class Inspection:
         Without ``slot``, those of the one-time tasks with this ``id``, if the task keeps a record.
         """
         wanted = None if slot is None else instant_of(slot)
-        return self._read(
-            lambda reader: reader.attempts(name_of(job), id or RECURRING, wanted)
+        return self._ask(
+            lambda store: slots.attempts(store, name_of(job), id or RECURRING, wanted)
         )
 
     def explain(
@@ -267,6 +296,25 @@ class Inspection:
             )
         )
 
+    def failures(
+        self,
+        since: datetime,
+        *,
+        name: str | None = None,
+        limit: int = PAGE,
+        attempts: bool = False,
+    ) -> list[Failure]:
+        """Return what failed or was lost since an instant, the newest first, of one job or task or
+        of all.
+
+        Slots that are more than a week older than ``since`` are not searched. ``attempts``: each
+        attempt, also of slots that succeeded later; one-time tasks are among them if they keep a
+        record.
+        """
+        begin = instant_of(since)
+        read = failures.failed_attempts if attempts else failures.failures
+        return self._ask(lambda store: read(store, begin, name=name, limit=limit))
+
     # -- one-time tasks ---------------------------------------------------------------------------
 
     def explain_task(self, task: Task, id: str) -> TaskExplanation:
@@ -288,20 +336,29 @@ class Inspection:
         after: TaskInfo | str | None = None,
         limit: int = PAGE,
     ) -> list[TaskInfo]:
-        """Return a page of one-time tasks, as ``client.list``."""
-        return self._client.list(task, state=state, after=after, limit=limit)
+        """Return a page of one-time tasks, as ``client.list``, also with why none is taken."""
+        found = self._client.list(task, state=state, after=after, limit=limit)
+        return self._ask(lambda store: tasks.with_reasons(store, found))
 
     def task(self, task: Task, id: str) -> TaskInfo | None:
-        """Return one task with its data, as ``client.get``."""
-        return self._client.get(task, id)
+        """Return one task with its data, as ``client.get``, also with why it is not taken."""
+        found = self._client.get(task, id)
+        if found is None:
+            return None
+        return self._ask(lambda store: tasks.with_reasons(store, [found]))[0]
 
     def task_results(self, task: Task, id: str) -> list[TaskResult]:
         """Return how tasks under this id have ended, as ``client.history``."""
         return self._client.history(task, id)
 
     def task_counts(self) -> list[TaskCount]:
-        """Return how many tasks of each name wait, run, are paused, blocked or dead."""
-        return self._ask(task_counts.task_counts)
+        """Return how many tasks of each name wait, run, are paused, blocked or dead.
+
+        At most 1,000 names are counted, and 10,000 waiting tasks of each.
+        """
+        return self._ask(
+            lambda store: tasks.counts_with_reasons(store, task_counts.task_counts(store))
+        )
 
     def backlog(self) -> list[Backlog]:
         """Return how much is due of each job and task and not claimed, and for how long: for
@@ -309,15 +366,11 @@ class Inspection:
         """
         return self._ask(task_counts.backlog)
 
-    def stranded(self, names: Collection[str]) -> dict[str, str]:
-        """Return those of these one-time tasks that no live worker takes, with the reason."""
-        return self._read(lambda reader: reader.stranded(names))
-
-    def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
+    def since_success(self, names: Collection[str]) -> dict[str, timedelta]:
         """Return the time since each of these jobs has last succeeded, or else since it was
         planned first.
         """
-        return self._ask(lambda store: task_counts.since_success(store, jobs))
+        return self._ask(lambda store: task_counts.since_success(store, names))
 
     # -- the cluster ------------------------------------------------------------------------------
 
@@ -325,19 +378,20 @@ class Inspection:
         """Return all workers that have signed in and not out, the newest first; ``live`` says
         which are alive.
         """
-        return self._read(Reader.workers)
+        return self._ask(all_workers)
 
     def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:
         """Return the cluster's health; rows count as overdue that are due for longer than
         ``overdue_after``.
         """
-        return self._read(lambda reader: reader.health(parse_duration(overdue_after)))
+        limit = parse_duration(overdue_after)
+        return self._ask(lambda store: health.health(store, limit))
 
     def all_paused(self) -> Paused | None:
         """Return the author, time and note of a pause of all jobs and tasks; None if there is no
         such pause.
         """
-        return self._read(Reader.all_paused)
+        return self._ask(_all_paused)
 
     def audit(
         self, job: AnyTask | None = None, *, limit: int | None = PAGE
@@ -345,24 +399,44 @@ class Inspection:
         """Return the recorded operations, the newest first; with ``job``, those on it and those on
         all jobs.
         """
-        return self._read(
-            lambda reader: list(reader.audit(None if job is None else name_of(job), limit))
-        )
-
-    def _read(self, work: Callable[[Reader], Result]) -> Result:
-        return self._ask(lambda store: work(Reader(store)))
+        name = None if job is None else name_of(job)
+        return self._ask(lambda store: list(audit.audit(store, name, limit)))
 
     def _ask(self, work: Callable[[Store], Result]) -> Result:
         store = self._make_store()
         with store.database.in_words():
             return work(store)
 
+    def _iterate(self, work: Callable[[Store], Iterator[Line]]) -> Iterator[Line]:
+        store = self._make_store()
+        with store.database.in_words():
+            yield from work(store)
+
 
 class AsyncInspection(Awaited[Inspection]):
     """As Inspection, awaited: each call runs on a thread."""
 
+    async def iter_slots(
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+        ended: bool = False,
+    ) -> AsyncIterator[SlotInfo]:
+        """As ``Inspection.iter_slots``; each page is read on a thread."""
+        found = self._inner.iter_slots(
+            job, id=id, since=since, before=before, limit=limit, ended=ended
+        )
+        while page := await asyncio.to_thread(lambda: list(islice(found, PAGE))):
+            for line in page:
+                yield line
+
     now = awaited(Inspection.now)
     check_name = awaited(Inspection.check_name)
+    ledger_names = awaited(Inspection.ledger_names)
     jobs_among = awaited(Inspection.jobs_among)
     zone = awaited(Inspection.zone)
     zones = awaited(Inspection.zones)
@@ -376,6 +450,7 @@ class AsyncInspection(Awaited[Inspection]):
     gaps = awaited(Inspection.gaps)
     pending = awaited(Inspection.pending)
     slot = awaited(Inspection.slot)
+    failures = awaited(Inspection.failures)
     slots_within = awaited(Inspection.slots_within)
     attempts = awaited(Inspection.attempts)
     explain = awaited(Inspection.explain)
@@ -386,12 +461,16 @@ class AsyncInspection(Awaited[Inspection]):
     task_results = awaited(Inspection.task_results)
     task_counts = awaited(Inspection.task_counts)
     backlog = awaited(Inspection.backlog)
-    stranded = awaited(Inspection.stranded)
     since_success = awaited(Inspection.since_success)
     workers = awaited(Inspection.workers)
     health = awaited(Inspection.health)
     all_paused = awaited(Inspection.all_paused)
     audit = awaited(Inspection.audit)
+
+
+def _all_paused(store: Store) -> Paused | None:
+    with store.transaction() as connection:
+        return all_paused(connection, store.tables)
 
 
 def _instant(given: datetime | None) -> datetime | None:

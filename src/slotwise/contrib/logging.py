@@ -12,9 +12,10 @@ import logging
 import sys
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final, TextIO
 
+from slotwise.inspect import json_value
 from slotwise.spi import Event, redact
 
 #: The attributes of every record; all others come from ``extra`` and are shown.
@@ -102,7 +103,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "event": extra.pop("event", "log"),
             "logger": record.name,
-            **{name: plain(extra[name]) for name in _ordered(extra)},
+            **{name: json_value(extra[name]) for name in _ordered(extra)},
             "message": record.getMessage(),
         }
         if self.worker is not None:
@@ -133,24 +134,6 @@ def configure(
     root.setLevel(level)
     logging.captureWarnings(True)
     return handler
-
-
-def iso(instant: datetime) -> str:
-    """Format the instant in UTC, as ISO 8601 with a Z."""
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def plain(value: object) -> object:
-    """Convert a value for JSON: instants become ISO 8601 in UTC, durations become seconds."""
-    if isinstance(value, datetime):
-        return iso(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    return value
 
 
 def escaped(text: str) -> str:
@@ -184,7 +167,7 @@ def _pairs(facts: dict[str, object]) -> list[str]:
 def _spelled(value: object) -> str:
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.3f}s"
-    text = f"{value:.6f}" if isinstance(value, float) else str(plain(value))
+    text = f"{value:.6f}" if isinstance(value, float) else str(json_value(value))
     return (
         json.dumps(text, ensure_ascii=False)
         if " " in text or not text or '"' in text

@@ -14,13 +14,18 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK, Row, from_micros
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules import Schedule
 from slotwise.schedules.description import describe_schedule
 from slotwise.store.operations.transaction import AuditEntry
+from slotwise.store.reading.audit import audit
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import AttemptInfo, JobInfo, SlotInfo
+from slotwise.store.reading.jobs import JobInfo
+from slotwise.store.reading.jobs import job as job_of
+from slotwise.store.reading.slots import AttemptInfo, SlotInfo
+from slotwise.store.reading.slots import attempts as attempts_of
+from slotwise.store.reading.slots import slots as slots_of
 from slotwise.store.slots.store import Store
 
 # -- what a reason in the ledger means ------------------------------------------------------------
@@ -184,7 +189,7 @@ def _overlapped(facts: Facts) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Value):
     """``outcome`` as in the ledger, or waiting, undecided, upcoming, no-slot or unknown;
     ``sentences`` say why.
     """
@@ -198,7 +203,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskExplanation:
+class TaskExplanation(Value):
     """``state`` as in listings, the recorded outcome of a task that has ended, or unknown;
     ``sentences`` say why.
     """
@@ -211,7 +216,7 @@ class TaskExplanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobExplanation:
+class JobExplanation(Value):
     """``state`` as in listings, or unknown; ``sentences`` say why it does not run now, and when it
     will.
     """
@@ -741,11 +746,10 @@ def explain_now(
     """Explain the row of a job, or of an instance. None if neither a row, the ledger nor a
     deletion has it as one.
     """
-    reader = Reader(store)
-    line = reader.job(name, id)
-    last = next(reader.slots(name, id, limit=1, ended=True), None)
+    line = job_of(store, name, id)
+    last = next(slots_of(store, name, id, limit=1, ended=True), None)
     if line is None and (
-        id != RECURRING or (last is None and not _was_deleted(reader, name))
+        id != RECURRING or (last is None and not _was_deleted(store, name))
     ):
         return None
     attempts = tuple[AttemptInfo, ...]()
@@ -756,13 +760,13 @@ def explain_now(
             else f"Its row cannot be read: {line.reason}."
         ]
     else:
-        slot = reader.now() if line is None or line.next_slot is None else line.next_slot
+        slot = store.now() if line is None or line.next_slot is None else line.next_slot
         found = facts(store, name, slot, id)
         told = _gone(found) if line is None else _present(line, found, definition)
         attempts = tuple(found.attempts)
     ended = [_last(last)] if last is not None else []
     if not attempts and last is not None and last.last is None:
-        attempts = tuple(reader.attempts(name, id, last.slot))
+        attempts = tuple(attempts_of(store, name, id, last.slot))
     return JobExplanation(
         job=name,
         id=id,
@@ -772,10 +776,10 @@ def explain_now(
     )
 
 
-def _was_deleted(reader: Reader, name: str) -> bool:
+def _was_deleted(store: Store, name: str) -> bool:
     return any(
         order.operation == "delete" and order.job == name
-        for order in reader.audit(name, limit=100)
+        for order in audit(store, name, limit=100)
     )
 
 

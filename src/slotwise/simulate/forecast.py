@@ -23,8 +23,8 @@ from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succe
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotInfo
+from slotwise.store.reading.slots import SlotInfo
+from slotwise.store.reading.slots import slots as slots_of
 from slotwise.store.slots.store import Store
 from slotwise.testing.worker import IN_MEMORY, ManualWorker, provision
 
@@ -136,9 +136,7 @@ class _Play:
             self._clock.tick(min(self._next(), self._end) - self._clock.now())
         self._step()
         now = self._clock.now()
-        slots = {
-            name: [*Reader(self._store).slots(name)][::-1] for name in self._definitions
-        }
+        slots = {name: [*slots_of(self._store, name)][::-1] for name in self._definitions}
         return Forecast(
             start=self._start, until=now, complete=now >= self._end, slots=slots
         )

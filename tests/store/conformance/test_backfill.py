@@ -15,7 +15,6 @@ from slotwise.errors import ConfigurationError
 from slotwise.explain.explanation import explain
 from slotwise.model.records import Claim, Failed, HandedBack
 from slotwise.store.reading.facts import facts
-from slotwise.store.reading.reader import Reader
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_a_range_knows_what_has_run_since(bench: Bench, operations: Operations) 
     assert told == ["waiting", "skipped"]
     for _ in range(3):
         bench.settle(bench.claim_one("plain"))
-    (gap,) = [line for line in Reader(bench.store).slots("plain") if line.last is not None]
+    (gap,) = [line for line in bench.inspect.slots("plain") if line.last is not None]
     assert (gap.slot, gap.last, gap.count, gap.run_since) == (at(4), at(9), 6, 3)
 
 

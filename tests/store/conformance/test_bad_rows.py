@@ -19,7 +19,6 @@ from slotwise.model.records import RECURRING, Claim, Failed, HandedBack, Snoozed
 from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.dialects import by_key
 from slotwise.store.dialects.postgresql import dialect as postgresql
-from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import Duration, Instant
 
 #: Beyond what Python can hold, as each database writes it.
@@ -140,7 +139,7 @@ def test_a_plan_row_that_nobody_can_read_is_postponed(bench: Bench) -> None:
     assert (row.state, row.picked, row.execution_time) == (None, False, at(2))
     assert row.last_error == "unreadable: Invalid isoformat string: 'the day after'"
     assert bench.slots("plain") == []
-    health = Reader(bench.store).health(timedelta(minutes=1))
+    health = bench.inspect.health(timedelta(minutes=1))
     (told,) = health.unreadable
     assert (health.overdue, told.task, told.rows, told.dead, told.since) == (
         0,
@@ -149,7 +148,7 @@ def test_a_plan_row_that_nobody_can_read_is_postponed(bench: Bench) -> None:
         False,
         at(1),
     )
-    (line,) = [line for line in Reader(bench.store).jobs() if line.job == "plain"]
+    (line,) = [line for line in bench.inspect.jobs() if line.job == "plain"]
     assert (line.state, line.reason, told.error) == (
         "unreadable",
         told.error,
@@ -215,7 +214,7 @@ def test_a_number_that_python_does_not_read(
         == 2
     )
     assert bench.store.held.beat(held.holder, [held]) == set()
-    assert {line.job: line.state for line in Reader(bench.store).jobs()}[
+    assert {line.job: line.state for line in bench.inspect.jobs()}[
         "delayed"
     ] == "unreadable"
     assert bench.plan(revision="9")["plain"].change == "kept"

@@ -33,7 +33,6 @@ from slotwise.schedules import (
 )
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.calendars import Calendars
-from slotwise.store.reading.reader import Reader
 
 DEFINITIONS = (
     a_job("feed", Disabled()),
@@ -622,6 +621,6 @@ def test_an_instance_that_nobody_can_read_is_told(
         )
     assert kept.startswith("unreadable: schedule 'MOONPHASE|xxx")
     assert max(len(said), len(kept)) < 500
-    assert [
-        one.task for one in Reader(bench.store).health(timedelta(minutes=1)).unreadable
-    ] == ["feed"]
+    assert [one.task for one in bench.inspect.health(timedelta(minutes=1)).unreadable] == [
+        "feed"
+    ]

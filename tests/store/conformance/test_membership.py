@@ -14,7 +14,6 @@ from tests.store.bench import LEASE, Bench, at
 from slotwise.engine.sign_in import Membership
 from slotwise.model.clock import host_now
 from slotwise.store.reading import worker_registry
-from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
@@ -51,7 +50,7 @@ def told(
             assert skew is not None
             assert skew == pytest.approx(ahead.total_seconds(), abs=1)
     found = caplog.messages.copy()
-    (worker,) = Reader(bench.store).workers()
+    (worker,) = bench.inspect.workers()
     assert worker.skew is not None
     assert worker.skew.total_seconds() == pytest.approx(ahead.total_seconds(), abs=1)
     return found

@@ -14,7 +14,6 @@ from slotwise.model.records import Failed, HandedBack
 from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Once
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.deploy_preview import Moved, moved
-from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import since_success
 
 CLOSED = "EXCLUDING(DAILY|09:00|UTC; CO@1[SAT,SUN 2026:0102]; skip)"
@@ -49,7 +48,7 @@ def test_any_number_of_names_can_be_asked_for(bench: Bench) -> None:
     """
     names = [*bench.definitions, *(f"job-{number}" for number in range(70_000))]
     assert moved(bench.store, names) == []
-    assert Reader(bench.store).jobs_among(names) == set(bench.definitions) - {"mail"}
+    assert bench.inspect.jobs_among(names) == set(bench.definitions) - {"mail"}
     assert since_success(bench.store, names).keys() == set(bench.definitions) - {"mail"}
 
 

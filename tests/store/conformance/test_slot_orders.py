@@ -28,7 +28,6 @@ from slotwise.model.records import (
     Succeeded,
 )
 from slotwise.schedules import Cron
-from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.settlements import SettlementHooks
 
@@ -755,7 +754,7 @@ def test_orders_are_read_page_by_page(
     bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest first; those about all stand among those of each job."""
-    monkeypatch.setattr("slotwise.store.reading.reader.PAGE", 2)
+    monkeypatch.setattr("slotwise.store.reading.paging.PAGE", 2)
     for _ in range(3):
         operations.skip_next("plain")
     operations.pause_all()
@@ -791,11 +790,11 @@ def test_errors_and_pauses_name_times_in_the_zone_of_the_job(bench: Bench) -> No
     ):
         operations.backfill("vienna", at(24 * 60), at(24 * 60))
     operations.pause("vienna", note="why")
-    found = Reader(vienna.store).job("vienna")
+    found = vienna.inspect.job("vienna")
     assert found is not None
     assert re.fullmatch(f"paused by ada at {noon}: why", found.reason or "")
     operations.resume("vienna")  # the zone of all is that of the slots that are due next
     operations.pause_all()
     assert re.fullmatch(
-        f"paused by ada at {noon}", Reader(vienna.store).health(LEASE).paused or ""
+        f"paused by ada at {noon}", vienna.inspect.health(LEASE).paused or ""
     )

@@ -11,8 +11,7 @@ from tests.store.bench import Bench, a_task, at
 from slotwise import InvalidJob, task
 from slotwise.client.client import Client
 from slotwise.store.connect.database import Database
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import UNDER_A_JOB
+from slotwise.store.reading.routing import UNDER_A_JOB
 from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker
 
@@ -35,14 +34,22 @@ def test_whoever_lists_it_is_told(bench: Bench) -> None:
     overdue.
     """
     stranger = Client(lambda: Store(bench.database, {}, clock=bench.clock))
-    reader = Reader(bench.store)
+    look = bench.inspect
     stranger.schedule("plain", id="1")
     stranger.schedule("mail", id="1")
-    assert reader.stranded({"plain"}) == {"plain": UNDER_A_JOB}
-    assert reader.stranded({"mail"}) == {"mail": "no worker is alive"}
+    assert {line.task: (line.state, line.reason) for line in look.tasks()} == {
+        "plain": ("unroutable", UNDER_A_JOB),
+        "mail": ("no live worker", "no worker is alive"),
+    }
+    assert {
+        line.task: (line.reason, line.is_unroutable) for line in look.task_counts()
+    } == {
+        "plain": (UNDER_A_JOB, True),
+        "mail": ("no worker is alive", False),
+    }
     bench.clock.set(at(5))
-    assert reader.health(timedelta(minutes=1)).unroutable == {"plain": UNDER_A_JOB}
-    assert reader.health(timedelta(minutes=9)).unroutable == {}
+    assert look.health(timedelta(minutes=1)).unroutable == {"plain": UNDER_A_JOB}
+    assert look.health(timedelta(minutes=9)).unroutable == {}
 
 
 def test_a_name_one_letter_off(bench: Bench) -> None:

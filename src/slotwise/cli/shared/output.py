@@ -24,15 +24,16 @@ from slotwise.cli.shared.terminal import (
     say_styled,
     unharmed,
 )
-from slotwise.contrib.logging import escaped, plain
-from slotwise.model.vocabulary import Outcome, State
+from slotwise.contrib.logging import escaped
+from slotwise.inspect import Value, json_value
+from slotwise.spi import Outcome, State
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from slotwise.cli.shared.options import Given
-    from slotwise.store.operations.job_operations import Paused
-    from slotwise.store.reading.views import AttemptInfo
+    from slotwise.inspect import AttemptInfo
+    from slotwise.operations import Paused
 
     #: A listed thing, or a JSON object.
     Line: TypeAlias = DataclassInstance | Mapping[str, object]
@@ -62,20 +63,11 @@ def as_json(line: Line) -> dict[str, object]:
     """The fields of a dataclass by name; a JSON object stays as it is."""
     if isinstance(line, Mapping):
         return dict(line)
+    if isinstance(line, Value):
+        return line.as_json()
     return {
-        spec.name: _plain(getattr(line, spec.name)) for spec in dataclasses.fields(line)
+        spec.name: json_value(getattr(line, spec.name)) for spec in dataclasses.fields(line)
     }
-
-
-def _plain(value: object) -> object:
-    """As ``plain``, also of lists of dataclasses."""
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return (
-        as_json(value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type)
-        else plain(value)
-    )
 
 
 # -- the results of operations --------------------------------------------------------------------
@@ -89,7 +81,8 @@ def print_result(
     with unharmed():
         if given.json:
             print_json(
-                {name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run}
+                {name: json_value(value) for name, value in facts.items()}
+                | {"dry_run": dry_run}
             )
         else:
             say(f"dry run: {text}" if dry_run else text)

@@ -11,11 +11,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
 
 import click
 
 from slotwise.contrib.logging import escaped, escaped_lines
+
+UTC: Final = ZoneInfo("UTC")
 
 
 def say(*lines: object, err: bool = False) -> None:

@@ -67,8 +67,8 @@ from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import instant_text
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.operations.slot_operations import claim_trigger
+from slotwise.store.reading import slots
 from slotwise.store.reading.facts import Facts, plan_row, slot_state
-from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.claims import Taken
 
 logger = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ class SingleRun:
                 f"job {claim.row.task_name!r}: the claim was lost; another worker "
                 f"may run slot {slot}"
             )
-        line = Reader(self.worker.store).slot(claim.row.task_name, slot)
+        line = slots.slot(self.worker.store, claim.row.task_name, slot)
         return Ended(
             job=claim.row.task_name,
             slot=slot,

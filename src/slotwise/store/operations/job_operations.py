@@ -37,6 +37,7 @@ from slotwise.decide.claim import Advance, slots_in
 from slotwise.decide.pause import owed_by, passing
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import FOREVER, Row, to_micros
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
@@ -53,7 +54,7 @@ from slotwise.store.slots import ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paused:
+class Paused(Value):
     """Author, time and note of a pause of all."""
 
     since: datetime
@@ -62,7 +63,7 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(Value):
     """A resumed job: how many of its slots were skipped (paused), and its next slot."""
 
     job: str

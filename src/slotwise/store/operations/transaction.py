@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from slotwise.decide.pause import asleep
 from slotwise.errors import ConfigurationError, InvalidSchedule, SlotwiseError, UnknownTask
 from slotwise.model.records import RECURRING, Gap, Row
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
@@ -39,7 +40,7 @@ CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
+class AuditEntry(Value):
     """An operation in the audit table; ``number`` is its place there, ``job`` is None if it
     applies to all.
     """

@@ -25,6 +25,7 @@ from slotwise.model.records import (
     from_micros,
     to_micros,
 )
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
@@ -78,9 +79,9 @@ TASK_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInfo:
+class TaskInfo(Value):
     """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or
-    dead.
+    dead; in ``slotwise.inspect`` also, where it is due, "no live worker", or unroutable.
     """
 
     task: str
@@ -98,6 +99,8 @@ class TaskInfo:
     last_error: str | None
     cancel_requested: datetime | None
     payload: bytes | None = field(default=None, repr=False)
+    #: Why no live worker takes it although it is due; only ``slotwise.inspect`` tells.
+    reason: str | None = None
 
     @property
     def data(self) -> Any:
@@ -108,7 +111,7 @@ class TaskInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
+class TaskResult(Value):
     """How a one-time task ended, if its ``record`` or ``result_retention`` keeps it."""
 
     task: str

@@ -19,14 +19,13 @@ from slotwise.schedules.text import readable
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
-from slotwise.store.reading.views import (
-    UNDER_A_JOB,
+from slotwise.store.reading.jobs import paused_by
+from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
+from slotwise.store.reading.slots import (
     AttemptInfo,
     SlotInfo,
     attempts_of,
     gap_info,
-    obstacle,
-    paused_by,
     slot_info,
 )
 from slotwise.store.reading.worker_registry import WorkerInfo, worker_infos

@@ -10,6 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.store.reading.task_counts import names_in
 from slotwise.store.schema.rows import filled, utc
@@ -23,7 +24,7 @@ OLDEST_SLOT: Final = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Value):
     """A failed or lost slot, or a dead or waiting task (no ``slot``); ``reason`` is retry or rerun
     if it goes on.
     """

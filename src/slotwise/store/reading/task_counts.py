@@ -13,7 +13,9 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING, from_micros
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import State
+from slotwise.store.reading.routing import NO_WORKER_LIVES
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK
 from slotwise.store.slots.store import Store
@@ -22,11 +24,11 @@ MOST = 10_000
 #: How many names are counted, and read from tables that others may have filled with names.
 MOST_NAMES = 1_000
 HALF = timedelta(milliseconds=500)
-Value = TypeVar("Value")
+Column = TypeVar("Column")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCount:
+class TaskCount(Value):
     """Counts of one task. ``waiting`` is ``MOST`` + 1 if more wait. ``next_due`` is the next due
     time to the second, at most a day ago.
     """
@@ -38,6 +40,18 @@ class TaskCount:
     paused: int = 0
     blocked: int = 0
     dead: int = 0
+    #: Why no live worker takes those that are due.
+    reason: str | None = None
+
+    @property
+    def is_unroutable(self) -> bool:
+        """Whether workers are alive, and none of them takes its due rows."""
+        return self.reason is not None and self.reason != NO_WORKER_LIVES
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more wait than are counted."""
+        return self.waiting > MOST
 
 
 def task_counts(store: Store) -> list[TaskCount]:
@@ -65,8 +79,12 @@ def task_counts(store: Store) -> list[TaskCount]:
     return [
         TaskCount(
             task=name,
+            waiting=counts[name].get("waiting", 0),
             next_due=None if wait is None else (now + wait).replace(microsecond=0),
-            **counts[name],
+            running=counts[name].get(State.RUNNING, 0),
+            paused=counts[name].get(State.PAUSED, 0),
+            blocked=counts[name].get(State.BLOCKED, 0),
+            dead=counts[name].get(State.DEAD, 0),
         )
         for name, wait in due.items()
     ]
@@ -110,7 +128,7 @@ def names_in(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
+class Backlog(Value):
     """Due rows of one name that are not claimed. ``waiting`` is exact up to ``MOST``, a lower
     bound above it.
 
@@ -198,8 +216,8 @@ def _queued(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetim
     )
 
     def first(
-        column: sa.ColumnElement[Value], *conditions: sa.ColumnElement[bool]
-    ) -> sa.ScalarSelect[Value]:
+        column: sa.ColumnElement[Column], *conditions: sa.ColumnElement[bool]
+    ) -> sa.ScalarSelect[Column]:
         return (
             waits.add_columns(column)
             .where(*conditions)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from slotwise.model.clock import host_now
+from slotwise.model.values import Value
 from slotwise.model.vocabulary import State
 from slotwise.store.schema.rows import MALFORMED, Unread, filled, rows_apart, texts_of
 from slotwise.store.slots.store import Store
@@ -40,7 +41,7 @@ class Badge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
+class WorkerInfo(Value):
     """A worker's row; ``live``: it was seen within its lease, by the database's time."""
 
     worker: str
@@ -200,6 +201,19 @@ def tags_of(text: str | None) -> list[str]:
         return texts_of(text)
     except MALFORMED:
         return []
+
+
+def all_workers(store: Store) -> list[WorkerInfo]:
+    """Return all workers that have signed in and not out, the newest first."""
+    tasks = store.tables.tasks
+    workers = store.tables.workers
+    held = sa.select(sa.func.count()).where(
+        tasks.c.picked, tasks.c.picked_by == workers.c.worker
+    )
+    running = held.scalar_subquery().label("running")
+    wanted = sa.select(workers, running).order_by(workers.c.started.desc())
+    with store.transaction() as connection:
+        return worker_infos(connection, wanted, workers, store.dialect.now(connection))
 
 
 def worker_infos(

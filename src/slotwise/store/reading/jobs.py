@@ -1,0 +1,266 @@
+"""Jobs and recurring instances: the state of each, and the zone of its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import sqlalchemy as sa
+
+from slotwise.decide.ending import NEWER, UNREADABLE
+from slotwise.model.records import FOREVER, RECURRING
+from slotwise.model.values import Value
+from slotwise.model.vocabulary import State
+from slotwise.schedules import Disabled
+from slotwise.schedules.description import UTC, zone_of
+from slotwise.store.operations.job_operations import Paused
+from slotwise.store.operations.transaction import zoned_text
+from slotwise.store.planning.revision import Declared
+from slotwise.store.reading.paging import PAGE, Statement, rows
+from slotwise.store.reading.routing import obstacle, state_of_stuck
+from slotwise.store.reading.worker_registry import WorkerInfo, all_workers
+from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
+from slotwise.store.schema.tables import HAS_SLOT, is_plan
+from slotwise.store.slots.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInfo(Value):
+    """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled, ended
+    (the schedule has no further slot), unreadable, or, where it is due, "no live worker", or
+    unroutable: the live workers cannot take it. ``reason`` says why, or gives the pause.
+
+    ``refused``: live workers whose schedule for it is older than the row's, each with its
+    revision.
+    """
+
+    job: str
+    id: str
+    state: str
+    schedule: str = "–"
+    next_slot: datetime | None = None
+    due: datetime | None = None
+    attempt: int = 0
+    worker: str | None = None
+    heartbeat: datetime | None = None
+    last_success: datetime | None = None
+    last_failure: datetime | None = None
+    consecutive_failures: int = 0
+    last_error: str | None = None
+    priority: int = 50
+    runs_on: Sequence[str] = ()
+    revision: str | None = None
+    deployed: datetime | None = None
+    refused: Sequence[dict[str, str | None]] = ()
+    reason: str | None = None
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether the row waits for a worker of a newer release: no other can read it."""
+        return self.state == State.UNREADABLE and (self.reason or "").startswith(NEWER)
+
+
+def jobs(store: Store, *, after: str = "", limit: int | None = None) -> list[JobInfo]:
+    """Return jobs that have a plan row, by name, from the one after ``after``; without ``limit``,
+    all.
+    """
+    name = store.tables.tasks.c.task_name
+    wanted = _plans(store).where(store.tables.tasks.c.task_instance == RECURRING)
+    return _job_infos(store, wanted.where(name > after).order_by(name).limit(limit))
+
+
+def job(store: Store, name: str, instance: str = RECURRING) -> JobInfo | None:
+    """Return a job, or one of its instances; None if it has no plan row."""
+    tasks = store.tables.tasks
+    mine = tasks.c.task_name == name, tasks.c.task_instance == instance
+    found = _job_infos(store, _plans(store).where(*mine))
+    return found[0] if found else None
+
+
+def instances(
+    store: Store, name: str, *, limit: int | None = None, after: str = ""
+) -> list[JobInfo]:
+    """Return recurring instances of a task, by id, from the one after ``after``."""
+    tasks = store.tables.tasks
+    id = tasks.c.task_instance
+    wanted = _plans(store).where(tasks.c.task_name == name, id != RECURRING, id > after)
+    return _job_infos(store, wanted.order_by(id).limit(limit))
+
+
+def instance_counts(
+    store: Store, *, after: str = "", until: str | None = None
+) -> dict[str, int]:
+    """Return the number of recurring instances of each task that has any, by names after
+    ``after`` and up to ``until``.
+    """
+    tasks = store.tables.tasks
+    bounds = [tasks.c.task_instance != RECURRING, tasks.c.task_name > after]
+    if until is not None:
+        bounds.append(tasks.c.task_name <= until)
+    return _counts(store, tasks.c.task_name, *bounds)
+
+
+def schedules(store: Store) -> dict[str, int]:
+    """Return each schedule in force, as text, with the number of its jobs and instances."""
+    return _counts(store, store.tables.tasks.c.schedule)
+
+
+def jobs_among(store: Store, names: Collection[str]) -> set[str]:
+    """Return those of these names that have a plan row."""
+    if not names:
+        return set()
+    tasks = store.tables.tasks
+    mine = [
+        tasks.c.task_instance == RECURRING,
+        is_plan(tasks),
+        store.dialect.among(tasks.c.task_name, names),
+    ]
+    wanted = sa.select(tasks.c.task_name).where(*mine)
+    return {row["task_name"] for row in rows(store, wanted)}
+
+
+# -- time zones -----------------------------------------------------------------------------------
+
+
+def zones(
+    store: Store, keys: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], ZoneInfo]:
+    """Return the zone of each of these jobs and instances that has a plan row: of its schedule,
+    else UTC.
+    """
+    if not keys:
+        return {}
+    tasks = store.tables.tasks
+    names = sorted({name for name, _ in keys})
+    ids = sorted({id for _, id in keys})
+    wanted = (
+        _plans(store)
+        .with_only_columns(tasks.c.task_name, tasks.c.task_instance, tasks.c.schedule)
+        .where(tasks.c.task_name.in_(names), tasks.c.task_instance.in_(ids))
+    )
+    return {
+        (row["task_name"], row["task_instance"]): zone_of(row["schedule"])
+        for row in rows(store, wanted)
+    }
+
+
+def common_zone(store: Store) -> ZoneInfo:
+    """Return the zone for times that belong to no job: the one zone besides UTC of the jobs due
+    next, or UTC.
+
+    The index of due slots finds them among millions of one-time tasks.
+    """
+    tasks = store.tables.tasks
+    waits = sa.select(tasks.c.schedule).where(
+        ~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT)
+    )
+    next_due = waits.order_by(tasks.c.execution_time).limit(PAGE)
+    found = {zone_of(row["schedule"]) for row in rows(store, next_due)} - {UTC}
+    return found.pop() if len(found) == 1 else UTC
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def _plans(store: Store) -> Statement:
+    return sa.select(store.tables.tasks).where(is_plan(store.tables.tasks))
+
+
+def _counts(
+    store: Store, column: sa.Column[str], *conditions: sa.ColumnElement[bool]
+) -> dict[str, int]:
+    count = sa.func.count().label("count")
+    counted = _plans(store).with_only_columns(column, count).where(*conditions)
+    found = rows(store, counted.group_by(column))
+    return {row[column.name]: row["count"] for row in found}
+
+
+def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
+    workers = all_workers(store)
+    now = store.now()
+    tasks = store.tables.tasks
+    orders = store.tables.controls
+    is_pause = (orders.c.id == tasks.c.control) & (orders.c.command == "pause")
+    wanted = statement.add_columns(orders.c.at, orders.c.author, orders.c.note)
+    wanted = wanted.join_from(tasks, orders, is_pause, isouter=True)
+    with store.transaction() as connection:
+        found = rows_apart(
+            connection,
+            wanted,
+            tasks.c.task_name,
+            tasks.c.task_instance,
+            read=lambda row: _job_info(row, workers, now),
+        )
+        return [_unread(one) if isinstance(one, Unread) else one for one in found]
+
+
+def _unread(row: Unread) -> JobInfo:
+    name, id = row.key
+    return JobInfo(job=name, id=id, state=State.UNREADABLE, reason=row.error)
+
+
+def _job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
+    """Return a plan row, with author, time and note of its pause, as a line, at ``now``."""
+    declared = Declared.load(row["plan"])
+    name = row["task_name"]
+    due = utc(row["parked_due"] or row["execution_time"])
+    is_parked = row["slot"] is None or due >= FOREVER
+    state = _state(row, is_parked=is_parked)
+    reason = _reason(row, state)
+    if state == State.WAITING and row["execution_time"] <= now:
+        reason = obstacle(name, declared.runs_on, workers)
+        state = state_of_stuck(reason) if reason else state
+    return filled(
+        JobInfo,
+        row,
+        job=name,
+        id=row["task_instance"],
+        state=state,
+        reason=reason,
+        next_slot=None if is_parked else utc(row["slot"]),
+        due=None if is_parked else due,
+        worker=row["picked_by"],
+        heartbeat=utc(row["last_heartbeat"]),
+        consecutive_failures=row["consecutive_failures"] or 0,
+        priority=50 if row["priority"] is None else row["priority"],
+        runs_on=declared.runs_on,
+        revision=declared.revision,
+        deployed=declared.deployed,
+        refused=[
+            {"worker": worker.worker, "revision": worker.revision}
+            for worker in workers
+            if worker.live and name in worker.refused
+        ],
+    )
+
+
+def _state(row: sa.RowMapping, *, is_parked: bool) -> str:
+    if row["state"]:
+        return str(row["state"])
+    if row["picked"]:
+        return State.RUNNING
+    if (row["last_error"] or "").startswith((UNREADABLE, NEWER)):
+        return State.UNREADABLE
+    if not is_parked:
+        return State.WAITING
+    return State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
+
+
+def _reason(row: sa.RowMapping, state: str) -> str | None:
+    if state == State.PAUSED and row["author"] is not None:
+        pause = Paused(since=utc(row["at"]), author=row["author"], note=row["note"])
+        return paused_by(pause, zone_of(row["schedule"]))
+    if state == State.UNREADABLE:
+        return str(row["last_error"]).removeprefix(UNREADABLE)
+    return None
+
+
+def paused_by(pause: Paused, zone: ZoneInfo = UTC) -> str:
+    """Return author, time and note of a pause, as text."""
+    said = f": {pause.note}" if pause.note else ""
+    return (
+        f"paused by {pause.author} at "
+        f"{zoned_text(pause.since.replace(microsecond=0), zone)}{said}"
+    )
