@@ -673,7 +673,8 @@ class Client:
                 queue = queue_of(store.dialect, self._horizon, store.at_insert)
                 yield queue, store.installation.join(connection, name)
                 return
-            if store.at_insert or (surely and store.database.dialect_name == "postgresql"):
+            is_asked = surely and store.database.dialect_name == "postgresql"
+            if store.at_insert or is_asked or not store.dialect.is_one_statement:
                 # Hooks and rows commit together; then the statements notify workers.
                 wake = self._horizon if store.at_insert else None
                 with store.surely() as own:

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import of_gap, without
+from slotwise.decide.claim import is_weighed, of_gap, without
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.clock import Clock
 from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, Row
-from slotwise.model.vocabulary import PLANNED, Kind, Outcome, Reason, Release, State
+from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.schedules.text import readable
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import Conditions, of_key
@@ -571,6 +571,30 @@ class ByKey(ABC):
             last_slot=gap.last, count=gaps.c.count + gap.count, created=now
         )
         return connection.execute(extended).rowcount == 1
+
+
+def enters_at_once(row: Row, order: Order, now: datetime) -> bool:
+    """Whether a claim enters this row's slot into the ledger; else ``decide`` handles it."""
+    if is_weighed(row, now, order.weighed, order.late) or row.ledger_key is None:
+        return False
+    is_on_time = row.next_slot is None or row.next_slot > now
+    return row.is_detached or row.attempt > 1 or is_on_time
+
+
+def new_entry(row: Row, now: datetime, *, gives_up: bool) -> Values:
+    """Return the ledger row of a claim's slot. A job that gives up is marked as running later."""
+    return {
+        **row.plan_key._asdict(),
+        "slot": row.slot,
+        "outcome": Outcome.CLAIMED if gives_up else Outcome.RUNNING,
+        "reason": None,
+        "origin": row.origin or Origin.SCHEDULE,
+        "attempts": row.attempt,
+        "collapsed": row.collapsed,
+        "token": row.version,
+        "worker": row.picked_by,
+        "started": None if gives_up else now,
+    }
 
 
 def least(column: Expression, most: int) -> Expression:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import sqlalchemy as sa
 
 from slotwise.model.records import Claim, Key, LedgerKey, Row
+from slotwise.model.vocabulary import Outcome
 from slotwise.store.schema.tables import PAUSED_KEY, Tables
 
 All: TypeAlias = list[sa.ColumnElement[bool]]
@@ -56,6 +57,15 @@ class Conditions:
             self._slots.c.token == row.version,
             self._slots.c.finished.is_(None),
         ]
+
+    def may_start(self, *, gives_up: bool) -> sa.ColumnElement[bool]:
+        """Whether a slot that the ledger has already may start: it has not ended and does not run.
+        One of a job that gives up was never started.
+        """
+        slots = self._slots
+        was_never_started = sa.literal(not gives_up) | (slots.c.attempts == 0)
+        is_open = slots.c.finished.is_(None)
+        return is_open & (slots.c.outcome != Outcome.RUNNING) & was_never_started
 
     def waiting(self, by: datetime | None = None) -> All:
         """Whether a row waits, and is due by then."""

@@ -26,7 +26,7 @@ from slotwise.model.records import (
     to_micros,
 )
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.by_key import least
+from slotwise.store.dialects.by_key import enters_at_once, least
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Order
 from slotwise.store.dialects.task_statements import OneWriterTasks, TaskStatements
@@ -45,7 +45,12 @@ from slotwise.store.schema.tables import IS_TASK, is_plan
 
 
 class OneWriter(Upserting):
-    """A base of dialects: right only where each transaction excludes all other writers."""
+    """A base of dialects: right only where each transaction excludes all other writers.
+
+    A connection for one statement must begin a transaction, too.
+    """
+
+    is_one_statement = True
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return OneWriterTasks(self)
@@ -149,16 +154,10 @@ class OneWriter(Upserting):
     def _enter(
         self, connection: sa.Connection, row: Row, order: Order, now: datetime
     ) -> bool:
-        if is_weighed(row, now, order.weighed, order.late):
-            return False
-        on_time = (
-            row.is_detached
-            or row.attempt > 1
-            or row.next_slot is None
-            or row.next_slot > now
-        )
-        return row.ledger_key is None or (
-            on_time and self.enter(connection, row, now, order.strict)
+        if row.ledger_key is None:
+            return not is_weighed(row, now, order.weighed, order.late)
+        return enters_at_once(row, order, now) and self.enter(
+            connection, row, now, order.strict
         )
 
     def begin(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import sqlalchemy as sa
 
 from slotwise.model.records import Row
-from slotwise.model.vocabulary import Origin, Outcome
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.by_key import ByKey, Expression, least
+from slotwise.store.dialects.by_key import ByKey, Expression, least, new_entry
+from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.dialects.port import NewRow, Reading
 from slotwise.store.schema.rows import LAST_ATTEMPT
 
@@ -38,24 +38,10 @@ class Upserting(ByKey):
     ) -> bool:
         """Write the ledger row of the claim's slot; return False if it may not run (again)."""
         gives_up = row.task_name in strict
-        values = {
-            **row.plan_key._asdict(),
-            "slot": row.slot,
-            "outcome": Outcome.CLAIMED if gives_up else Outcome.RUNNING,
-            "reason": None,
-            "origin": row.origin or Origin.SCHEDULE,
-            "attempts": row.attempt,
-            "collapsed": row.collapsed,
-            "token": row.version,
-            "worker": row.picked_by,
-            "started": None if gives_up else now,
-        }
-        return (
-            connection.execute(
-                _entry(self.insert, self.tables.slots, strict=gives_up), values
-            ).first()
-            is not None
-        )
+        values = new_entry(row, now, gives_up=gives_up)
+        slots = self.tables.slots
+        entry = _entry(self.insert, slots, self.conditions, strict=gives_up)
+        return connection.execute(entry, values).first() is not None
 
     def insert_new(
         self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object]
@@ -143,11 +129,14 @@ def _has_written(connection: Joinable, table: sa.Table, insert: Upsert) -> bool:
 
 @lru_cache(maxsize=16)
 def _entry(
-    insert: Callable[[sa.Table], Upsert], slots: sa.Table, *, strict: bool
+    insert: Callable[[sa.Table], Upsert],
+    slots: sa.Table,
+    conditions: Conditions,
+    *,
+    strict: bool,
 ) -> sa.Executable:
     """Built once: each late slot needs one, and building it costs more than sending it."""
     statement = insert(slots)
-    was_never_started = sa.literal(not strict) | (slots.c.attempts == 0)
     again = {
         name: statement.excluded[name]
         for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
@@ -159,7 +148,5 @@ def _entry(
             "attempts": least(slots.c.attempts, LAST_ATTEMPT) + 1,
             "started_before": slots.c.started,
         },
-        where=slots.c.finished.is_(None)
-        & (slots.c.outcome != Outcome.RUNNING)
-        & was_never_started,
+        where=conditions.may_start(gives_up=strict),
     ).returning(slots.c.token)

@@ -1,0 +1,36 @@
+"""``TESTS_DIALECT=locking python3 dev.py test …``: tests on PostgreSQL use the base ``Locking``, in
+this process and in those that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slotwise.spi import register_dialect
+
+DIALECT = os.environ.get("TESTS_DIALECT", "")
+LOCKING = "slotwise.store.dialects.locking_postgresql:LockingPostgreSQL"
+#: A directory with a ``sitecustomize.py``, which Python imports in each process that starts.
+_STARTUP = Path(__file__).parent / "startup"
+
+#: Tests that cannot pass with this dialect, each with the reason. None is skipped silently.
+NOT_YET: dict[str, str] = {}
+
+
+def pytest_configure() -> None:
+    if DIALECT == "locking":
+        register_dialect("postgresql", LOCKING)
+        paths = [str(_STARTUP), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if DIALECT != "locking":
+        return
+    for item in items:
+        reason = NOT_YET.get(item.nodeid) or NOT_YET.get(item.nodeid.partition("[")[0])
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=f"not with Locking: {reason}"))
