@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from slotwise.schedules.zones import zone_named
     from slotwise.store.connect.caller_transaction import Joinable
     from slotwise.store.connect.dsn import database_url
+    from slotwise.store.dialects.locking import Locking
     from slotwise.store.dialects.one_writer import OneWriter
     from slotwise.store.dialects.port import Dialect
     from slotwise.store.dialects.registered import register_dialect
@@ -120,6 +121,7 @@ _HOMES = {
     # the port to a database
     "slotwise.store.dialects.port": ("Dialect",),
     "slotwise.store.dialects.one_writer": ("OneWriter",),
+    "slotwise.store.dialects.locking": ("Locking",),
     "slotwise.store.dialects.registered": ("register_dialect",),
     # addresses of databases
     "slotwise.store.connect.dsn": ("database_url",),
@@ -148,6 +150,7 @@ __all__ = [
     "JobPolicies",
     "Joinable",
     "Kind",
+    "Locking",
     "OneWriter",
     "Origin",
     "Outcome",

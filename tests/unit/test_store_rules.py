@@ -16,6 +16,7 @@ import pytest
 
 import slotwise.store
 from slotwise.store.dialects.by_key import ByKey
+from slotwise.store.dialects.locking import Locking, LockingTasks
 from slotwise.store.dialects.one_writer import OneWriter, OneWriterTasks
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
@@ -26,7 +27,16 @@ from slotwise.store.dialects.upserts import Upserting
 STORE = Path(slotwise.store.__file__).parent
 #: The bases of dialects and their helpers, of which a database changes what it does in its own
 #: way.
-PORTABLE = (ByKey, Upserting, OneWriter, TaskStatements, UpsertingTasks, OneWriterTasks)
+PORTABLE = (
+    ByKey,
+    Upserting,
+    OneWriter,
+    Locking,
+    TaskStatements,
+    UpsertingTasks,
+    OneWriterTasks,
+    LockingTasks,
+)
 #: What not all databases know, as SQLAlchemy calls it.
 OF_SOME_DATABASES = {"returning", "on_conflict_do_nothing", "on_conflict_do_update"}
 
@@ -78,6 +88,13 @@ def test_postgresql_inherits_nothing_that_is_right_with_one_writer_only() -> Non
     """The bodies of OneWriter read before they write."""
     assert not issubclass(PostgreSQL, OneWriter)
     assert verbs_of(OneWriter) - verbs_of(PostgreSQL) == set()
+
+
+def test_locking_inherits_nothing_that_is_right_with_one_writer_only() -> None:
+    """What it leaves to a database is abstract."""
+    assert not issubclass(Locking, OneWriter)
+    own = verbs_of(Locking) | {"now", "hurry", "merged", "among", "task_statements"}
+    assert verbs_of(OneWriter) - own == set()
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
