@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
     from slotwise.schedules.zones import zone_named
     from slotwise.store.connect.caller_transaction import Joinable
+    from slotwise.store.connect.database_errors import describe_error
     from slotwise.store.connect.dsn import database_url
     from slotwise.store.dialects.locking import Locking
     from slotwise.store.dialects.one_writer import OneWriter
@@ -118,6 +119,7 @@ _HOMES = {
     "slotwise.registry.plugin": ("CommandLine", "PluginCommand", "Section"),
     # errors as text
     "slotwise.model.error_text": ("error_summary", "hide_password", "redact"),
+    "slotwise.store.connect.database_errors": ("describe_error",),
     # the port to a database
     "slotwise.store.dialects.port": ("Dialect",),
     "slotwise.store.dialects.one_writer": ("OneWriter",),
@@ -171,6 +173,7 @@ __all__ = [
     "Supervisor",
     "Worker",
     "database_url",
+    "describe_error",
     "elapsed",
     "error_summary",
     "format_duration",

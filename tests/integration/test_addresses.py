@@ -15,7 +15,7 @@ from slotwise.cli.entry import status
 from slotwise.errors import SlotwiseError
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe
+from slotwise.store.connect.database_errors import describe_error
 
 #: Addresses that can be parsed, at a place where nothing listens.
 ODD = [
@@ -53,7 +53,7 @@ def by_wake_up_url(text: str, _: Path) -> None:
     )
     with pytest.raises(psycopg.Error) as refused:
         database.listen()
-    print(describe(refused.value))  # as the worker logs it
+    print(describe_error(refused.value))  # as the worker logs it
 
 
 def by_option(text: str, _: Path) -> None:

@@ -21,7 +21,7 @@ from tests.connections import HEARTBEAT, Open, backend, engines
 
 from slotwise.store.connect import postgresql_connections
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe, is_transient
+from slotwise.store.connect.database_errors import describe_error, is_transient
 
 
 class TestPools:
@@ -237,7 +237,7 @@ class TestPools:
             with pytest.raises(DBAPIError) as caught:
                 connection.exec_driver_sql("CREATE TABLE x ()")
         assert is_transient(caught.value)
-        assert "[25006]" in describe(caught.value)
+        assert "[25006]" in describe_error(caught.value)
         with opened.main.connect() as connection:
             assert backend(connection) != before
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, conninfo, engines, show, with_query
 
-from slotwise.store.connect.database_errors import describe, is_transient
+from slotwise.store.connect.database_errors import describe_error, is_transient
 from slotwise.store.connect.postgresql_connections import read_options, write_options
 
 
@@ -88,7 +88,8 @@ class TestDeadlines:
             connection.exec_driver_sql("SELECT pg_sleep(30)")
         assert is_transient(caught.value)
         assert (
-            describe(caught.value) == "canceling statement due to statement timeout [57014]"
+            describe_error(caught.value)
+            == "canceling statement due to statement timeout [57014]"
         )
 
     def test_end_the_wait_for_a_lock(self, database: Open) -> None:
@@ -99,7 +100,7 @@ class TestDeadlines:
             with pytest.raises(DBAPIError) as caught:
                 waiter.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
         assert is_transient(caught.value)
-        assert "[55P03]" in describe(caught.value)
+        assert "[55P03]" in describe_error(caught.value)
 
     def test_end_a_forgotten_transaction(self, database: Open, pg_empty_url: str) -> None:
         """A frozen holder's locks end after a lease."""

@@ -17,7 +17,7 @@ from tests.integration.shell import Process, Shell
 
 from slotwise.cli.shared import exits
 from slotwise.model.clock import elapsed
-from slotwise.store.connect.database_errors import describe, is_transient
+from slotwise.store.connect.database_errors import describe_error, is_transient
 
 JOBS = """
 import os, pathlib, time
@@ -77,7 +77,7 @@ def test_a_reply_that_does_not_come_ends_as_an_outage(database: Open, proxy: Pro
         with pytest.raises(OperationalError) as caught:
             connection.exec_driver_sql("SELECT 2")
     assert is_transient(caught.value)
-    assert "the server has not answered" in describe(caught.value)
+    assert "the server has not answered" in describe_error(caught.value)
     proxy.heal()
     with opened.main.connect() as connection:
         assert connection.exec_driver_sql("SELECT 3").scalar_one() == 3

@@ -20,7 +20,7 @@ from slotwise.errors import DatabaseProblem, DatabaseUnreachable, SchemaMissing
 from slotwise.settings.settings import Settings
 from slotwise.store.connect import sqlite_connections
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe, is_transient
+from slotwise.store.connect.database_errors import describe_error, is_transient
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_every_transaction_is_a_writers(file: str, monkeypatch: pytest.MonkeyPat
         with database.heart.connect() as other, pytest.raises(DBAPIError) as caught:
             other.exec_driver_sql("SELECT 1")
     assert is_transient(caught.value)
-    assert describe(caught.value) == "database is locked"
+    assert describe_error(caught.value) == "database is locked"
     database.close()
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from slotwise.errors import DatabaseUnreachable, SchemaMissing
-from slotwise.store.connect.database_errors import describe, is_transient, unreachable
+from slotwise.store.connect.database_errors import describe_error, is_transient, unreachable
 from slotwise.store.connect.dsn import database_url
 
 
@@ -133,7 +133,7 @@ def test_errors_that_stay(error: BaseException) -> None:
 )
 def test_describe(error: BaseException, expected: str) -> None:
     """The driver's first line and its state; neither statement nor parameters nor passwords."""
-    assert describe(error) == expected
+    assert describe_error(error) == expected
 
 
 @pytest.mark.parametrize(

@@ -95,30 +95,25 @@ def check_lock_keys(
         for one in keys.ranges
         for gap in unused(one, used)
     ]
+    refused = gaps if strict else []
+    is_ok = not found and not refused
     if given.json:
-        print_json(
-            {
-                "ok": not found and not (strict and gaps),
-                "problems": found,
-                "gaps": gaps,
-                "keys": len(used),
-                **_counts(search),
-            }
-        )
+        counts = {"keys": len(used), **_counts(search)}
+        print_json({"ok": is_ok, "problems": found, "gaps": gaps, **counts})
     else:
         _say_files(search, paths)
-        for line in found:
-            say(f"error: {line}", err=True)
-        for line in gaps:
-            say(f"gap: {line}", err=True)
+        say(*(f"error: {line}" for line in found), err=True)
+        say(*(f"gap: {line}" for line in gaps), err=True)
         if not found:
-            verdict = (
-                f"{len(gaps)} unused gap{'s' * (len(gaps) > 1)}, which --strict refuses"
-                if strict and gaps
-                else "no problem"
-            )
-            say(f"{len(keys.ranges)} services, {len(used)} keys in use: {verdict}")
-    return exits.FAILED if found or (strict and gaps) else exits.OK
+            checked = f"{len(keys.ranges)} services, {len(used)} keys in use"
+            say(f"{checked}: {_verdict(len(refused))}")
+    return exits.OK if is_ok else exits.FAILED
+
+
+def _verdict(refused: int) -> str:
+    if not refused:
+        return "no problem"
+    return f"{refused} unused gap{'s' if refused > 1 else ''}, which --strict refuses"
 
 
 @lock_keys.command(

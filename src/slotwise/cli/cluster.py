@@ -42,7 +42,7 @@ from slotwise.inspect import Health, Unreadable, WorkerInfo
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import State
-from slotwise.store.connect.database_errors import describe
+from slotwise.store.connect.database_errors import describe_error
 from slotwise.store.slots.store import NEWER_PATIENCE
 
 Answer = TypeVar("Answer")
@@ -202,7 +202,7 @@ def health(
             told = (
                 str(error)
                 if isinstance(error, DatabaseProblem)
-                else f"database error: {describe(error)}"
+                else f"database error: {describe_error(error)}"
             )
             print_json({"healthy": False, "problems": [told], "notes": []})
         raise

@@ -23,7 +23,7 @@ from slotwise.model.identity import Identity
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
-from slotwise.store.connect.database_errors import describe, is_busy, is_transient
+from slotwise.store.connect.database_errors import describe_error, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.deploy_preview import moved
 from slotwise.store.planning.planner import BATCH, Plan, Planner
@@ -92,7 +92,7 @@ class Membership:
             except Exception as error:
                 logger.warning(
                     "cannot sign out: %s; other workers delete the row later",
-                    describe(error),
+                    describe_error(error),
                 )
 
 
@@ -122,7 +122,7 @@ def keep_trying(
             if is_busy(error):
                 logger.info(
                     "the start continues after a pause, the database is busy: %s",
-                    describe(error),
+                    describe_error(error),
                 )
             else:
                 common.outage_begins("start", error)

@@ -369,22 +369,7 @@ class JobRegistry:
         starts = threading.Thread(
             target=self._start_aside, args=(worker,), name="slotwise-start", daemon=True
         )
-        with self._turn:
-            if self.is_running:
-                raise ConfigurationError("the registry is running already; stop it first")
-            if self._worker is not None:
-                raise ConfigurationError(
-                    f"the worker was started in process {self._worker_pid} before "
-                    f"process {os.getpid()} was forked, "
-                    "which has none; start it after the fork, e.g. in gunicorn's "
-                    "post_worker_init hook, or without "
-                    "--preload"
-                )
-            self._worker = worker
-            self._worker_pid = os.getpid()
-            self._hook = None
-            self._starter = threading.current_thread() if wait else starts
-            self.start_error = None
+        self._adopt(worker, threading.current_thread() if wait else starts)
         in_script = (
             host_loop is None and threading.current_thread() is threading.main_thread()
         )
@@ -401,6 +386,23 @@ class JobRegistry:
         except BaseException:  # a Ctrl-C, too, that comes just after the start
             self.stop(timedelta(0))
             raise
+
+    def _adopt(self, worker: Worker, starter: threading.Thread) -> None:
+        """Make this the registry's worker. Raises ConfigurationError if it has one."""
+        with self._turn:
+            if self.is_running:
+                raise ConfigurationError("the registry is running already; stop it first")
+            if self._worker is not None:
+                raise ConfigurationError(
+                    f"the worker was started in process {self._worker_pid} before process "
+                    f"{os.getpid()} was forked, which has none; start it after the fork, e.g. "
+                    "in gunicorn's post_worker_init hook, or without --preload"
+                )
+            self._worker = worker
+            self._worker_pid = os.getpid()
+            self._hook = None
+            self._starter = starter
+            self.start_error = None
 
     def _start_aside(self, worker: Worker) -> None:
         try:

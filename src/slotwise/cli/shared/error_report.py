@@ -13,12 +13,10 @@ from typing import Final
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from slotwise import ConfigurationError, DatabaseProblem, SlotwiseError
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.terminal import say_error, say_json, say_lines
-from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
-from slotwise.model.error_text import hide_password
-from slotwise.spi import ApplicationFailed
-from slotwise.store.connect.database_errors import describe
+from slotwise.spi import ApplicationFailed, describe_error, hide_password
 
 BUG = "this is a bug in slotwise; please report it with the lines above"
 
@@ -64,7 +62,7 @@ def _told(error: BaseException) -> tuple[str, int, str]:
         case SlotwiseError():
             return str(error), exits.FAILED, ""
         case SQLAlchemyError():
-            return f"database error: {describe(error)}", exits.DATABASE, ""
+            return f"database error: {describe_error(error)}", exits.DATABASE, ""
         case OSError():
             cure = (
                 "; make room there, or send the output elsewhere"

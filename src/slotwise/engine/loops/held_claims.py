@@ -25,7 +25,7 @@ from slotwise.model.records import (
     Key,
 )
 from slotwise.model.vocabulary import Outcome, Reason
-from slotwise.store.connect.database_errors import describe
+from slotwise.store.connect.database_errors import describe_error
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.settlements import Settlement
 from slotwise.store.slots.store import MINUTE
@@ -155,7 +155,7 @@ class Settler(Service):
             if settlement.error is not None:
                 if holding not in self._stuck:
                     key = holding.claim.key
-                    error = describe(settlement.error)
+                    error = describe_error(settlement.error)
                     logger.warning(
                         "cannot write the outcome of %s/%s yet, retrying: %s", *key, error
                     )

@@ -36,7 +36,7 @@ from slotwise.model.events import (
 from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe, is_transient
+from slotwise.store.connect.database_errors import describe_error, is_transient
 from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.retention import Page, Pruner
@@ -329,7 +329,7 @@ class WakeUp(Service):
                 "wake-ups are off, due rows are found by polls: %s; %s "
                 "wake_up_url to an address that leads to this "
                 "database past any pooler, or set wake_up = off",
-                describe(error),
+                describe_error(error),
                 cure,
             )
         return pause

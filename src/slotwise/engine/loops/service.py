@@ -15,7 +15,7 @@ from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.durations import format_duration
 from slotwise.model.events import DatabaseBack, DatabaseLost, Listeners
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database_errors import describe, is_busy, is_transient
+from slotwise.store.connect.database_errors import describe_error, is_busy, is_transient
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class Common:
                 self._told = now
         if is_news:
             self.listeners.publish(
-                DatabaseLost(worker=self.worker, loop=loop, error=describe(error))
+                DatabaseLost(worker=self.worker, loop=loop, error=describe_error(error))
             )
         elif is_due:
             away = format_duration(timedelta(seconds=round(now - self._begun)))
             logger.warning(
                 "the database still cannot be used, after %s: %s; retrying",
                 away,
-                describe(error),
+                describe_error(error),
             )
 
     @property
@@ -192,7 +192,7 @@ class Service(ABC):
             logger.warning(
                 "%s continues after a pause, the database is busy: %s",
                 self.name,
-                describe(error),
+                describe_error(error),
             )
         elif is_transient(error):
             self.common.outage_begins(self.name, error)
@@ -206,7 +206,7 @@ class Service(ABC):
             logger.error(
                 "%s failed, and continues after a pause: %s",
                 self.name,
-                describe(error),
+                describe_error(error),
                 exc_info=trace,
             )
         if self._trouble is None:

@@ -65,7 +65,7 @@ from slotwise.model.records import TICK, Aborted, Claim, Key, Row
 from slotwise.model.vocabulary import Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import instant_text
-from slotwise.store.connect.database_errors import describe
+from slotwise.store.connect.database_errors import describe_error
 from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.reading import slots
 from slotwise.store.reading.facts import Facts, plan_row, slot_state
@@ -322,19 +322,24 @@ def next_step(found: Facts, *, me: str, waits: bool) -> Step | None:
     if row is None:
         return None
     if row.picked:
-        what = (
-            "it is"
-            if row.slot == found.slot or row.slot is None
-            else f"slot {instant_text(row.slot)} is"
-        )
-        held = f"{what} held by {row.picked_by}"
-        if (
-            row.picked_by == me
-        ):  # the reply to the claim was lost: the next heartbeat hands it back
-            return Stay(held)
-        return _others(found, held, State.RUNNING, waits=waits) or Stay(
-            f"{held}, and no worker is live: waiting"
-        )
+        return _while_held(found, row, me=me, waits=waits)
+    return _while_waiting(found, row, waits=waits)
+
+
+def _while_held(found: Facts, row: Row, *, me: str, waits: bool) -> Step:
+    what = "it is"
+    if row.slot is not None and row.slot != found.slot:
+        what = f"slot {instant_text(row.slot)} is"
+    held = f"{what} held by {row.picked_by}"
+    if row.picked_by == me:
+        return Stay(
+            held
+        )  # the reply to the claim was lost: the next heartbeat hands it back
+    left = _others(found, held, State.RUNNING, waits=waits)
+    return left or Stay(f"{held}, and no worker is live: waiting")
+
+
+def _while_waiting(found: Facts, row: Row, *, waits: bool) -> Step:
     if row.state is None and row.execution_time <= found.now:
         return Take(row.key)
     if row.state == State.DELETED:
@@ -459,7 +464,8 @@ class SlotRun:
                 self.worker.pruning.run_once()
         except Exception as error:
             logger.warning(
-                "the ledger was not pruned, a later run continues: %s", describe(error)
+                "the ledger was not pruned, a later run continues: %s",
+                describe_error(error),
             )
 
     # -- which slot -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from slotwise.errors import ConfigurationError, SchemaMissing
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import (
-    describe,
+    describe_error,
     is_transient,
     lacks_permission,
     lacks_tables,
@@ -481,7 +481,7 @@ class Installation:
                 logger.warning(
                     "callers' connections are not checked, as slotwise's own "
                     "database cannot be reached: %s",
-                    describe(error),
+                    describe_error(error),
                 )
         return self._id
 

@@ -149,7 +149,7 @@ def lacks_tables(error: BaseException) -> bool:
     )
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the error in one line, without statement, parameters and passwords, with the cure if
     known.
     """
@@ -177,7 +177,7 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
     """Return the error of a first connection, with place and cure; DatabaseRefused if the server
     answered.
     """
-    reason = describe(error)
+    reason = describe_error(error)
     if url.password:
         reason = reason.replace(url.password, "***")
     refused = _is_refusal(url, error)
@@ -198,7 +198,7 @@ def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
     kinds = {_kind(one) for one in _chain(error)}
     if (_Kind.AWAY in kinds and _Kind.BUSY not in kinds) or _is_refusal(url, error):
         return unreachable(url, error)
-    return DatabaseProblem(f"database error: {describe(error)}")
+    return DatabaseProblem(f"database error: {describe_error(error)}")
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def in_its_letters(where: str) -> Iterator[None]:
         if isinstance(inner, UnicodeEncodeError) or sqlstate(inner) == "22P05":
             raise ConfigurationError(
                 f"{where}: a character is not in the encoding of the database: "
-                f"{describe(error)}; replace it, or use a "
+                f"{describe_error(error)}; replace it, or use a "
                 "database in UTF8"
             ) from error
         raise

@@ -25,7 +25,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from slotwise.model.clock import elapsed
-from slotwise.store.connect.database_errors import describe
+from slotwise.store.connect.database_errors import describe_error
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -115,7 +115,7 @@ class WakeUps:
                 except Exception as error:
                     logger.debug(
                         "no worker was notified, polls will find what is due: %s",
-                        describe(error),
+                        describe_error(error),
                     )
         # Race: the timer may have begun its own flush, which waits for this one. It finds nothing
         # to send.

@@ -19,7 +19,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Release
 from slotwise.schedules import parse_schedule
-from slotwise.store.connect.database_errors import describe, is_about_a_row
+from slotwise.store.connect.database_errors import describe_error, is_about_a_row
 from slotwise.store.dialects.port import Order, Range
 from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
 from slotwise.store.schema.rows import Change, Held, expect
@@ -413,9 +413,9 @@ class Claims:
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            self.note([key], describe(error))
+            self.note([key], describe_error(error))
             with self.transaction() as connection:
-                self.dialect.quarantine(connection, key, describe(error))
+                self.dialect.quarantine(connection, key, describe_error(error))
             return Taken(0, [], [])
 
     def refuse(

@@ -47,7 +47,7 @@ from slotwise.schedules import Disabled, parse_schedule
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import (
-    describe,
+    describe_error,
     is_about_a_row,
     is_locked,
     is_transient,
@@ -270,7 +270,7 @@ class Settlements:
         self, claim: Claim, outcome: records.AttemptOutcome, error: Exception
     ) -> Settlement:
         """Settle one bad outcome in plainer forms; quarantine its row if none can be written."""
-        why = f"{outcome.name}, which cannot be written: {describe(error)}"
+        why = f"{outcome.name}, which cannot be written: {describe_error(error)}"
         for plain in plainer(outcome, why):
             try:
                 return self._settle([(claim, plain)], _just_now, wait=False)[0]
@@ -288,7 +288,7 @@ class Settlements:
         try:
             with self.transaction() as connection:
                 label = self.dialect.quarantine_held(
-                    connection, claim, outcome, describe(error)
+                    connection, claim, outcome, describe_error(error)
                 )
                 if label is not None and claim.row.has_slot:
                     at = Transaction(connection, self.dialect, self.dialect.now(connection))
