@@ -83,9 +83,11 @@ class Joined:
                 loader = adapters.get_loader(oid := adapters.types[name].oid, Format.TEXT)
                 assert loader is not None
                 cursor.adapters.register_loader(oid, loader)
-        self.wait(
-            cursor.execute(compiled.string.encode(), compiled.construct_params(parameters))
-        )
+        text, values = compiled.string, compiled.construct_params(parameters)
+        if compiled.post_compile_params:  # an IN, whose list is written out
+            expanded = compiled.construct_expanded_state(parameters)
+            text, values = expanded.statement, dict(expanded.parameters)
+        self.wait(cursor.execute(text.encode(), values))
         return Rows(
             self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount
         )
@@ -93,9 +95,7 @@ class Joined:
 
 def _compile(statement: sa.Executable) -> SQLCompiler:
     assert isinstance(statement, sa.ClauseElement)
-    compiled = statement.compile(
-        dialect=_COMPILER, compile_kwargs={"render_postcompile": True}
-    )
+    compiled = statement.compile(dialect=_COMPILER)
     assert isinstance(compiled, SQLCompiler)
     return compiled
 

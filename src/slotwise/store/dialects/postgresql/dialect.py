@@ -30,6 +30,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Order, Parted, Range
 from slotwise.store.dialects.postgresql import statements
+from slotwise.store.dialects.postgresql.numbered import numbered
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.task_statements import Parameters, TaskStatements
 from slotwise.store.dialects.upserts import Upserting
@@ -125,7 +126,10 @@ class PostgreSQL(Upserting):
     ) -> sa.CursorResult[Any]:
         if self._is_manual:
             parameters = {**parameters, "now": self.clock.override()}
-        return connection.exec_driver_sql(self.sql(template, **parts), dict(parameters))
+        statement = self.sql(template, **parts)
+        if connection.dialect.driver == "asyncpg":  # a caller's
+            return connection.exec_driver_sql(*numbered(statement, parameters))
+        return connection.exec_driver_sql(statement, dict(parameters))
 
     def _fetch(
         self,
