@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slotwise import InvalidCronJobs
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
     Command,
@@ -22,7 +23,6 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import say, say_json
 from slotwise.contrib.advisory.cron_jobs import VARIABLE, ZONE_VARIABLE
-from slotwise.errors import InvalidCronJobs
 from slotwise.spi import PluginCommand, Section
 
 if TYPE_CHECKING:
