@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
     from slotwise.engine.process.supervisor import Supervisor
     from slotwise.engine.worker import Worker
+    from slotwise.errors import pasteable
     from slotwise.jobs.definition import Definition
     from slotwise.jobs.job import JobPolicies
     from slotwise.model.clock import elapsed
-    from slotwise.model.durations import format_duration, parse_duration
+    from slotwise.model.durations import (
+        LONGEST_DURATION,
+        format_duration,
+        parse_duration,
+    )
     from slotwise.model.error_text import error_summary, hide_password, redact
     from slotwise.model.events import (
         BatchClaimed,
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
         SlotsSkipped,
         SlotsSuperseded,
     )
+    from slotwise.model.records import KNOWN_YEARS, is_known
     from slotwise.model.vocabulary import (
         Kind,
         Origin,
@@ -99,7 +105,9 @@ _HOMES = {
     ),
     # spans of time, durations and time zones
     "slotwise.model.clock": ("elapsed",),
-    "slotwise.model.durations": ("format_duration", "parse_duration"),
+    "slotwise.model.durations": ("LONGEST_DURATION", "format_duration", "parse_duration"),
+    "slotwise.model.records": ("KNOWN_YEARS", "is_known"),
+    "slotwise.errors": ("pasteable",),
     "slotwise.schedules.zones": ("zone_named",),
     # a worker inside a host
     "slotwise.registry.host": ("START_WAIT", "Host", "RegistrySource"),
@@ -131,6 +139,8 @@ _HOMES = {
     "slotwise.payload.payload": ("register_codec",),
 }
 __all__ = [
+    "KNOWN_YEARS",
+    "LONGEST_DURATION",
     "START_WAIT",
     "ApplicationFailed",
     "BatchClaimed",
@@ -178,9 +188,11 @@ __all__ = [
     "error_summary",
     "format_duration",
     "hide_password",
+    "is_known",
     "lifespan_errors",
     "load_registry",
     "parse_duration",
+    "pasteable",
     "redact",
     "register_codec",
     "register_dialect",

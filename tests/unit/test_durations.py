@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.errors import InvalidSetting
-from slotwise.model.durations import LONGEST, about, format_duration, parse_duration
+from slotwise.model.durations import (
+    LONGEST_DURATION,
+    about,
+    format_duration,
+    parse_duration,
+)
 
 SPELLINGS = [
     ("10s", timedelta(seconds=10)),
@@ -82,7 +87,7 @@ def test_writes_the_largest_whole_unit(value: timedelta, text: str) -> None:
     assert format_duration(value) == text
 
 
-@given(st.timedeltas(min_value=timedelta(0), max_value=LONGEST))
+@given(st.timedeltas(min_value=timedelta(0), max_value=LONGEST_DURATION))
 def test_what_is_written_reads_back(value: timedelta) -> None:
     """Writing and reading gives the same duration, to the microsecond."""
     assert parse_duration(format_duration(value)) == value
@@ -108,7 +113,7 @@ TOO_LONG = [
     "9" * 18 + "d",
     "9" * 10_000 + "s",
     "36501d",
-    LONGEST + timedelta(microseconds=1),
+    LONGEST_DURATION + timedelta(microseconds=1),
 ]
 
 

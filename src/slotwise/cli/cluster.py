@@ -15,6 +15,7 @@ import click
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
+from slotwise import DatabaseProblem, DatabaseUnreachable
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
     LARGEST_COUNT,
@@ -37,13 +38,8 @@ from slotwise.cli.shared.output import (
     span,
 )
 from slotwise.cli.shared.terminal import UTC, moment, say
-from slotwise.errors import DatabaseProblem, DatabaseUnreachable, pasteable
 from slotwise.inspect import Health, Unreadable, WorkerInfo
-from slotwise.model.durations import format_duration
-from slotwise.model.error_text import error_summary
-from slotwise.model.vocabulary import State
-from slotwise.store.connect.database_errors import describe_error
-from slotwise.store.slots.store import NEWER_PATIENCE
+from slotwise.spi import State, describe_error, error_summary, format_duration, pasteable
 
 Answer = TypeVar("Answer")
 
@@ -219,7 +215,7 @@ def health(
                 "healthy": not problems,
                 "problems": problems,
                 "notes": notes,
-                **_health_json(found),
+                **found.as_json(),
             }
         )
     else:
@@ -292,10 +288,6 @@ def _answered(check: Callable[[], Answer], timeout: timedelta) -> Answer:
     return answer.result()
 
 
-def _health_json(found: Health) -> dict[str, object]:
-    return {**as_json(found), "unreadable": [as_json(one) for one in found.unreadable]}
-
-
 def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     """Notes that need no alarm; the orphans first."""
     notes = []
@@ -313,7 +305,7 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     notes += [
         _unreadable(one, zone)
         for one in found.unreadable
-        if one.dead or _is_recent(one, found)
+        if one.dead or one.waits_for_deploy(found.now)
     ]
     if found.gone_workers:
         notes.append(
@@ -358,7 +350,7 @@ def _problems(
     problems += [
         _unreadable(one, zone)
         for one in found.unreadable
-        if not (one.dead or _is_recent(one, found))
+        if not (one.dead or one.waits_for_deploy(found.now))
     ]
     if found.silent:
         problems.append(
@@ -372,17 +364,6 @@ def _unreadable(found: Unreadable, zone: ZoneInfo) -> str:
     since = f", due since {moment(found.since, zone)}" if found.since else ""
     what = "waiting for a newer worker" if found.newer else "unreadable"
     return f"{found.task}: {rows} {what}{since}: {error_summary(found.error)}"
-
-
-def _is_recent(found: Unreadable, health: Health) -> bool:
-    """Whether the rows wait for a newer worker no longer than a rolling deploy may take to
-    start one.
-    """
-    return (
-        found.newer
-        and found.since is not None
-        and health.now - found.since < NEWER_PATIENCE
-    )
 
 
 def _summary(found: Health) -> str:

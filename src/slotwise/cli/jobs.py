@@ -13,6 +13,7 @@ from itertools import islice
 import click
 from rich.text import Text
 
+from slotwise import UnknownTask
 from slotwise.cli.shared.options import (
     Command,
     Given,
@@ -32,12 +33,8 @@ from slotwise.cli.shared.output import (
     warn_paused,
 )
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.errors import UnknownTask
-from slotwise.inspect import Inspection, JobInfo, describe_schedule, zone_of
-from slotwise.jobs.definition import Definition
-from slotwise.model.error_text import error_summary
-from slotwise.model.records import RECURRING
-from slotwise.model.vocabulary import State
+from slotwise.inspect import RECURRING, Inspection, JobInfo, describe_schedule, zone_of
+from slotwise.spi import Definition, State, error_summary
 
 #: Lines of a table of jobs.
 LINES = 100

@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
+from slotwise import ConfigurationError
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command
 from slotwise.cli.shared.terminal import say
-from slotwise.errors import ConfigurationError
 
 
 @click.command(

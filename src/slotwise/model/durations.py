@@ -13,7 +13,7 @@ FORMS: Final = 'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as 
 LONGEST_TEXT: Final = 64
 
 #: A century: the present plus or minus this lies within the years of schedules.
-LONGEST: Final = timedelta(days=36_500)
+LONGEST_DURATION: Final = timedelta(days=36_500)
 
 _NUMBER = r"[0-9]{1,20}"
 _LETTERS: Final = {
@@ -55,7 +55,7 @@ def parse_duration(value: object) -> timedelta:
         raise InvalidSetting(
             f"{format_duration(found)} is negative; write a duration of zero or more"
         )
-    if found > LONGEST:
+    if found > LONGEST_DURATION:
         raise _too_long(value if isinstance(value, str) else format_duration(value))
     return found
 
@@ -110,4 +110,4 @@ def _read(text: str) -> timedelta:
 
 
 def _too_long(text: str) -> InvalidSetting:
-    return InvalidSetting(f"{text!r} is longer than {LONGEST.days} days")
+    return InvalidSetting(f"{text!r} is longer than {LONGEST_DURATION.days} days")

@@ -295,6 +295,15 @@ class Settings:
             max(self.heartbeat_interval, timedelta(seconds=1)), timedelta(seconds=10)
         )
 
+    @staticmethod
+    def check(name: str, value: object, place: str) -> None:
+        """Check a value of the setting ``name``; of a name that is no setting, accept any.
+
+        Raises InvalidSetting, which names ``place`` as where the value was written.
+        """
+        if (read := READERS.get(name)) is not None:
+            read(place, value)
+
 
 #: The reader of each setting.
 READERS: Final[Mapping[str, Reader]] = {

@@ -20,11 +20,10 @@ from zoneinfo import ZoneInfo
 import click
 from click.core import ParameterSource
 
+from slotwise import ConfigurationError, InvalidSchedule, InvalidSetting, Settings
 from slotwise.cli.shared.terminal import ask, moment, say
-from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting
-from slotwise.model.durations import LONGEST, parse_duration
-from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
-from slotwise.settings.settings import READERS, Settings
+from slotwise.inspect import RECURRING
+from slotwise.spi import KNOWN_YEARS, LONGEST_DURATION, is_known, parse_duration
 
 # A command imports the store and the application only when it runs: the help and the version need
 # neither.
@@ -214,11 +213,10 @@ def _keep(
     given = ctx.find_root().ensure_object(Given)
     if option.name and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
         written = ",".join(value) if isinstance(value, tuple) else value
-        if (read := READERS.get(option.name)) is not None:
-            try:
-                read(f"--{_kebab(option.name)}", written)
-            except InvalidSetting as error:
-                raise click.UsageError(str(error), ctx) from None
+        try:
+            Settings.check(option.name, written, f"--{_kebab(option.name)}")
+        except InvalidSetting as error:
+            raise click.UsageError(str(error), ctx) from None
         given.values[option.name] = written
 
 
@@ -293,7 +291,7 @@ def _kebab(name: str) -> str:
 # -- values ---------------------------------------------------------------------------------------
 
 #: For error messages.
-DURATIONS = f"a duration of at most {LONGEST.days}d"
+DURATIONS = f"a duration of at most {LONGEST_DURATION.days}d"
 FORMS = f"an instant of {KNOWN_YEARS} (2026-01-31T02:00Z)"
 _WHAT_ZONE = (
     "write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or a zone "
@@ -309,7 +307,7 @@ def duration(
         return None if text is None else parse_duration(text)
     except InvalidSetting:
         cure = f"; write {text.strip()}s" if text and text.strip().isdecimal() else ""
-        forms = f"such as 10s, 5m or 1h30m, at most {LONGEST.days}d"
+        forms = f"such as 10s, 5m or 1h30m, at most {LONGEST_DURATION.days}d"
         raise click.BadParameter(
             f"{text!r:.60} is not a duration, {forms}{cure}", ctx, option
         ) from None
@@ -396,7 +394,7 @@ def read_written(text: str, option: str | None = None) -> Written:
     plain, _, key = text.strip().rpartition(" ")
     if plain and not key[0].isdigit():
         found = datetime.fromisoformat(plain)
-        from slotwise.schedules.zones import zone_named  # late: few instants have a zone
+        from slotwise.spi import zone_named  # late: few instants have a zone
 
         try:
             zone = zone_named(key)
@@ -412,7 +410,7 @@ def read_written(text: str, option: str | None = None) -> Written:
 
 def zone_name(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Callback of options that take a zone's name."""
-    from slotwise.schedules.zones import zone_named  # late: few commands have a zone
+    from slotwise.spi import zone_named  # late: few commands have a zone
 
     try:
         return text if text is None else zone_named(text).key

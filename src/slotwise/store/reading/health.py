@@ -19,7 +19,7 @@ from slotwise.store.reading.task_counts import MOST_NAMES
 from slotwise.store.reading.worker_registry import WorkerInfo, all_workers, tags_of
 from slotwise.store.schema.rows import Unread, rows_apart, utc
 from slotwise.store.schema.tables import HAS_SLOT, MOST_HELD, runs_on
-from slotwise.store.slots.store import Store
+from slotwise.store.slots.store import NEWER_PATIENCE, Store
 
 #: How long a job must have skipped slots at each start to be behind; how many due rows are
 #: searched for such jobs, and how many of those jobs are returned.
@@ -45,6 +45,12 @@ class Unreadable(Value):
     dead: bool
     #: A newer release has written them, and its workers can read them.
     newer: bool = False
+
+    def waits_for_deploy(self, now: datetime) -> bool:
+        """Whether they wait for a newer worker no longer than a rolling deploy may take to start
+        one.
+        """
+        return self.newer and self.since is not None and now - self.since < NEWER_PATIENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
