@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "proofs.md"
 def rows() -> list[tuple[str, list[str]]]:
     """Each promise, with its tests."""
     cells = re.findall(
-        r"^\| (?!law |promise |---)(.+?) \| (.+?) \|$", PAGE.read_text(), re.M
+        r"^\| (?!law |promise |rule |---)(.+?) \| (.+?) \|$", PAGE.read_text(), re.M
     )
     return [
         (promise, re.findall(r"`(tests/[\w/]+\.py::\w+)`", tests))

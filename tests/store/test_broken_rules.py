@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from tests.kit.breaks import Mutant, always, given
 from tests.store.bench import Bench
-from tests.store.conformance import test_planner, test_take_over
+from tests.store.conformance import test_instances, test_planner, test_take_over
 
+from slotwise.decide import ending
 from slotwise.store.planning import plan_rows
 from slotwise.store.slots import ledger, settlements
 
@@ -24,6 +25,14 @@ BROKEN: dict[str, tuple[Mutant, Callable[[Bench], object]]] = {
     "a restored queue finds what had begun": (
         always(ledger.disown, False),
         test_planner.test_a_slot_that_ran_during_the_restore_is_taken_up,
+    ),
+    "slots of a deleted job that still runs are accounted for": (
+        given(ending.removed, schedule=lambda a: None),
+        lambda bench: (
+            test_instances.test_slots_between_a_handlers_end_and_its_settlement_are_accounted_for(
+                Bench(bench.database, test_instances.DEFINITIONS, bench.clock)
+            )
+        ),
     ),
     "a reaper looks again before it takes over": (
         always(settlements._has_stirred, False),

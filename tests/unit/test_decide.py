@@ -1156,6 +1156,31 @@ def test_an_overlap_of_a_spread_schedule_begins_when_a_slot_is_due(
     assert sum(gap.count for gap in transition.gaps) == skipped
 
 
+@pytest.mark.parametrize(
+    ("since", "slot"),
+    [
+        pytest.param(at(0.2), at(2), id="it was due when nobody held the job any more"),
+        pytest.param(at(0.4), at(0), id="it was due while the job was held"),
+    ],
+)
+def test_a_spread_slot_is_queued_or_missed_by_when_it_was_due(
+    since: datetime, slot: datetime
+) -> None:
+    """A queued slot starts, however late; of missed ones the latest."""
+    decision = claim(plan_row(SPREAD, unheld_since=since), SPREAD, at(3.1), None)
+    assert isinstance(decision, decide.Start)
+    assert decision.row.slot == slot
+
+
+@pytest.mark.parametrize(("now", "reason"), [(at(0.4), None), (at(0.6), "late")])
+def test_a_detached_slot_is_late_counted_from_when_it_was_due(
+    now: datetime, reason: str | None
+) -> None:
+    row = replace(detached_row(), schedule=str(SPREAD), origin="schedule")
+    policies = definition(start_within=timedelta(seconds=10))
+    assert decide.given_up(row, policies, now) == reason
+
+
 def test_start_within_counts_from_the_due_time() -> None:
     """Whoever spreads by half an hour may allow five minutes of lateness."""
     policies = definition(start_within=timedelta(seconds=10))

@@ -214,6 +214,24 @@ def test_starts_are_a_pace_apart_when_one_that_waits_is_cancelled(
     assert third - second >= 10
 
 
+def test_a_slot_that_never_began_does_not_count_for_the_pace(
+    bench: Bench, operations: Operations
+) -> None:
+    """It failed before the backfill, and is cancelled before it starts again: the pace counts from
+    its end, not from the start of then.
+    """
+    operations.backfill("plain", at(2), at(5), pace="10s", failed=True)
+    claim = bench.claim_one("plain")
+    assert claim.slot == at(2)
+    operations.cancel("plain", at(2))
+    bench.clock.tick(timedelta(seconds=7))
+    bench.settle(claim, HandedBack("operator"))
+    bench.clock.tick(timedelta(seconds=9))
+    assert bench.claim("plain") == []
+    bench.clock.tick(timedelta(seconds=1))
+    assert bench.claim_one("plain").slot == at(3)
+
+
 def test_history_before_the_job_was_there(bench: Bench, operations: Operations) -> None:
     """Slots that no row has ever known are missing, too; their handler learns the interval."""
     found = operations.backfill("plain", at(-3), at(0))

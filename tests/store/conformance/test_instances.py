@@ -19,7 +19,7 @@ from slotwise.errors import (
     UnknownTask,
 )
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.model.records import Failed, HandedBack
+from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.schedules import (
     AnyOf,
     Calendar,
@@ -201,6 +201,22 @@ def test_a_deleted_run_does_not_come_back(
     assert bench.find("retried", "a") is None
     found = bench.slot("retried")
     assert (found["outcome"], found["reason"], found["finished"]) == (*recorded, at(1))
+
+
+def test_slots_between_a_handlers_end_and_its_settlement_are_accounted_for(
+    bench: Bench,
+) -> None:
+    """Law 8: those that came due while it ran are overlapped, those after it deleted."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.tick()
+    claim = bench.claim_one("feed")
+    bench.client.unschedule_recurring("feed", "a")
+    bench.tick(4.5)
+    bench.store.settlements.settle(
+        [(claim, Succeeded())], ended_ago=lambda claim: 2.2 * MINUTE
+    )
+    assert bench.outcomes("feed") == [(1, "succeeded")]
+    assert bench.gaps("feed") == [(2, 3, 2, "overlap"), (4, 5, 2, "deleted")]
 
 
 def test_the_tail_of_a_catch_up_is_accounted_for(bench: Bench) -> None:

@@ -182,6 +182,48 @@ def test_rows_with_data_share_a_decision(pg_bench: Bench) -> None:
     ] == [1]
 
 
+QUEUED_JOBS = [
+    a_job(f"{kind}-{number}", overlap=Overlap.queue())
+    for kind in ("missed", "queued")
+    for number in range(ALIKE)
+]
+
+
+def test_queued_slots_are_not_decided_together_with_missed_ones(database: Database) -> None:
+    """Rule 1: a slot that came due while its job was held starts, beside jobs that miss the same
+    slot.
+    """
+    bench = Bench(database, QUEUED_JOBS).planned()
+    bench.tick()
+    claims = bench.claim()
+    _end_of("missed", claims, bench)
+    bench.tick(1.2)
+    _end_of("queued", claims, bench)
+    bench.tick(3)
+    begun = {claim.key[0]: claim.slot for claim in bench.claim()}
+    for job in QUEUED_JOBS:
+        assert begun[job.name] == at(2 if job.name.startswith("queued") else 5), job.name
+
+
+def _end_of(kind: str, claims: Sequence[Claim], bench: Bench) -> None:
+    for claim in claims:
+        if claim.row.task_name.startswith(kind):
+            bench.settle(claim)
+
+
+def test_rows_that_are_alike_extend_their_gaps(database: Database) -> None:
+    """One row for slots that are too late in a row, also where a batch decides."""
+    hasty = CatchUp.none(grace=timedelta(seconds=30))
+    jobs = [a_job(f"hasty-{number}", catch_up=hasty) for number in range(ALIKE)]
+    bench = Bench(database, jobs).planned()
+    bench.tick(5.75)
+    assert bench.claim() == []
+    bench.tick(2.5)
+    assert {claim.slot for claim in bench.claim()} == {at(8)}
+    for job in jobs:
+        assert bench.gaps(job.name) == [(1, 7, 7, "late")], job.name
+
+
 # -- gaps that go on ------------------------------------------------------------------------------
 
 
@@ -208,6 +250,22 @@ def test_a_gap_goes_on_while_nothing_runs(bench: Bench) -> None:
     bench.tick(3)
     assert bench.claim_one("plain").slot == at(21)
     assert bench.gaps("plain")[1:] == [(13, 17, 5, "collapsed"), (19, 20, 2, "collapsed")]
+
+
+def test_a_gap_does_not_go_on_across_slots_of_an_earlier_schedule(bench: Bench) -> None:
+    """Law 8: those have rows of their own, and no gap counts them a second time."""
+    hasty = CatchUp.none(grace=timedelta(seconds=1))
+    minutely = bench.beside(a_job("plain", catch_up=hasty))
+    bench.tick(5.5)
+    assert minutely.claim("plain") == []
+    bench.tick(0.5)
+    minutely.settle(minutely.claim_one("plain"))
+    seldom = bench.beside(a_job("plain", Every(5 * MINUTE), catch_up=hasty))
+    seldom.plan("plain", revision="2")
+    bench.tick(9.5)
+    assert seldom.claim("plain") == []
+    assert bench.outcomes("plain") == [(6, "succeeded")]
+    assert bench.gaps("plain") == [(1, 5, 5, "late"), (10, 15, 2, "late")]
 
 
 # -- the queue was restored alone -----------------------------------------------------------------

@@ -1079,6 +1079,43 @@ def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> Non
     assert bench.row("plain").slot == at(4)
 
 
+def test_a_settlement_after_a_restore_skips_no_slot_that_is_decided(bench: Bench) -> None:
+    """Law 8: the claim still holds row and ledger, and only the ledger knows the skipped slot."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    backup = bench.backup()
+    assert bench.client.operations.skip_next("plain") == at(2)
+    bench.restore(backup)
+    bench.tick(4.2)
+    bench.settle(claim)
+    assert bench.outcomes("plain") == [(1, "succeeded"), (2, "skipped")]
+    assert bench.gaps("plain") == [(3, 5, 3, "overlap")]
+
+
+@pytest.mark.parametrize("end", ["take-over", "retry"])
+def test_a_restored_row_goes_on_after_the_newest_decided_slot(
+    bench: Bench, end: str
+) -> None:
+    """Law 2, where nothing is skipped: a dead holder's row, and one in its second attempt."""
+    bench.tick()
+    if end == "retry":
+        bench.settle(bench.claim_one("retried"), Failed("boom"))
+        bench.tick(0.1)
+    claim = bench.claim_one("retried")
+    backup = bench.backup()
+    bench.settle(claim)
+    bench.clock.set(at(2))
+    bench.settle(bench.claim_one("retried"))
+    bench.restore(backup)
+    if end == "retry":
+        bench.store.settlements.settle(
+            [(claim, Succeeded())], ended_ago=lambda claim: timedelta(seconds=50)
+        )
+    else:
+        bench.take_over(claim)
+    assert bench.row("retried").slot == at(3)
+
+
 def test_a_restored_row_whose_next_slot_is_decided_decides_nothing_again(
     bench: Bench,
 ) -> None:

@@ -26,6 +26,7 @@ from slotwise.model.events import (
     SettleSent,
 )
 from slotwise.model.records import (
+    SUCCEEDED,
     Aborted,
     AttemptOutcome,
     Cancelled,
@@ -154,6 +155,29 @@ def test_an_outage_loses_no_outcome(
         "dead",
     ]
     assert len(bench.worker.active_claims) == 0
+
+
+def test_what_is_settled_is_not_sent_again_after_an_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that succeeded go first. If the others fail, only those are put back."""
+    (task,) = bench.hold()
+    (slot,) = bench.hold(name="plain")
+    settlements = bench.worker.store.settlements
+
+    def fail(endings: Any, **options: Any) -> list[Settlement]:
+        raise sa.exc.OperationalError("settle", {}, OSError("connection lost"))
+
+    bench.end(task, SUCCEEDED)
+    bench.end(slot, SUCCEEDED)
+    with monkeypatch.context() as broken:
+        broken.setattr(settlements, "settle", fail)
+        with pytest.raises(sa.exc.OperationalError):
+            bench.worker.settler.run_once()
+    assert list(bench.worker.settler._ended) == [slot]
+    bench.worker.settler.flush()
+    assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded"]
+    assert bench.said(ClaimLostEvent) == []
 
 
 def test_an_outage_is_waited_out_by_the_loop(
