@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING
 from slotwise.model.exports import late
 
 if TYPE_CHECKING:
+    from slotwise.engine.loops.service import Service
     from slotwise.engine.process.foreground import Foreground
     from slotwise.engine.process.signals import StopSignals
     from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
     from slotwise.engine.process.supervisor import Supervisor
     from slotwise.engine.worker import Worker
     from slotwise.errors import pasteable
-    from slotwise.jobs.definition import Definition
-    from slotwise.jobs.job import JobPolicies
+    from slotwise.jobs.context import Steering, TaskOptions
+    from slotwise.jobs.definition import NAME_LIMIT, Definition, define
+    from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
     from slotwise.model.clock import elapsed
-    from slotwise.model.durations import (
-        LONGEST_DURATION,
-        format_duration,
-        parse_duration,
-    )
+    from slotwise.model.durations import LONGEST_DURATION, format_duration, parse_duration
     from slotwise.model.error_text import error_summary, hide_password, redact
     from slotwise.model.events import (
         BatchClaimed,
@@ -42,8 +40,10 @@ if TYPE_CHECKING:
         SlotsSkipped,
         SlotsSuperseded,
     )
+    from slotwise.model.identity import Identity
     from slotwise.model.records import KNOWN_YEARS, is_known
     from slotwise.model.vocabulary import (
+        REASONS,
         Kind,
         Origin,
         Outcome,
@@ -62,13 +62,16 @@ if TYPE_CHECKING:
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
     from slotwise.schedules.zones import zone_named
     from slotwise.store.connect.caller_transaction import Joinable
+    from slotwise.store.connect.database import Database
     from slotwise.store.connect.database_errors import describe_error
-    from slotwise.store.connect.dsn import database_url
+    from slotwise.store.connect.dsn import connect_arguments, database_url
     from slotwise.store.dialects.locking import Locking
     from slotwise.store.dialects.one_writer import OneWriter
     from slotwise.store.dialects.port import Dialect
     from slotwise.store.dialects.registered import register_dialect
     from slotwise.store.queue.queue import Inserted
+    from slotwise.store.queue.traces import store_trace
+    from slotwise.store.schema.tables import Tables, tables
 
 _HOMES = {
     # listeners
@@ -90,12 +93,15 @@ _HOMES = {
     ),
     # hooks around an insert, and the connections that they may join
     "slotwise.store.queue.queue": ("Inserted",),
+    "slotwise.store.queue.traces": ("store_trace",),
     "slotwise.store.connect.caller_transaction": ("Joinable",),
     # declarations, as the core has read them
-    "slotwise.jobs.definition": ("Definition",),
-    "slotwise.jobs.job": ("JobPolicies",),
+    "slotwise.jobs.definition": ("NAME_LIMIT", "Definition", "define"),
+    "slotwise.jobs.context": ("Steering", "TaskOptions"),
+    "slotwise.jobs.job": ("FunctionJob", "FunctionTask", "JobPolicies"),
     # words
     "slotwise.model.vocabulary": (
+        "REASONS",
         "Kind",
         "Origin",
         "Outcome",
@@ -112,6 +118,8 @@ _HOMES = {
     # a worker inside a host
     "slotwise.registry.host": ("START_WAIT", "Host", "RegistrySource"),
     "slotwise.engine.worker": ("Worker",),
+    "slotwise.engine.loops.service": ("Service",),
+    "slotwise.model.identity": ("Identity",),
     # a worker, or one slot, as the purpose of a process
     "slotwise.engine.process.foreground": ("Foreground",),
     "slotwise.engine.process.signals": ("StopSignals",),
@@ -134,13 +142,18 @@ _HOMES = {
     "slotwise.store.dialects.locking": ("Locking",),
     "slotwise.store.dialects.registered": ("register_dialect",),
     # addresses of databases
-    "slotwise.store.connect.dsn": ("database_url",),
+    "slotwise.store.connect.dsn": ("connect_arguments", "database_url"),
+    "slotwise.store.connect.database": ("Database",),
+    # the tables, for statements of your own
+    "slotwise.store.schema.tables": ("Tables", "tables"),
     # codecs
     "slotwise.payload.payload": ("register_codec",),
 }
 __all__ = [
     "KNOWN_YEARS",
     "LONGEST_DURATION",
+    "NAME_LIMIT",
+    "REASONS",
     "START_WAIT",
     "ApplicationFailed",
     "BatchClaimed",
@@ -148,6 +161,7 @@ __all__ = [
     "BatchSkipped",
     "ClaimLostEvent",
     "CommandLine",
+    "Database",
     "DatabaseLost",
     "Definition",
     "Dialect",
@@ -155,9 +169,12 @@ __all__ = [
     "Event",
     "Finished",
     "Foreground",
+    "FunctionJob",
+    "FunctionTask",
     "HandedBackEvent",
     "HeartbeatSent",
     "Host",
+    "Identity",
     "Inserted",
     "JobPolicies",
     "Joinable",
@@ -172,6 +189,7 @@ __all__ = [
     "Reason",
     "RegistrySource",
     "Section",
+    "Service",
     "Settled",
     "SingleRun",
     "SlotEnd",
@@ -179,10 +197,15 @@ __all__ = [
     "SlotsSkipped",
     "SlotsSuperseded",
     "State",
+    "Steering",
     "StopSignals",
     "Supervisor",
+    "Tables",
+    "TaskOptions",
     "Worker",
+    "connect_arguments",
     "database_url",
+    "define",
     "describe_error",
     "elapsed",
     "error_summary",
@@ -198,6 +221,8 @@ __all__ = [
     "register_dialect",
     "register_reason",
     "run_isolated",
+    "store_trace",
+    "tables",
     "zone_named",
 ]
 

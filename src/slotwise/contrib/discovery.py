@@ -36,8 +36,7 @@ from slotwise.contrib.injection import (
     listed_resolvers,
     place_of,
 )
-from slotwise.jobs.definition import define
-from slotwise.jobs.job import FunctionJob, FunctionTask
+from slotwise.spi import FunctionJob, FunctionTask, define
 
 Marked = TypeVar("Marked", bound=type[DistributedJob] | type[OneTimeTask[Never]])
 

@@ -27,10 +27,17 @@ from slotwise import (
 )
 from slotwise.contrib.metrics.figures import FIGURES, Figure, Kind, Snapshot
 from slotwise.contrib.metrics.meter import Metrics
-from slotwise.jobs.context import Steering
-from slotwise.spi import BatchClaimed, BatchSettled, Event, Finished, Inserted, Joinable
+from slotwise.spi import (
+    BatchClaimed,
+    BatchSettled,
+    Event,
+    Finished,
+    Inserted,
+    Joinable,
+    Steering,
+    store_trace,
+)
 from slotwise.spi import Kind as RowKind
-from slotwise.store.schema.tables import is_task, tables
 
 try:
     from opentelemetry import context, metrics, propagate, trace
@@ -136,13 +143,7 @@ class Tracing:
         propagate.inject(carrier)
         if not carrier:
             return
-        tasks = tables(self._settings.table_prefix, self._settings.schema).tasks
-        mine = sa.tuple_(tasks.c.task_name, tasks.c.task_instance).in_(
-            [(row.task, row.id) for row in rows]
-        )
-        # A task whose id existed already keeps its context; rows that are held are left alone.
-        fresh = sa.and_(mine, is_task(tasks), tasks.c.plan.is_(None), ~tasks.c.picked)
-        tx.execute(tasks.update().where(fresh).values(plan={"trace": carrier}))
+        store_trace(tx, rows, carrier, settings=self._settings)
 
     def _scheduled_by(self, ctx: Context) -> Sequence[Link]:
         if isinstance(ctx, JobContext):

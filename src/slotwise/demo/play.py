@@ -22,7 +22,7 @@ from slotwise.demo.stage import (
 )
 from slotwise.demo.verdict import HandlerLog, Verdict, gather, judge
 from slotwise.demo.view import Scene, View, look
-from slotwise.store.schema.tables import tables
+from slotwise.spi import tables
 
 #: The play's length in seconds, after the set-up.
 LENGTH = 36.0

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from slotwise import SlotwiseError, migrate
+from slotwise import Settings, SlotwiseError
 from slotwise.demo.jobs import HOME, digests
 from slotwise.embedded import EmbeddedPostgres
+from slotwise.operations import Schema
 from slotwise.spi import database_url
 
 #: Shortened, so that a lease expires within seconds; the defaults are 10 s, 6 and 10 s.
@@ -96,10 +97,8 @@ class Stage:
         )
 
     def _provision(self) -> None:
-        engine = self.engine()
-        with engine.connect() as connection:
-            migrate.apply(connection)
-        with engine.begin() as connection:
+        Schema(Settings(database_url=self.url)).upgrade()
+        with self.engine().begin() as connection:
             digests.create(connection)
         note = {"database_url": self.url, "log": str(self.home / "handlers.log")}
         (self.home / "demo.json").write_text(json.dumps(note))

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -26,10 +26,12 @@ import sqlalchemy as sa
 
 from slotwise import JobContext, Schedule, parse_schedule
 from slotwise.inspect import RECURRING
-from slotwise.model.records import TICK, from_micros
-from slotwise.model.vocabulary import PLANNED
-from slotwise.spi import Definition, Outcome
-from slotwise.store.schema.tables import Tables, tables
+from slotwise.spi import Definition, Origin, Outcome, Tables, tables
+
+TICK = timedelta(microseconds=1)
+#: Who makes a slot that the schedule asked for.
+PLANNED = (Origin.SCHEDULE, Origin.CATCH_UP)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # -- evidence -------------------------------------------------------------------------------------
 
@@ -292,7 +294,7 @@ def _plan(
 ) -> PlanRow:
     """A row's first version is the time at which it was planned."""
     return PlanRow(
-        planned=from_micros(born), slot=slot, watermark=watermark, picked_by=picked_by
+        planned=_EPOCH + born * TICK, slot=slot, watermark=watermark, picked_by=picked_by
     )
 
 

@@ -19,8 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.demo.jobs import digests
 from slotwise.demo.stage import Stage
-from slotwise.spi import Outcome
-from slotwise.store.schema.tables import tables
+from slotwise.spi import Outcome, tables
 
 #: A row of a listing, by column.
 Line: TypeAlias = dict[str, Any]

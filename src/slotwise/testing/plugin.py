@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from slotwise import JobRegistry
     from slotwise.model.clock import ManualClock
-    from slotwise.store.connect.database import Database
+    from slotwise.spi import Database
     from slotwise.testing.capture import ScheduledTasks
     from slotwise.testing.worker import ManualWorker
 
@@ -37,7 +37,7 @@ def slotwise_clock() -> ManualClock:
 def slotwise_database() -> Iterator[Database]:
     """A fresh database in memory, with the tables; override it to test on a real one."""
     from slotwise import Settings
-    from slotwise.store.connect.database import Database
+    from slotwise.spi import Database
     from slotwise.testing.worker import IN_MEMORY, provision
 
     database = Database(Settings(database_url=IN_MEMORY))

@@ -24,6 +24,7 @@ from slotwise.operations import Operations
 from slotwise.registry.registry import listed, unique
 from slotwise.spi import (
     ClaimLostEvent,
+    Database,
     Event,
     HandedBackEvent,
     Pruned,
@@ -33,7 +34,6 @@ from slotwise.spi import (
     hide_password,
     parse_duration,
 )
-from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables
 from slotwise.store.planning.planner import Plan
 from slotwise.store.slots.store import Store

@@ -18,8 +18,7 @@ from slotwise.contrib.advisory.lock_keys import LARGEST_KEY
 from slotwise.contrib.locks.errors import LockUnavailable
 from slotwise.contrib.locks.provider import named_duration, record_of
 from slotwise.contrib.locks.sql import given_url, impatient, refusal, shown
-from slotwise.spi import elapsed, register_reason
-from slotwise.store.connect.dsn import SQLITE, connect_arguments
+from slotwise.spi import connect_arguments, elapsed, register_reason
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -136,7 +135,7 @@ class AdvisoryGate:
         timeout: timedelta | str = "5s",
     ) -> None:
         self._address = given_url("AdvisoryGate", url)
-        if self._address.drivername == SQLITE:
+        if self._address.get_backend_name() == "sqlite":
             raise InvalidSetting(
                 f"{shown(self._address)}: advisory locks are PostgreSQL's; name its database"
             )

@@ -27,9 +27,7 @@ from slotwise.client.arguments import wrong_id
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.scheduling import reading, writing
 from slotwise.inspect import TaskInfo, TaskResult
-from slotwise.jobs.context import Steering
-from slotwise.jobs.definition import NAME_LIMIT
-from slotwise.spi import Outcome, State, parse_duration
+from slotwise.spi import NAME_LIMIT, Outcome, State, Steering, parse_duration
 
 APP: Final = "slotwise.contrib.django"
 #: slotwise's priority of a task whose priority in Django is 0.

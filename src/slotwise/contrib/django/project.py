@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from slotwise import ConfigurationError, Context, InvalidSetting, JobRegistry, SlotwiseError
 from slotwise.contrib.discovery import collect, import_module, in_module
 from slotwise.registry.registry import callables, checked_lifespan
-from slotwise.store.connect.database import Database, guards
+from slotwise.spi import Database
 
 try:
     import django
@@ -464,8 +464,8 @@ def guard_tests() -> None:
     Django creates a test database only for aliases in ``TestCase.databases``. The settings of
     other aliases still lead to the real database.
     """
-    if _guard not in guards:
-        guards.append(_guard)
+    if _guard not in Database.guards:
+        Database.guards.append(_guard)
 
 
 def _guard(database: Database) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -18,11 +18,14 @@ from slotwise.contrib.django.project import (
     refuse_in_tests,
     registry,
 )
-from slotwise.jobs.context import T, TaskOptions
+from slotwise.spi import TaskOptions
 from slotwise.store.connect.database_errors import lacks_tables, place
 
+T = TypeVar("T")
 if TYPE_CHECKING:
-    from slotwise.jobs.context import TaskOf
+    from slotwise import OneTimeTask
+
+    TaskOf: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
 
 
 def joining(using: str | None = None) -> Any:

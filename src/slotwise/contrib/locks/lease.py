@@ -18,8 +18,7 @@ from typing import Final, Generic, Self, TypeAlias, TypeVar
 from slotwise import InvalidSetting
 from slotwise.contrib.locks.errors import LockLost
 from slotwise.contrib.locks.provider import Grant, LockProvider, named_duration, record_of
-from slotwise.model.durations import about
-from slotwise.spi import elapsed
+from slotwise.spi import elapsed, format_duration
 
 logger = logging.getLogger("slotwise.locks")
 
@@ -191,7 +190,9 @@ class Lease:
             )
             held = True
         if ran_out:
-            self._lose(f"its block ran longer than {about(self.terms.at_most_for)}")
+            self._lose(
+                f"its block ran longer than {format_duration(self.terms.at_most_for)}"
+            )
         elif not held:
             self._lose("at its release, the provider had another holder")
 
@@ -256,7 +257,7 @@ class Lease:
                 logger.warning(
                     "lock %s was not renewed, %s left: %s",
                     self.name,
-                    about(self.left),
+                    format_duration(timedelta(seconds=round(self.left.total_seconds()))),
                     error,
                 )
                 pause = span / 15

@@ -17,9 +17,7 @@ from slotwise import ConfigurationError, InvalidSetting
 from slotwise.contrib.locks.errors import LockNotAcquired, LockUnavailable
 from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms, in_thread
 from slotwise.contrib.locks.provider import LockProvider, named_duration, record_of
-from slotwise.model.durations import about
-from slotwise.model.identity import Identity
-from slotwise.spi import elapsed
+from slotwise.spi import Identity, elapsed, format_duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,7 +90,7 @@ class Lock:
 
     def __repr__(self) -> str:
         return (
-            f"Lock({self.name!r}, at_most_for={about(self._terms.at_most_for)!r}, "
+            f"Lock({self.name!r}, at_most_for={format_duration(self._terms.at_most_for)!r}, "
             f"provider={self.provider!r})"
         )
 

@@ -29,9 +29,7 @@ from sqlalchemy import URL
 from slotwise import ConfigurationError, InvalidSetting, SlotwiseError
 from slotwise.contrib.locks.errors import LockUnavailable
 from slotwise.contrib.locks.provider import Grant, named_duration, record_of
-from slotwise.model.clock import host_now
-from slotwise.spi import database_url, elapsed, hide_password
-from slotwise.store.connect.dsn import SQLITE, connect_arguments, psycopg
+from slotwise.spi import connect_arguments, database_url, elapsed, hide_password
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -85,7 +83,7 @@ class SQLLocks:
         if span < timedelta(milliseconds=10):
             raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
         self._address = shown(address)
-        kind = _SQLite if address.drivername == SQLITE else _PostgreSQL
+        kind = _SQLite if address.get_backend_name() == "sqlite" else _PostgreSQL
         self._database: _Database[Any] = kind(address, table, span)
         self._for_attempts = _Connections[Any](self._database, _CONNECTIONS)
         self._for_holders = _Connections[Any](self._database, _CONNECTIONS)
@@ -286,9 +284,11 @@ _REFUSALS: Final = (
 
 def refusal(error: Exception) -> str | None:
     """Return the cure of an address with which no attempt can connect; None for an outage."""
-    if isinstance(error, psycopg().ProgrammingError) and error.sqlstate is None:
+    import psycopg
+
+    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
         return "correct the options of the address"
-    if isinstance(error, psycopg().OperationalError) and error.sqlstate is None:
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return next(
             (cure for words, cure in _REFUSALS if re.search(words, str(error))), None
         )
@@ -341,7 +341,8 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
     def execute(
         self, connection: Connection[TupleRow], statement: str, values: Values
     ) -> Rows:
-        errors = psycopg().errors
+        from psycopg import errors
+
         try:
             cursor = connection.execute(statement, values)
         except (
@@ -366,7 +367,8 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
         return dict(rows.fetchall())
 
     def cure(self, error: Exception) -> str | None:
-        errors = psycopg().errors
+        from psycopg import errors
+
         if isinstance(error, errors.InvalidSchemaName):
             return f"create it first: CREATE SCHEMA {self.table.partition('.')[0]}"
         if isinstance(error, errors.InsufficientPrivilege):
@@ -410,12 +412,13 @@ def impatient(seconds: float) -> Any:
     enforces none of its own.
     """
 
-    class Impatient(psycopg().Connection):  # type: ignore[misc]  # psycopg is imported at first use
+    import psycopg  # late: SQLite needs none
+    from psycopg.rows import TupleRow
+
+    class Impatient(psycopg.Connection[TupleRow]):
         def wait(self, gen: Generator[int, int, R], *args: object, **kwargs: object) -> R:
-            answer: R = super().wait(
-                _limited(gen, elapsed() + seconds, seconds), *args, **kwargs
-            )
-            return answer
+            limited = _limited(gen, elapsed() + seconds, seconds)
+            return super().wait(limited, *args, **kwargs)  # type: ignore[arg-type]
 
     return Impatient
 
@@ -506,7 +509,7 @@ class _SQLite(_Database[sqlite3.Connection]):
     def values(
         self, *, name: str, holder: str, span: timedelta, locked_at: int = 0
     ) -> Values:
-        now = host_now()
+        now = datetime.now(UTC)
         acquired = _EPOCH + timedelta(microseconds=locked_at)
         return {
             "name": name,

@@ -29,8 +29,7 @@ from typing import Final, Protocol, TypeAlias
 
 from slotwise import ConfigurationError
 from slotwise.contrib.metrics.figures import Snapshot, as_plain, combined, from_plain
-from slotwise.engine.loops.service import Service
-from slotwise.spi import Worker, parse_duration
+from slotwise.spi import Service, Worker, parse_duration
 
 logger = logging.getLogger("slotwise.health")
 

@@ -17,8 +17,8 @@ from slotwise import ConfigurationError, JobRegistry
 from slotwise.contrib.metrics.figures import ROWS, SECONDS, Snapshot, Value
 from slotwise.contrib.metrics.health import Verdict, WorkerHealth, busy_for
 from slotwise.inspect import Backlog, Inspection
-from slotwise.model.vocabulary import REASONS
 from slotwise.spi import (
+    REASONS,
     BatchClaimed,
     BatchSettled,
     BatchSkipped,

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
@@ -37,10 +37,6 @@ logger = logging.getLogger(__name__)
 
 #: Poller, settler, reaper and operations: each has a connection, so none waits for another.
 POOL_SIZE = 4
-
-#: Called with the Database before each use of one of its engines; they raise to refuse it. For
-#: test runners that restrict which databases a test may reach.
-guards: list[Callable[[Database], None]] = []
 
 #: What differs between kinds of databases when connecting.
 Link: TypeAlias = "PostgreSQLLink | SQLiteLink"
@@ -91,6 +87,10 @@ class Database:
     child forked while its parent used SQLite is rejected. Raise `InvalidSetting` for a wrong
     address, `DriverMissing` without libpq.
     """
+
+    #: Called with the Database before each use of one of its engines; they raise to refuse it. For
+    #: test runners that restrict which databases a test may reach.
+    guards: ClassVar[list[Callable[[Database], None]]] = []
 
     def __init__(
         self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE
@@ -283,7 +283,7 @@ class Database:
 
     def _engine(self, role: str, size: int = 0, overflow: int = 0) -> Engine:
         """The engine of a role, made at its first use; without a size, it has no pool."""
-        for guard in guards:
+        for guard in self.guards:
             guard(self)
         if self._pid != os.getpid():
             self._forget_parent()

@@ -1,0 +1,31 @@
+"""The trace context that an integration stores with a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.queue.queue import Inserted
+from slotwise.store.schema.tables import is_task, tables
+
+
+def store_trace(
+    tx: Joinable,
+    rows: Sequence[Inserted],
+    carrier: Mapping[str, str],
+    *,
+    settings: Settings,
+) -> None:
+    """Store the headers of a trace with these tasks, within a hook of their insert.
+
+    A task whose id existed already keeps its headers. Rows that a worker holds do not change.
+    """
+    tasks = tables(settings.table_prefix, settings.schema).tasks
+    mine = sa.tuple_(tasks.c.task_name, tasks.c.task_instance).in_(
+        [(row.task, row.id) for row in rows]
+    )
+    fresh = sa.and_(mine, is_task(tasks), tasks.c.plan.is_(None), ~tasks.c.picked)
+    tx.execute(tasks.update().where(fresh).values(plan={"trace": dict(carrier)}))
