@@ -63,7 +63,8 @@ def lock_keys() -> None:
     short_help="List all problems of the registry and of the keys in use.",
     notes="""
     0  no problem
-    1  a collision, a key out of range or used twice, or CRON_JOBS cannot be read; with --strict, also an unused gap
+    1  a collision, a key out of range or used twice, or CRON_JOBS cannot be read
+       with --strict, also an unused gap
     """,
     examples="""
     slotwise lock-keys check
@@ -126,7 +127,7 @@ def _verdict(refused: int) -> str:
     """,
     examples="""
     slotwise lock-keys next lt-credit-service ../credit/src
-    CRON_JOBS='{"a": {"schedule": "@daily", "lockKey": 1301}}' slotwise lock-keys next lt-credit-service
+    CRON_JOBS='{"a": {"schedule": "@daily", "lockKey": 1301}}' slotwise lock-keys next lt-credit
     """,
 )
 @click.argument("service")
@@ -260,7 +261,7 @@ def cron_jobs() -> None:
     """,
     examples="""
     slotwise cron-jobs check
-    CRON_TZ=Europe/Vienna slotwise cron-jobs check --service lt-credit-service --registry lock-keys.toml
+    CRON_TZ=Europe/Vienna slotwise cron-jobs check --service lt-credit --registry lock-keys.toml
     """,
 )
 @click.option(

@@ -35,7 +35,7 @@ def db() -> None:
     cls=Command,
     examples="""
     slotwise db upgrade
-    slotwise db upgrade --adopt                         adopt a scheduled_tasks of Java's db-scheduler
+    slotwise db upgrade --adopt            adopt a scheduled_tasks of Java's db-scheduler
     slotwise db upgrade --schema jobs --table-prefix slotwise_
     """,
 )

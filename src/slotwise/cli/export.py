@@ -46,7 +46,8 @@ def export() -> None:
     short_help="Print manifests for Kubernetes.",
     notes="""
     0  all objects are printed; notes on stderr change nothing
-    1  a job cannot have a CronJob, or the mapping file has a mistake; with --strict, also if there is a note
+    1  a job cannot have a CronJob, or the mapping file has a mistake
+       with --strict, also if there is a note
     """,
     examples=_EXAMPLES,
 )

@@ -218,10 +218,10 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
 @job_command(
     "Ask the running handlers of a job to stop.",
     """
-    slotwise cancel nightly-report                         its running handlers
-    slotwise cancel nightly-report 2026-01-31T02:00Z       this slot, even if it waits for its retry
-    slotwise cancel nightly-report --backfill              slots of its backfills that have not begun
-    slotwise cancel report --id customer-7                 one of its recurring instances
+    slotwise cancel nightly-report                        its running handlers
+    slotwise cancel nightly-report 2026-01-31T02:00Z      this slot, even if it waits for its retry
+    slotwise cancel nightly-report --backfill             slots of backfills that have not begun
+    slotwise cancel report --id customer-7                one of its recurring instances
     """,
     click.argument("slot", required=False, callback=instant),
     click.option(

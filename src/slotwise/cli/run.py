@@ -78,7 +78,7 @@ def _slot(
     slotwise run nightly-report --app jobs
     slotwise run nightly-report --app jobs --log-level DEBUG
     slotwise run dump --crontab shop.crontab                     a line of a crontab, by its name
-    slotwise run nightly-report --app jobs --slot due --early 30s                in the pod of a CronJob
+    slotwise run nightly-report --app jobs --slot due --early 30s       in the pod of a CronJob
     slotwise run nightly-report --app jobs --slot 2026-01-31T02:00:00Z --no-wait
     """,
 )

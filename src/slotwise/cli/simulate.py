@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slotwise import InvalidSetting, SlotwiseError
 from slotwise.cli.shared.options import (
     LARGEST_COUNT,
     Command,
@@ -24,15 +25,17 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.errors import InvalidSetting, SlotwiseError
 from slotwise.inspect import SlotInfo, clock, slot_note
-from slotwise.jobs.definition import Definition
-from slotwise.model.clock import elapsed
-from slotwise.model.durations import parse_duration
-from slotwise.model.error_text import error_summary
-from slotwise.model.records import KNOWN_YEARS, is_known
-from slotwise.model.vocabulary import Outcome
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
+from slotwise.spi import (
+    KNOWN_YEARS,
+    Definition,
+    Outcome,
+    elapsed,
+    error_summary,
+    is_known,
+    parse_duration,
+)
 
 #: Seconds between two lines of progress.
 PROGRESS: Final = 5.0

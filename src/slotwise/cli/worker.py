@@ -196,12 +196,12 @@ def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]
     cls=Command,
     notes="\n".join(f"{status:<4}{meaning}" for status, meaning in exits.MEANINGS),
     examples="""
-    slotwise worker --app jobs                                   one process, its registry found by itself
+    slotwise worker --app jobs                         one process, its registry found by itself
     slotwise worker --app shop.jobs:registry --processes 4 --threads 8
     slotwise worker --app jobs --only nightly-report --log-format json
-    slotwise worker --app jobs --http :8081 --alive-file /tmp/slotwise           for probes and Prometheus
-    slotwise worker --crontab shop.crontab --crontab-tz Europe/Vienna            a crontab instead of an application
-    slotwise worker --app jobs --revision "$(git log -1 --format=%cI)"           an older deploy re-plans nothing
+    slotwise worker --app jobs --http :8081 --alive-file /tmp/slotwise     for probes and Prometheus
+    slotwise worker --crontab shop.crontab --crontab-tz Europe/Vienna      without an application
+    slotwise worker --app jobs --revision "$(git log -1 --format=%cI)"     an older deploy waits
     """,
 )
 @kept(
