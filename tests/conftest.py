@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.kit.leaks",
     "tests.kit.order",
     "tests.kit.progress",
+    "tests.kit.quarantine",
     "tests.kit.selection",
     "tests.ledger_author",
     "tests.qualified_functions",

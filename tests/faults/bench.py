@@ -52,10 +52,19 @@ PATIENCE = 60.0
 
 
 def loaded(span: timedelta) -> timedelta:
-    """So long, on a machine as loaded as this one is now: who must wait for a core takes the
-    longer for the same.
+    """So long, on a machine as loaded as this one is now: a process that waits for a core takes
+    longer for the same. The load of the last minute may be over, or just begin.
     """
-    return span * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    cpus = os.cpu_count() or 1
+    return span * max(1.0, os.getloadavg()[0] / cpus, _running() / cpus)
+
+
+def _running() -> int:
+    """How many threads run or wait for a core at this moment; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except OSError:
+        return 0
 
 
 class Gone(AssertionError):

@@ -79,7 +79,7 @@ def test_a_crash_loses_no_give_up_task_that_has_not_started(
     stage.release("note-once")
     stage.start("heir")
     alive = "select from scheduled_tasks where state is distinct from 'dead' limit 1"
-    eventually(lambda: not stage.rows(alive), within=100)
+    eventually(lambda: not stage.rows(alive), within=250)
     stage.end_all()
 
     dead = {
