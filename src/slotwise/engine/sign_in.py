@@ -25,6 +25,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.store.connect.database_errors import describe_error, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
+from slotwise.store.operations.transaction import AUTHOR_LIMIT, Author
 from slotwise.store.planning.deploy_preview import moved
 from slotwise.store.planning.planner import BATCH, Plan, Planner
 from slotwise.store.planning.revision import Revision
@@ -160,12 +161,10 @@ class SignIn:
         self._deploy = Revision()
 
     def enter(self) -> None:
-        """Verify, plan and join; raise what ``verify`` and ``plan`` raise. Of new jobs, plan
-        one batch.
-        """
-        self.verify()
+        """Plan and join; raise what ``plan`` raises. Of new jobs, plan one batch."""
         jobs = self._jobs()
         self._deploy = self.revision()
+        Planner(self._store).check(jobs)  # also those that are planned later
         self._left = Planner(self._store).missing(jobs)[BATCH:] if len(jobs) > BATCH else []
         later = {job.name for job in self._left}
         self._plan([job for job in jobs if job.name not in later], self._deploy)
@@ -242,14 +241,16 @@ class SignIn:
     def _plan(
         self, jobs: list[Definition], revision: Revision, from_due: timedelta | None = None
     ) -> list[Plan]:
-        planner = Planner(self._store)
-        plans = planner.plan(jobs, revision, from_due=from_due)
-        for plan in plans:
-            self._common.listeners.publish(planned(self._common.worker, plan, revision))
+        worker = self._common.worker
+        planner = Planner(self._store, Author(worker[:AUTHOR_LIMIT]))
+
+        def tell(plan: Plan) -> None:
+            self._common.listeners.publish(planned(worker, plan, revision))
             for gap in plan.superseded:
-                self._common.listeners.publish(
-                    events.skipped(self._common.worker, Key(plan.job, RECURRING), gap)
-                )
+                skipped = events.skipped(worker, Key(plan.job, RECURRING), gap)
+                self._common.listeners.publish(skipped)
+
+        plans = planner.plan(jobs, revision, from_due=from_due, tell=tell)
         if any(plan.change in ("added", "changed") for plan in plans):
             self._store.database.wake_ups.tell(
                 LOOK

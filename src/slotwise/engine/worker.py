@@ -306,9 +306,9 @@ class Worker:
                 self.asked_meanwhile()
 
     def _start(self) -> None:
-        if not keep_trying(self.entrance.enter, self.common, self._stopping):
+        if not keep_trying(self._enter, self.common, self._stopping):
             return
-        self._open()
+        self.loop.start(self._stopping)
         if self._stopping.is_set():
             return
         for service in self.loops:
@@ -322,15 +322,19 @@ class Worker:
         )
         keep_trying(rest, self.common, self._stopping)
 
-    def _open(self) -> None:
-        """Verify the hooks that can be verified, and enter the lifespan."""
+    def _enter(self) -> None:
+        """Plan the jobs and join, if no hook refuses the start: a deploy is one decision."""
+        self.entrance.verify()
+        self._verify_hooks()
+        self.entrance.enter()
+
+    def _verify_hooks(self) -> None:
         for found in self.definitions.values():
             if isinstance(found.handler, VerifiesHooks):
                 found.handler.verify_hooks(self._before_start)
         for hook in self._before_start:
             if isinstance(hook, VerifiedAtStart):
                 hook.verify_at_start(self._names)
-        self.loop.start(self._stopping)
 
     def mind(self) -> None:
         """Begin to renew and settle claims without polling or reaping; ``stop`` or ``close`` ends
@@ -338,7 +342,8 @@ class Worker:
 
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
-        self._open()
+        self._verify_hooks()
+        self.loop.start(self._stopping)
         for service in self.keepers:
             service.start()
 

@@ -4,6 +4,7 @@ slot.
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,13 +13,13 @@ import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
-from slotwise.errors import ConfigurationError, NewerPayload, PlanMissing
+from slotwise.errors import ConfigurationError, InvalidSchedule, NewerPayload, PlanMissing
 from slotwise.explain.explanation import explain_now
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded, to_micros
 from slotwise.model.vocabulary import Reason
-from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
+from slotwise.schedules import Daily, Disabled, Every, FixedDelay, Schedule, succeed
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
 
@@ -1268,3 +1269,44 @@ def test_a_restored_row_that_was_handed_back_skips_its_slot_once(bench: Bench) -
     assert (resumed.skipped, resumed.next_slot) == (4, at(6))
     assert bench.outcomes("plain") == [(1, "skipped")]
     assert bench.gaps("plain") == [(2, 5, 4, "paused")]
+
+
+def test_no_row_changes_if_one_job_is_refused(bench: Bench) -> None:
+    """A deploy is one decision: a job whose calendar is missing, and one whose row is a task's,
+    keep all others as they were.
+    """
+    bench = bench.beside(a_job("a", Every(MINUTE)), a_job("new", Every(MINUTE))).planned()
+    before = bench.row("a").schedule
+    changed = a_job("a", Every(MINUTE * 5))
+    without = a_job("z", Daily("02:00", tz="UTC").nth_business_day(1, "ZZ"))
+    with pytest.raises(InvalidSchedule, match="job z: there is no calendar ZZ"):
+        bench.beside(changed, without).plan(revision="2")
+    assert bench.row("a").schedule == before
+    tasks = bench.store.tables.tasks
+    with bench.store.transaction() as connection:
+        connection.execute(
+            tasks.update()
+            .where(tasks.c.task_name == "new")
+            .values(kind="task", schedule=None)
+        )
+    with pytest.raises(ConfigurationError, match="job 'new': the row with its name"):
+        bench.beside(changed, a_job("new", Every(MINUTE))).plan(revision="2")
+    assert bench.row("a").schedule == before
+
+
+def test_a_changed_schedule_is_in_the_audit(bench: Bench) -> None:
+    """With the schedule before and after, and the deploy's revision; a kept one leaves nothing."""
+    bench = bench.beside(a_job("a", Every(MINUTE))).planned()
+    bench.beside(a_job("a", Every(MINUTE * 5))).plan(revision="7")
+    bench.beside(a_job("a", Every(MINUTE * 5))).plan(revision="8")
+    controls = bench.store.tables.controls
+    with bench.store.transaction() as connection:
+        found = connection.execute(
+            sa.select(controls.c.command, controls.c.task_name, controls.c.arguments)
+        ).all()
+    assert [(command, job) for command, job, _ in found] == [("deploy", "a")]
+    assert json.loads(found[0][2]) == {
+        "before": str(Every(MINUTE)),
+        "after": str(Every(MINUTE * 5)),
+        "revision": "7",
+    }

@@ -4,7 +4,7 @@ only proposes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -21,16 +21,22 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.dialects.port import Transaction
+from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import LATE, born, lock, replanned, write
 from slotwise.store.planning.revision import Declared, Revision
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots.gates import last_start
 from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 
 #: So many rows are looked at in one transaction.
 BATCH = 500
+
+#: A deploy that changed a job's schedule, in the audit.
+DEPLOY = "deploy"
+WORKER = Author("a worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +62,47 @@ class Planner:
     ones in batches.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, author: Author = WORKER) -> None:
+        """``author``: who signs a changed schedule in the audit."""
         self._store = store
         self._tasks = store.tables.tasks
+        self._author = author
+
+    def check(self, jobs: Iterable[Definition]) -> None:
+        """Raise InvalidSchedule or ConfigurationError if one of these jobs cannot be planned.
+
+        A deploy is one decision: no row changes before all jobs have passed.
+        """
+        named = {job.name: job for job in jobs}
+        with self._store.transaction() as connection:
+            for name, job in named.items():
+                if job.schedule is not None and job.schedule.calendars:
+                    with located(f"job {name}", InvalidSchedule):
+                        known = calendars_of(connection, self._store.tables, job.schedule)
+                        job.schedule.bind(name, known)
+        for name, job in named.items():
+            if job.schedule is not None and not job.schedule.calendars:
+                with located(f"job {name}", InvalidSchedule):
+                    job.schedule.bind(name, {})
+        self._refuse_tasks(named)
+
+    def _refuse_tasks(self, names: Collection[str]) -> None:
+        """Raise ConfigurationError for a job whose row would have the key of a task's."""
+        tasks = self._tasks
+        theirs = sa.select(tasks.c.task_name).where(
+            self._store.dialect.among(tasks.c.task_name, names),
+            tasks.c.task_instance == RECURRING,
+            ~is_plan(tasks),
+        )
+        try:
+            with self._store.transaction() as connection:
+                found = connection.scalars(theirs).first()
+        except DBAPIError as error:
+            if not is_about_a_row(error):
+                raise
+            return  # one by one it is told whose
+        if found is not None:
+            raise _is_a_tasks(found)
 
     def plan(
         self,
@@ -66,27 +110,29 @@ class Planner:
         revision: Revision | None = None,
         *,
         from_due: timedelta | None = None,
+        tell: Callable[[Plan], None] = lambda plan: None,
     ) -> list[Plan]:
         """Insert, re-plan or leave each job's row. ``revision`` orders deploys; by default it
-        starts now.
+        starts now. Raise what ``check`` raises, before any row is written.
+
+        ``tell`` is called with each result as soon as it is committed.
 
         ``from_due``: a new row's first slot is the last one that came, unless the next one comes
         within this time.
         """
         ours = revision or Revision(started=self._store.now())
         ordered = sorted(jobs, key=lambda job: job.name)
-        batches = (
-            ordered[first : first + BATCH] for first in range(0, len(ordered), BATCH)
-        )
-        done = {
-            plan.job: plan
-            for batch in batches
-            for plan in self._together(batch, ours, from_due)
-        }
-        return [
-            done.get(job.name) or self._plan(job, ours, from_due=from_due)
-            for job in ordered
-        ]
+        self.check(ordered)
+        done: dict[str, Plan] = {}
+        for first in range(0, len(ordered), BATCH):
+            for plan in self._together(ordered[first : first + BATCH], ours, from_due):
+                done[plan.job] = plan
+                tell(plan)
+        for job in ordered:
+            if job.name not in done:
+                done[job.name] = self._plan(job, ours, from_due=from_due)
+                tell(done[job.name])
+        return [done[job.name] for job in ordered]
 
     def verify(self, jobs: Sequence[Definition]) -> None:
         """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody
@@ -279,12 +325,7 @@ class Planner:
                     next_slot=None,
                 )
             if not row.is_plan:
-                raise ConfigurationError(
-                    f"job {job.name!r}: the row with its name and the id "
-                    f"{RECURRING!r} is a task's; rename the job, or "
-                    "if nothing needs that row any more: slotwise tasks cancel "
-                    f"{job.name} {RECURRING}"
-                )
+                raise _is_a_tasks(job.name)
             kept = Plan(
                 job=job.name,
                 change="kept",
@@ -315,6 +356,16 @@ class Planner:
             text, slot = (
                 changes.row.get(name, getattr(row, name)) for name in ("schedule", "slot")
             )
+            operation = Operation(
+                connection=connection, store=self._store, now=now, author=self._author
+            )
+            operation.sign(
+                DEPLOY,
+                job=job.name,
+                before=None if planned is None else str(planned.last),
+                after=str(schedule),
+                revision=revision.text,
+            )
             return replace(
                 kept,
                 change="changed",
@@ -339,6 +390,13 @@ class Planner:
         )
         if last is not None:
             columns[where] = max(columns[where], utc(last) + job.min_interval)
+
+
+def _is_a_tasks(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"job {name!r}: the row with its name and the id {RECURRING!r} is a task's; rename the "
+        f"job, or if nothing needs that row any more: slotwise tasks cancel {name} {RECURRING}"
+    )
 
 
 def _rows_to_plan(store: Store, names: Sequence[str]) -> sa.Select[Any]:

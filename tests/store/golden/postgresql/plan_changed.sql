@@ -1,3 +1,8 @@
+SELECT scheduled_tasks.task_name
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ANY (CAST(%(param_1)s::TEXT[] AS TEXT[])) AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT AND scheduled_tasks.kind != 'plan';
+
 SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
     scheduled_tasks.plan, EXISTS (SELECT newest.slot
 FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
@@ -46,3 +51,7 @@ WHERE standing.task_name = %(plan_name)s::TEXT AND standing.slot = scheduled_slo
 UPDATE scheduled_tasks SET priority=%(priority)s::SMALLINT, next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE,
     schedule=%(schedule)s::TEXT, plan=%(plan)s::JSON WHERE scheduled_tasks.task_name = %(task_name_1)s::TEXT AND
     scheduled_tasks.task_instance = %(task_instance_1)s::TEXT;
+
+INSERT INTO scheduled_controls (at, author, command, task_name, slot, arguments, note) VALUES (%(at)s::TIMESTAMP
+    WITH TIME ZONE, %(author)s::TEXT, %(command)s::TEXT, %(task_name)s::TEXT, %(slot)s::TIMESTAMP WITH TIME ZONE,
+    %(arguments)s::TEXT, %(note)s::TEXT) RETURNING scheduled_controls.id;

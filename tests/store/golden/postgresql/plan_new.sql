@@ -1,5 +1,10 @@
 SELECT pg_catalog.statement_timestamp();
 
+SELECT scheduled_tasks.task_name
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ANY (CAST(%(param_1)s::TEXT[] AS TEXT[])) AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT AND scheduled_tasks.kind != 'plan';
+
 SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
     scheduled_tasks.plan, EXISTS (SELECT newest.slot
 FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,

@@ -1,3 +1,8 @@
+SELECT scheduled_tasks.task_name
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name IN (SELECT anon_1.value
+FROM json_each(?) AS anon_1) AND scheduled_tasks.task_instance = ? AND scheduled_tasks.kind != 'plan';
+
 SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
     scheduled_tasks."plan", EXISTS (SELECT newest.slot
 FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
@@ -39,3 +44,5 @@ WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND (stand
 
 UPDATE scheduled_tasks SET priority=?, next_slot=?, schedule=?, "plan"=? WHERE scheduled_tasks.task_name = ? AND
     scheduled_tasks.task_instance = ?;
+
+INSERT INTO scheduled_controls (at, author, command, task_name, slot, arguments, note) VALUES (?, ?, ?, ?, ?, ?, ?);
