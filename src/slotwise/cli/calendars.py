@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import signal
-import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -16,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slotwise import Calendar, ConfigurationError, InvalidSchedule
 from slotwise.cli.shared.options import (
     Command,
     Given,
@@ -28,17 +26,8 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say, unharmed
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
-from slotwise.errors import ConfigurationError, InvalidSchedule
-from slotwise.inspect import Inspection, json_value
-from slotwise.schedules.days import Calendar, calendar_name, parse_weekend, weekend_text
-from slotwise.settings.settings import LARGEST_FILE
-from slotwise.store.planning.calendars import (
-    CalendarChange,
-    CalendarFollower,
-    CalendarInfo,
-    Calendars,
-    Edit,
-)
+from slotwise.inspect import json_value
+from slotwise.operations import CalendarChange, CalendarFollower, CalendarInfo
 
 
 @click.group(
@@ -67,9 +56,9 @@ def calendar() -> None:
 @pass_given
 def list_calendars(given: Given) -> None:
     """List all calendars, and how many jobs use each."""
-    with given.store() as store:
-        lines = Calendars(store, _author()).all()
-        zone = Inspection(lambda: store).common_zone()
+    with given.operations() as (operations, inspect):
+        lines = operations.calendars.all()
+        zone = inspect.common_zone()
     if given.json:
         print_json_list(map(_line_json, lines))
     elif not lines:
@@ -97,7 +86,7 @@ def _row(line: CalendarInfo, zone: ZoneInfo) -> list[str]:
         str(line.calendar.revision),
         str(len(days)),
         *ends,
-        weekend_text(line.calendar.weekend),
+        line.calendar.weekend_text,
         str(len(line.jobs)) if line.jobs else "–",
         moment(line.updated, zone),
     ]
@@ -105,7 +94,7 @@ def _row(line: CalendarInfo, zone: ZoneInfo) -> list[str]:
 
 def _line_json(line: CalendarInfo) -> dict[str, object]:
     return {
-        **facts(line.calendar),
+        **line.calendar.as_json(),
         "jobs": list(line.jobs),
         "updated": json_value(line.updated),
     }
@@ -122,15 +111,15 @@ def _line_json(line: CalendarInfo) -> dict[str, object]:
 @pass_given
 def show_calendar(given: Given, name: str, year: int | None) -> None:
     """Show the days of the calendar NAME, and the jobs that use it."""
-    with changes(given) as known:
-        line = known.find(name)
+    with given.operations() as (operations, _):
+        line = operations.calendars.find(name)
     one = line.calendar
     days = [day for day in sorted(one.days) if year in (None, day.year)]
     if given.json:
         print_json({**_line_json(line), "days": [day.isoformat() for day in days]})
         return
     say(
-        f"{name}: revision {one.revision}, weekend {weekend_text(one.weekend)}, "
+        f"{name}: revision {one.revision}, weekend {one.weekend_text}, "
         f"changed {moment(line.updated)}"
     )
     for day in days:
@@ -145,6 +134,7 @@ _DAY = timedelta(days=1)
 _LONGEST_RANGE = 366
 _MOST_TOLD = 20
 _LONGEST_READING = 30  # seconds
+_LARGEST_FILE = 1_048_576  # bytes
 
 _changing = with_options(
     click.option(
@@ -183,7 +173,7 @@ def _weekend(
     ctx: click.Context, option: click.Parameter, text: str | None
 ) -> frozenset[int] | None:
     try:
-        return parse_weekend(text) if text else None
+        return Calendar.parse_weekend(text) if text else None
     except InvalidSchedule as error:
         raise click.BadParameter(
             f"{error}; write SAT,SUN, or - for none", ctx, option
@@ -251,26 +241,26 @@ def import_calendar(
         raise ConfigurationError(
             f"{source} has no days from {years[0]} to {years[-1]}; give others with --years"
         )
-    wanted = calendar_name(name or (file.stem if is_file else source.upper()))
+    new = Calendar(name=name or (file.stem if is_file else source.upper()))
 
     def edit(before: Calendar | None) -> Calendar:
         kept = {day for day in before.days if day.year not in years} if before else set()
-        known = before.weekend if before else found.weekend or frozenset({0, 6})
-        return Calendar(
-            name=wanted,
+        known = before.weekend if before else found.weekend or new.weekend
+        return replace(
+            new,
             days=frozenset(kept | set(found.days)),
             weekend=known if weekend is None else weekend,
         )
 
-    _change(given, wanted, edit, f"calendar import {source}", found, dry=dry_run)
+    _change(given, new.name, edit, f"calendar import {source}", found, dry=dry_run)
 
 
 def _from_file(file: Path, years: range) -> Source:
     try:
         found = file.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_FILE:
             raise ConfigurationError(
-                f"an iCalendar file is a regular file of at most {LARGEST_FILE} bytes"
+                f"an iCalendar file is a regular file of at most {_LARGEST_FILE} bytes"
             )
         with _patience():
             return from_ics(file.read_text(encoding="utf-8-sig"), years)
@@ -339,7 +329,7 @@ def add_days(
     wanted = _dates(days)
 
     def edit(before: Calendar | None) -> Calendar:
-        start = before or Calendar(name=calendar_name(name))
+        start = before or Calendar(name=name)
         return replace(
             start,
             days=start.days | wanted,
@@ -386,11 +376,11 @@ def remove_days(
 
 def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
     confirm(f"The whole calendar {name} will be removed.", sure=yes or dry)
-    with changes(given) as known:
-        gone = known.remove(name, "calendar remove", dry_run=dry)
+    with given.operations() as (operations, _):
+        gone = operations.calendars.remove(name, "calendar remove", dry_run=dry)
     with unharmed():
         if given.json:
-            print_json({"removed": facts(gone), "dry_run": dry})
+            print_json({"removed": gone.as_json(), "dry_run": dry})
         else:
             say(f"{'would remove' if dry else 'removed'} {name}")
 
@@ -421,7 +411,7 @@ def _dates(texts: Sequence[str]) -> frozenset[date]:
 def _change(
     given: Given,
     name: str,
-    edit: Edit,
+    edit: Callable[[Calendar | None], Calendar],
     command: str,
     source: Source | None = None,
     *,
@@ -431,13 +421,11 @@ def _change(
     """Change a calendar, and print the result. Raises ConfigurationError if a job could not
     follow.
     """
-    with given.store() as store:
-        change = Calendars(store, _author()).change(
+    with given.operations() as (operations, inspect):
+        change = operations.calendars.change(
             name, edit, command, create=create, dry_run=dry
         )
-        zones = Inspection(lambda: store).zones(
-            {(one.job, one.instance) for one in change.followed}
-        )
+        zones = inspect.zones({(one.job, one.instance) for one in change.followed})
     refused = [one for one in change.followed if one.refused]
     with unharmed():
         if given.json:
@@ -452,21 +440,21 @@ def _change(
 
 
 def _change_json(change: CalendarChange) -> dict[str, object]:
-    before = change.before.days if change.before else frozenset()
+    followed = [
+        {
+            "job": one.job,
+            "id": one.instance,
+            "next_slot": json_value(one.next_slot),
+            "refused": one.refused,
+            "superseded": one.superseded,
+        }
+        for one in change.followed
+    ]
     return {
-        **facts(change.after),
-        "added": [day.isoformat() for day in sorted(change.after.days - before)],
-        "removed": [day.isoformat() for day in sorted(before - change.after.days)],
-        "followed": [
-            {
-                "job": one.job,
-                "id": one.instance,
-                "next_slot": json_value(one.next_slot),
-                "refused": one.refused,
-                "superseded": one.superseded,
-            }
-            for one in change.followed
-        ],
+        **change.after.as_json(),
+        "added": [day.isoformat() for day in change.added],
+        "removed": [day.isoformat() for day in change.removed],
+        "followed": followed,
     }
 
 
@@ -477,12 +465,8 @@ def _tell(
     *,
     dry: bool,
 ) -> None:
-    before = change.before.days if change.before else frozenset()
-    for sign, days in (
-        ("+", change.after.days - before),
-        ("-", before - change.after.days),
-    ):
-        for day in sorted(days):
+    for sign, days in (("+", change.added), ("-", change.removed)):
+        for day in days:
             say(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip())
     after = change.after
     if change.before == after:
@@ -490,7 +474,7 @@ def _tell(
     else:
         told = (
             f"revision {after.revision}, {len(after.days)} days, weekend "
-            f"{weekend_text(after.weekend)}"
+            f"{after.weekend_text}"
         )
         say(f"{after.name}: {'would become ' if dry else ''}{told}")
     _tell_followed([one for one in change.followed if one.refused is None], zones, dry=dry)
@@ -512,30 +496,3 @@ def _tell_followed(
         say(f"  {one.job}{instance} {verb}, next slot {slot}{skipped}")
     if len(followed) > _MOST_TOLD:
         say(f"  … and {len(followed) - _MOST_TOLD} more")
-
-
-@contextmanager
-def changes(given: Given) -> Iterator[Calendars]:
-    """Open the calendars in the database; the audit names the user of this command as the
-    author.
-    """
-    with given.store() as store:
-        yield Calendars(store, _author())
-
-
-def _author() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's uid may have no account
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
-
-
-def facts(one: Calendar) -> dict[str, object]:
-    """A calendar as JSON."""
-    return {
-        "calendar": one.name,
-        "revision": one.revision,
-        "weekend": weekend_text(one.weekend),
-        "days": [day.isoformat() for day in sorted(one.days)],
-    }

@@ -49,7 +49,6 @@ from slotwise.inspect import (
     outlook,
 )
 from slotwise.spi import parse_duration, zone_named
-from slotwise.store.planning.calendars import calendars_of
 
 
 @click.group(
@@ -492,19 +491,14 @@ def ready(given: Given, schedule: Schedule, name: str | None) -> Schedule:
     """Bind the schedule to the calendars in the database, and to the name of a job if it depends
     on one.
     """
-    calendars = _stored_calendars(given, schedule)
+    calendars: Mapping[str, Calendar] = {}
+    if None in schedule.calendars.values():  # else it needs no database
+        with given.inspection() as inspect:
+            calendars = inspect.calendars(schedule)
     bound = schedule.bind(name or "", calendars)
     if name is None and bound != schedule.bind("another", calendars):
         raise click.UsageError("H is decided by the name of the job; give --name")
     return bound
-
-
-def _stored_calendars(given: Given, schedule: Schedule) -> dict[str, Calendar]:
-    """Read the calendars from the database, if the schedule names one that it does not contain."""
-    if None not in schedule.calendars.values():
-        return {}
-    with given.store() as store, store.transaction() as connection:
-        return calendars_of(connection, store.tables, schedule)
 
 
 def instant(text: str | None, zone: ZoneInfo) -> datetime:

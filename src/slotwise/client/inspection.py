@@ -27,7 +27,9 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.schedules.description import UTC
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.schedules import Calendar, Schedule
 from slotwise.store.operations.transaction import AuditEntry
+from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading import (
     audit,
@@ -136,6 +138,19 @@ class Inspection:
     def common_zone(self) -> ZoneInfo:
         """Return the one zone besides UTC of the jobs that are due next, or UTC."""
         return self._ask(jobs.common_zone)
+
+    def calendars(self, schedule: Schedule) -> dict[str, Calendar]:
+        """Return the business calendars that a schedule names, as they are now; for
+        ``schedule.bind``.
+
+        Raises InvalidSchedule, with a near name, for one that is neither here nor in the schedule.
+        """
+
+        def read(store: Store) -> dict[str, Calendar]:
+            with store.transaction() as connection:
+                return calendars_of(connection, store.tables, schedule, lock=False)
+
+        return self._ask(read)
 
     # -- jobs and their slots ---------------------------------------------------------------------
 
@@ -441,6 +456,7 @@ class AsyncInspection(Awaited[Inspection]):
     zone = awaited(Inspection.zone)
     zones = awaited(Inspection.zones)
     common_zone = awaited(Inspection.common_zone)
+    calendars = awaited(Inspection.calendars)
     jobs = awaited(Inspection.jobs)
     job = awaited(Inspection.job)
     instances = awaited(Inspection.instances)

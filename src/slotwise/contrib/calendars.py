@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ from datetime import date, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final
 
-from slotwise.errors import ConfigurationError
-from slotwise.schedules.cron_fields import quoted
+from slotwise import ConfigurationError
 
 _DAY = timedelta(days=1)
 _WITHIN_A_DAY: Final = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
@@ -188,7 +188,7 @@ def _refuse_nonsense(event: Any, rules: Iterable[Any]) -> None:
 
 
 def _wrong(event: Mapping[str, object], told: str) -> ConfigurationError:
-    return ConfigurationError(f"event {quoted(_name(event))}: {told}")
+    return ConfigurationError(f"event {json.dumps(_name(event)[:40])}: {told}")
 
 
 def _within_days(rule: Any) -> bool:

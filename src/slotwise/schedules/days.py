@@ -246,9 +246,32 @@ class Calendar:
         """Whether the day is in a later year than all listed ones: its holidays are unknown."""
         return bool(self.days) and max(self.days).year < day.year
 
+    @property
+    def weekend_text(self) -> str:
+        """The days of the weekend by name, as `SAT,SUN`; `-` for none."""
+        days = sorted(self.weekend, key=lambda day: day or 7)
+        return ",".join(WEEKDAY.names[day] for day in days) or "-"
+
+    @staticmethod
+    def parse_weekend(text: str) -> frozenset[int]:
+        """Return the weekdays of `SAT,SUN`; none of `-`. Raises InvalidSchedule."""
+        if text.strip() == "-":
+            return frozenset()
+        return frozenset(WEEKDAY.value(name.strip().upper()) for name in text.split(","))
+
+    def as_json(self) -> dict[str, object]:
+        """Name, revision, weekend and days, as `slotwise calendar show --json` prints them."""
+        return {
+            "calendar": self.name,
+            "revision": self.revision,
+            "weekend": self.weekend_text,
+            "days": [day.isoformat() for day in sorted(self.days)],
+        }
+
     def __str__(self) -> str:
         """Name, revision and all that counts: `AT@3[SAT,SUN 2026:0101,0106]`."""
-        return f"{self.name}@{self.revision}[{f'{weekend_text(self.weekend)} {days_text(self.days)}'.rstrip()}]"
+        content = f"{self.weekend_text} {days_text(self.days)}".rstrip()
+        return f"{self.name}@{self.revision}[{content}]"
 
 
 def calendar_name(name: object) -> str:
@@ -261,27 +284,12 @@ def calendar_name(name: object) -> str:
     return name
 
 
-def weekend_text(weekend: Iterable[int]) -> str:
-    """The days of a weekend by name, `-` for none."""
-    return (
-        ",".join(WEEKDAY.names[day] for day in sorted(weekend, key=lambda day: day or 7))
-        or "-"
-    )
-
-
 def days_text(days: Iterable[date]) -> str:
     """Days by year: `2026:0101,0106 2027:0101`."""
     years = groupby(sorted(days), key=lambda day: day.year)
     return " ".join(
         f"{year:04}:{','.join(f'{day:%m%d}' for day in days)}" for year, days in years
     )
-
-
-def parse_weekend(text: str) -> frozenset[int]:
-    """The weekdays of `SAT,SUN`; none of `-`. Raises InvalidSchedule."""
-    if text.strip() == "-":
-        return frozenset()
-    return frozenset(WEEKDAY.value(name.strip().upper()) for name in text.split(","))
 
 
 def parse_calendar(text: str) -> Calendar | str:
@@ -302,12 +310,10 @@ def parse_calendar(text: str) -> Calendar | str:
 
 
 def calendar_of(name: str, revision: int, weekend: str, days: str) -> Calendar:
-    """The calendar of texts as `weekend_text` and `days_text` write them. Raises
-    InvalidSchedule.
-    """
+    """The calendar of its weekend's text and what `days_text` writes. Raises InvalidSchedule."""
     found = frozenset(day for year in days.split() for day in _days(year))
     return Calendar(
-        name=name, revision=revision, weekend=parse_weekend(weekend), days=found
+        name=name, revision=revision, weekend=Calendar.parse_weekend(weekend), days=found
     )
 
 

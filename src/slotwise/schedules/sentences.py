@@ -35,7 +35,7 @@ from slotwise.schedules.cron_fields import (
     Field,
     has_hash,
 )
-from slotwise.schedules.days import Calendar, weekend_text
+from slotwise.schedules.days import Calendar
 from slotwise.schedules.description import few_times, local_moment
 from slotwise.schedules.local_time import Daily, LocalSchedule, time_text
 
@@ -348,5 +348,6 @@ def _calendar(name: str, bound: Calendar | None) -> str:
     if bound is None:
         return f"calendar {name} (its days are in the database)"
     days = f"{len(bound.days)} day{'' if len(bound.days) == 1 else 's'}"
-    weekend = weekend_text(bound.weekend)
-    return f"calendar {name} ({days}, weekend {weekend}, revision {bound.revision})"
+    return (
+        f"calendar {name} ({days}, weekend {bound.weekend_text}, revision {bound.revision})"
+    )

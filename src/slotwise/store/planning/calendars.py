@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from difflib import get_close_matches
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
-from slotwise.schedules.days import calendar_of, days_text, weekend_text
+from slotwise.schedules.days import calendar_of, days_text
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.plan_rows import replanned, write
@@ -59,29 +59,37 @@ class CalendarChange:
     after: Calendar
     followed: Sequence[CalendarFollower] = ()
 
+    @property
+    def added(self) -> list[date]:
+        """The days that are no longer worked on, sorted."""
+        return sorted(self.after.days - (self.before.days if self.before else frozenset()))
+
+    @property
+    def removed(self) -> list[date]:
+        """The days that are worked on again, sorted."""
+        return sorted(self.before.days - self.after.days) if self.before else []
+
 
 def calendars_of(
-    connection: sa.Connection, tables: Tables, schedule: Schedule
+    connection: sa.Connection, tables: Tables, schedule: Schedule, *, lock: bool = True
 ) -> dict[str, Calendar]:
     """Return the calendars of a schedule as they are now. Raise InvalidSchedule for one that
     exists nowhere.
 
     Race: they stay locked, so a later change of a calendar finds the rows that this transaction
-    plans by it.
+    plans by it. One that only reads needs no ``lock``.
     """
     wanted = schedule.calendars
     if not wanted:
         return {}
     table = tables.calendars
     statement = (
-        sa.select(table)
-        .where(table.c.name.in_(list(wanted)))
-        .order_by(table.c.name)
-        .with_for_update(read=True)
+        sa.select(table).where(table.c.name.in_(list(wanted))).order_by(table.c.name)
     )
-    found = {
-        row["name"]: calendar_in(row) for row in connection.execute(statement).mappings()
-    }
+    if lock:
+        statement = statement.with_for_update(read=True)
+    rows = connection.execute(statement).mappings()
+    found = {row["name"]: calendar_in(row) for row in rows}
     for name, own in wanted.items():
         if name not in found and own is None:
             raise missing(name, connection.scalars(sa.select(table.c.name)))
@@ -197,7 +205,7 @@ class Calendars:
                 return before, after
             values = {
                 "revision": after.revision,
-                "weekend": weekend_text(after.weekend),
+                "weekend": after.weekend_text,
                 "days": days_text(after.days),
                 "updated": self._store.dialect.now(connection),
             }
