@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from slotwise.engine.worker import Worker
     from slotwise.errors import pasteable
     from slotwise.jobs.context import Steering, TaskOptions
-    from slotwise.jobs.definition import NAME_LIMIT, Definition, define
+    from slotwise.jobs.definition import NAME_LIMIT, Definition, define, shortest_interval
     from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
+    from slotwise.jobs.policies import OnLost
     from slotwise.model.clock import elapsed
     from slotwise.model.durations import LONGEST_DURATION, format_duration, parse_duration
     from slotwise.model.error_text import error_summary, hide_password, redact
@@ -60,7 +61,9 @@ if TYPE_CHECKING:
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
     from slotwise.registry.isolated import run_isolated
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
+    from slotwise.schedules.combinators import Between, BusinessDay, Excluding, Spread
     from slotwise.schedules.zones import zone_named
+    from slotwise.settings.settings import read_document
     from slotwise.store.connect.caller_transaction import Joinable
     from slotwise.store.connect.database import Database
     from slotwise.store.connect.database_errors import describe_error
@@ -96,9 +99,15 @@ _HOMES = {
     "slotwise.store.queue.traces": ("store_trace",),
     "slotwise.store.connect.caller_transaction": ("Joinable",),
     # declarations, as the core has read them
-    "slotwise.jobs.definition": ("NAME_LIMIT", "Definition", "define"),
+    "slotwise.jobs.definition": (
+        "NAME_LIMIT",
+        "Definition",
+        "define",
+        "shortest_interval",
+    ),
     "slotwise.jobs.context": ("Steering", "TaskOptions"),
     "slotwise.jobs.job": ("FunctionJob", "FunctionTask", "JobPolicies"),
+    "slotwise.jobs.policies": ("OnLost",),
     # words
     "slotwise.model.vocabulary": (
         "REASONS",
@@ -109,6 +118,10 @@ _HOMES = {
         "State",
         "register_reason",
     ),
+    # schedules made of others
+    "slotwise.schedules.combinators": ("Between", "BusinessDay", "Excluding", "Spread"),
+    # files of settings
+    "slotwise.settings.settings": ("read_document",),
     # spans of time, durations and time zones
     "slotwise.model.clock": ("elapsed",),
     "slotwise.model.durations": ("LONGEST_DURATION", "format_duration", "parse_duration"),
@@ -159,6 +172,8 @@ __all__ = [
     "BatchClaimed",
     "BatchSettled",
     "BatchSkipped",
+    "Between",
+    "BusinessDay",
     "ClaimLostEvent",
     "CommandLine",
     "Database",
@@ -167,6 +182,7 @@ __all__ = [
     "Dialect",
     "Ended",
     "Event",
+    "Excluding",
     "Finished",
     "Foreground",
     "FunctionJob",
@@ -180,6 +196,7 @@ __all__ = [
     "Joinable",
     "Kind",
     "Locking",
+    "OnLost",
     "OneWriter",
     "Origin",
     "Outcome",
@@ -196,6 +213,7 @@ __all__ = [
     "SlotRun",
     "SlotsSkipped",
     "SlotsSuperseded",
+    "Spread",
     "State",
     "Steering",
     "StopSignals",
@@ -216,11 +234,13 @@ __all__ = [
     "load_registry",
     "parse_duration",
     "pasteable",
+    "read_document",
     "redact",
     "register_codec",
     "register_dialect",
     "register_reason",
     "run_isolated",
+    "shortest_interval",
     "store_trace",
     "tables",
     "zone_named",

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from slotwise import (
+    Calendar,
     Client,
+    Cron,
     DatabaseUnreachable,
     Every,
     JobContext,
@@ -171,6 +173,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "schedules": (),
         "slots_within": ("hourly", NOON, NOON + 8 * HOUR),
         "explain_job": ("hourly",),
+        "calendars": (Cron("0 9 * * *").excluding(Calendar(name="CO")),),
         "ledger_names": (),
         "failures": (NOON,),
     }

@@ -25,9 +25,9 @@ from slotwise.explain.explanation import (
 )
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
+from slotwise.schedules import Calendar, Schedule
 from slotwise.schedules.description import UTC
 from slotwise.store.operations.job_operations import Paused, all_paused
-from slotwise.schedules import Calendar, Schedule
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.queue.queue import TaskInfo, TaskResult

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import product, starmap
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
@@ -19,6 +19,7 @@ from slotwise.schedules.cron_fields import (
     MINUTE,
     MONTH,
     SECOND,
+    Field,
     has_hash,
     month_days,
     quoted,
@@ -37,7 +38,7 @@ from slotwise.schedules.zones import zone_named
 
 DayRule = Literal["or", "and", "vixie"]
 LONGEST_EXPRESSION: Final = 255
-MACROS: Final = {
+_MACROS: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -79,6 +80,8 @@ class Cron(LocalSchedule):
     """The values of each field, sorted; of a day field without those of L, W and #. With an H, of some job."""
     dates: DatePattern
     """The days that the expression picks."""
+    MACROS: ClassVar[Mapping[str, str]] = _MACROS
+    """The expression of each macro."""
 
     def __init__(
         self,
@@ -110,6 +113,19 @@ class Cron(LocalSchedule):
         )
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
         self._set(_text=f"CRON|{text}|{self.zone.key}{rule}{self._options()}")
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """The six fields in numbers, ascending ranges and steps, as every cron reads them.
+
+        A day field with L, W or # is `*`. Raises InvalidSchedule for an H that is not bound.
+        """
+        texts = list(self.texts)
+        if self.dates.from_end or self.dates.nearest:
+            texts[3] = "*"
+        if self.dates.nth:
+            texts[5] = "*"
+        return tuple(map(Field.numeric, FIELDS, texts))
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         bound = _hashed(self.expression, name)
@@ -190,16 +206,16 @@ def _hashed(text: str, name: str) -> str:
 
 
 def _macro(text: str) -> str:
-    if (name := text.lower()) in MACROS:
-        return MACROS[name]
+    if (name := text.lower()) in _MACROS:
+        return _MACROS[name]
     if name == "@reboot":
         raise InvalidSchedule(
             "@reboot: a cluster never reboots as a whole; run the command at its start instead"
         )
-    near = get_close_matches(name, MACROS, n=1)
+    near = get_close_matches(name, _MACROS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidSchedule(
-        f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}"
+        f"{quoted(text)} is not a macro{hint}; there are {', '.join(_MACROS)}"
     )
 
 

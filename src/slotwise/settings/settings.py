@@ -432,7 +432,7 @@ def layer(
 
 
 def _table(path: Path) -> Mapping[str, object]:
-    content = document(path, "settings file", "correct --config or SLOTWISE_CONFIG")
+    content = read_document(path, "settings file", "correct --config or SLOTWISE_CONFIG")
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidSetting(
             f"{path}: settings are names with values; write for example poll-interval: 10s"
@@ -448,7 +448,7 @@ def _table(path: Path) -> Mapping[str, object]:
     return table
 
 
-def document(path: Path, what: str, cure: str) -> object:
+def read_document(path: Path, what: str, cure: str) -> object:
     """Return the content of a TOML or YAML file; an empty one is ``{}``.
 
     ``what`` names the file in messages, and ``cure`` ends that of a missing one. Raise

@@ -24,7 +24,6 @@ from slotwise import (
     JobContext,
 )
 from slotwise.contrib.advisory.lock_keys import LARGEST_KEY, KeyRange, LockKeys
-from slotwise.schedules.cron import MACROS
 from slotwise.spi import JobPolicies
 
 VARIABLE: Final = "CRON_JOBS"
@@ -247,7 +246,7 @@ def fixed_fields(expression: str) -> list[str]:
     """Return which of hour, day, month and weekday an expression fixes; its slots then depend on
     the zone.
     """
-    fields = MACROS.get(expression.strip().lower(), expression).split()
+    fields = Cron.MACROS.get(expression.strip().lower(), expression).split()
     names = ("hour", "day", "month", "weekday")
     return [
         name

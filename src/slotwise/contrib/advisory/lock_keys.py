@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeGuard
 
 from slotwise import ConfigurationError
-from slotwise.settings.settings import document
+from slotwise.spi import read_document
 
 #: The keys of a service that names no size of its own.
 DEFAULT_SIZE: Final = 50
@@ -108,7 +108,7 @@ def read_lock_keys(path: str | Path) -> LockKeys:
     The file is TOML: ``size = 50``, and under ``[services]`` for each name its first key, or a
     table with ``start`` and ``size``.
     """
-    content = document(Path(path), "registry of lock keys", "name it: --registry FILE")
+    content = read_document(Path(path), "registry of lock keys", "name it: --registry FILE")
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"{path}: expected tables; write size and [services]")
     problems: list[str] = [

@@ -16,12 +16,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from slotwise import InvalidCrontab
 from slotwise.contrib.command import CommandJob
 from slotwise.contrib.crontab.entry import Entry
 from slotwise.contrib.crontab.reader import Level, Problem, Source, read_source
-from slotwise.errors import InvalidCrontab
-from slotwise.model.durations import format_duration
-from slotwise.schedules.zones import zone_named
+from slotwise.spi import format_duration, zone_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Final
 
+from slotwise import Cron
 from slotwise.contrib.command import DEFAULT_SHELL, CommandJob
-from slotwise.jobs.policies import OnLost
-from slotwise.schedules import Cron
+from slotwise.spi import OnLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

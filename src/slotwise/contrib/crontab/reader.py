@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from slotwise import CommandFailed, Cron, InvalidSchedule, InvalidSetting
 from slotwise.contrib.command import account_of
 from slotwise.contrib.crontab.entry import Entry, job_name
-from slotwise.errors import CommandFailed, InvalidSchedule, InvalidSetting
-from slotwise.jobs.policies import OnLost
-from slotwise.model.durations import parse_duration
-from slotwise.schedules import Cron
-from slotwise.schedules.cron import MACROS
-from slotwise.schedules.zones import zone_named
+from slotwise.spi import OnLost, parse_duration, zone_named
 
 #: error: the line cannot run. warning: it runs, perhaps not as meant. note: cron does something
 #: here that we do not.
@@ -275,10 +271,10 @@ def _check_macro(time: str) -> None:
         )
     if time == _MINUTELY:
         raise Refused("@every_minute is not known", "write * * * * *")
-    if time not in MACROS:
+    if time not in Cron.MACROS:
         raise Refused(
             f"{time!r:.40} is not a macro of cron",
-            f"write five time fields, or one of {', '.join(sorted(MACROS))}",
+            f"write five time fields, or one of {', '.join(sorted(Cron.MACROS))}",
         )
 
 

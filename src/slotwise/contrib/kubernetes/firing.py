@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Final
 
-from slotwise.errors import ConfigurationError
-from slotwise.model.records import EPOCH
-from slotwise.schedules import Cron, Daily, Every, Schedule
-from slotwise.schedules.combinators import Arranged, Between, Excluding, Spread
-from slotwise.schedules.cron_fields import DAY, HOUR, MINUTE, MONTH, WEEKDAY, Field
-from slotwise.schedules.local_time import LocalSchedule
+from slotwise import ConfigurationError, Cron, Daily, Every, Schedule
+from slotwise.spi import Between, BusinessDay, Excluding, Spread
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
 _MINUTE: Final = timedelta(minutes=1)
 #: How many years of clock changes are compared.
@@ -62,7 +58,7 @@ def firing(job: str, schedule: Schedule, *, now: datetime | None = None) -> Firi
             found = _of_every(job, inner, notes)
         case _:
             raise _refused(job, schedule, "a CronJob has one expression of five fields")
-    if isinstance(inner, LocalSchedule):
+    if isinstance(inner, Cron | Daily):
         notes += _missing_in_gaps(inner.bind(job), found, now or datetime.now(UTC))
     return Firing(
         schedule=found.schedule, zone=found.zone, lead=found.lead, notes=tuple(notes)
@@ -80,7 +76,7 @@ def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
     slots to other days.
     """
     is_rolled = False
-    while isinstance(schedule, Arranged | Between | Spread):
+    while isinstance(schedule, Between | BusinessDay | Excluding | Spread):
         if isinstance(schedule, Spread):
             notes.append(f"the pod waits for the job's spread of {schedule.by}")
         elif isinstance(schedule, Between):
@@ -100,56 +96,41 @@ def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
 
 
 def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> Firing:
-    second, minute, hour, day, month, weekday = schedule.texts
     seconds = schedule.values[0]
-    dates = schedule.dates
     if len(seconds) > 1:
+        several = f"the seconds {schedule.texts[0]} are several"
         raise _refused(
-            job,
-            schedule,
-            f"a CronJob fires once a minute at most, and the seconds {second} are several",
+            job, schedule, f"a CronJob fires once a minute at most, and {several}"
         )
     if seconds[0]:
         notes.append(f"it fires at the minute; the pod waits {seconds[0]} s for its slot")
-    special_day = bool(dates.from_end or dates.nearest)
-    is_special = special_day or bool(dates.nth)
-    is_both = day not in _STAR and weekday not in _STAR
-    if every_day or is_special:
-        # Either field alone may hold the special form; with "or", any day that the other names
-        # counts as well.
-        if every_day or is_both or special_day:
-            day = "*"
-        if every_day or is_both or dates.nth:
-            weekday = "*"
-        if is_special:
-            notes.append(
-                f"L, W and # became every day ({schedule.expression}); a pod "
-                "without a slot ends with 0"
-            )
-    elif is_both and schedule.day_rule != "or":
+    _, minute, hour, _, month, _ = schedule.numeric
+    day, weekday = _days(schedule, notes, every_day=every_day)
+    return Firing(
+        schedule=f"{minute} {hour} {day} {month} {weekday}",
+        zone=_zone(schedule),
+        lead=timedelta(seconds=seconds[0]),
+    )
+
+
+def _days(schedule: Cron, notes: list[str], *, every_day: bool) -> tuple[str, str]:
+    """The fields of the day and the weekday: those of the schedule, or every day."""
+    dates = schedule.dates
+    day, weekday = schedule.numeric[3], schedule.numeric[5]
+    is_both = schedule.texts[3] not in _STAR and schedule.texts[5] not in _STAR
+    if dates.from_end or dates.nearest or dates.nth:
+        notes.append(
+            f"L, W and # became every day ({schedule.expression}); a pod "
+            "without a slot ends with 0"
+        )
+        # With "or", any day that the other field names counts as well.
+        every_day = every_day or is_both
+    elif is_both and schedule.day_rule != "or" and not every_day:
         notes.append(
             "it fires if either day field matches, the schedule if both do; a pod "
             "without a slot ends with 0"
         )
-    fields = zip(
-        (MINUTE, HOUR, DAY, MONTH, WEEKDAY),
-        (minute, hour, day, month, weekday),
-        strict=True,
-    )
-    text = " ".join(_field(field, written) for field, written in fields)
-    return Firing(schedule=text, zone=_zone(schedule), lead=timedelta(seconds=seconds[0]))
-
-
-def _field(field: Field, text: str) -> str:
-    """The field in the spelling of Kubernetes: numbers, no 7 for Sunday, no range across the
-    end.
-    """
-    if text in ("*", "?", "*/1"):
-        return "*"
-    plain = (
-        item if item.startswith("*/") else field.plain(item) for item in text.split(",")
-    )
-    return ",".join(one.removesuffix("/1") for item in plain for one in item.split(","))
+    return ("*", "*") if every_day else (day, weekday)
 
 
 def _of_daily(schedule: Daily, notes: list[str]) -> Firing:
@@ -175,12 +156,12 @@ def _of_every(job: str, schedule: Every, notes: list[str]) -> Firing:
     if (
         schedule.interval % _MINUTE
         or _DAY % schedule.interval
-        or (schedule.anchor - EPOCH) % _MINUTE
+        or (schedule.anchor - _EPOCH) % _MINUTE
     ):
         raise _refused(job, schedule, "a CronJob repeats within a day, at whole minutes")
     slots = list(
         schedule.slots(
-            EPOCH - timedelta(microseconds=1), EPOCH + _DAY - timedelta(microseconds=1)
+            _EPOCH - timedelta(microseconds=1), _EPOCH + _DAY - timedelta(microseconds=1)
         )
     )
     at = {(slot.hour, slot.minute) for slot in slots}
@@ -197,23 +178,18 @@ def _grid(
         notes.append(
             "it fires at each of its minutes in each of its hours; a pod without a slot ends with 0"
         )
-    return f"{_listed(sorted(minutes), MINUTE)} {_listed(sorted(hours), HOUR)} * * *"
+    return f"{_listed(sorted(minutes), 60)} {_listed(sorted(hours), 24)} * * *"
 
 
-def _listed(values: Sequence[int], field: Field) -> str:
-    steps = {later - earlier for earlier, later in pairwise(values)}
-    size = field.high + 1
-    if (
-        len(values) > 1
-        and len(steps) == 1
-        and values[0] == 0
-        and size == len(values) * (step := steps.pop())
-    ):
+def _listed(values: Sequence[int], size: int) -> str:
+    """The values, as a step where they are all multiples of one below ``size``."""
+    step = values[1] if len(values) > 1 else size
+    if list(values) == list(range(0, size, step)) and size % step == 0 and len(values) > 1:
         return "*" if step == 1 else f"*/{step}"
     return ",".join(map(str, values))
 
 
-def _zone(schedule: LocalSchedule) -> str:
+def _zone(schedule: Cron | Daily) -> str:
     return "Etc/UTC" if schedule.zone.key == "UTC" else schedule.zone.key
 
 

@@ -17,12 +17,10 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
+from slotwise import ConfigurationError, Settings
 from slotwise.contrib.kubernetes.firing import Firing, firing
 from slotwise.contrib.kubernetes.plan import DEFAULT_RESOURCES, Plan, Pods
-from slotwise.errors import ConfigurationError
-from slotwise.jobs.definition import Definition, shortest_interval
-from slotwise.model.durations import format_duration
-from slotwise.settings.settings import Settings
+from slotwise.spi import Definition, format_duration, shortest_interval
 
 #: A Kubernetes object, as plain values.
 Manifest: TypeAlias = dict[str, Any]

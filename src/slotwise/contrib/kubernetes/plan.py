@@ -12,10 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from slotwise.errors import ConfigurationError
-from slotwise.model.durations import parse_duration
-from slotwise.model.records import is_whole
-from slotwise.settings.settings import document
+from slotwise import ConfigurationError
+from slotwise.spi import parse_duration, read_document
 
 #: A label of DNS, by RFC 1123; and names of several labels.
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -188,7 +186,7 @@ def read_plan(path: str | Path | None = None, **options: object) -> Plan:
 
 
 def _content(path: Path) -> Mapping[str, object]:
-    content = document(path, "mapping file", "name a mapping file, TOML or YAML")
+    content = read_document(path, "mapping file", "name a mapping file, TOML or YAML")
     if not isinstance(content, Mapping):
         raise ConfigurationError(
             f"{path}: expected a table of settings; write e.g. image: registry.example/shop:1.4"
@@ -300,13 +298,13 @@ def _env(at: _Reading, place: str, value: object) -> dict[str, str]:
 
 
 def _count(at: _Reading, place: str, value: object) -> int:
-    if is_whole(value, 0, 10_000):
+    if type(value) is int and 0 <= value <= 10_000:
         return value
     raise _Wrong("is not a number of pods; write a whole number from 0")
 
 
 def _port(at: _Reading, place: str, value: object) -> int:
-    if is_whole(value, 1024, 65_535):
+    if type(value) is int and 1024 <= value <= 65_535:
         return value
     raise _Wrong(
         "is not a port that a pod without root can open; write a whole number from 1024 to 65535"
@@ -368,32 +366,30 @@ def _tolerations(at: _Reading, place: str, value: object) -> list[dict[str, obje
             "write them as in a pod"
         )
     for number, one in enumerate(value):
-        for key, allowed in (("operator", _OPERATORS), ("effect", _EFFECTS)):
-            if key in one and one[key] not in allowed:
-                at.wrong(
-                    f"{place}[{number}].{key}",
-                    one[key],
-                    f"is unknown; write {', '.join(allowed)}",
-                )
-        if "key" in one and not (isinstance(one["key"], str) and _is_label(one["key"])):
-            at.wrong(
-                f"{place}[{number}].key",
-                one["key"],
-                "is not the key of a taint; write e.g. nvidia.com/gpu",
-            )
-        if one.get("operator") == "Exists" and one.get("value"):
-            at.wrong(
-                f"{place}[{number}].value",
-                one["value"],
-                'is not compared; remove it, or write operator = "Equal"',
-            )
-        if "key" not in one and one.get("operator") != "Exists":
-            at.wrong(
-                f"{place}[{number}]",
-                dict(one),
-                'has no key; name it, or write operator = "Exists"',
-            )
+        for part, said, cure in _wrong_in_toleration(one):
+            at.wrong(f"{place}[{number}]{part}", said, cure)
     return [dict(one) for one in value]
+
+
+def _wrong_in_toleration(
+    one: Mapping[str, object],
+) -> Iterator[tuple[str, object, str]]:
+    """Yield each part that is wrong: where, its value, and what is wrong."""
+    for name, allowed in (("operator", _OPERATORS), ("effect", _EFFECTS)):
+        if name in one and one[name] not in allowed:
+            yield f".{name}", one[name], f"is unknown; write {', '.join(allowed)}"
+    key = one.get("key")
+    exists = one.get("operator") == "Exists"
+    if "key" in one and not (isinstance(key, str) and _is_label(key)):
+        yield ".key", key, "is not the key of a taint; write e.g. nvidia.com/gpu"
+    if exists and one.get("value"):
+        yield (
+            ".value",
+            one["value"],
+            'is not compared; remove it, or write operator = "Equal"',
+        )
+    if "key" not in one and not exists:
+        yield "", dict(one), 'has no key; name it, or write operator = "Exists"'
 
 
 def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
