@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slotwise.store.reading.jobs import JobInfo
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import Backlog, TaskCount
+    from slotwise.store.reading.windows import OutcomeCount, SlotWindow
     from slotwise.store.reading.worker_registry import WorkerInfo
 
 _HOMES = {
@@ -45,6 +46,7 @@ _HOMES = {
     "slotwise.store.reading.jobs": ("JobInfo",),
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
     "slotwise.store.reading.task_counts": ("Backlog", "TaskCount"),
+    "slotwise.store.reading.windows": ("OutcomeCount", "SlotWindow"),
     "slotwise.store.reading.worker_registry": ("WorkerInfo",),
 }
 __all__ = [
@@ -59,9 +61,11 @@ __all__ = [
     "Inspection",
     "JobExplanation",
     "JobInfo",
+    "OutcomeCount",
     "OutlookEntry",
     "ScheduleComparison",
     "SlotInfo",
+    "SlotWindow",
     "StartCounts",
     "TaskCount",
     "TaskExplanation",

@@ -176,6 +176,8 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "calendars": (Cron("0 9 * * *").excluding(Calendar(name="CO")),),
         "ledger_names": (),
         "failures": (NOON,),
+        "windows": (NOON, NOON + 8 * HOUR),
+        "outcome_counts": (NOON, NOON + 8 * HOUR),
     }
     calls = {name for name in vars(Inspection) if not name.startswith("_")} - {
         "aio",

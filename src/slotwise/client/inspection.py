@@ -40,6 +40,7 @@ from slotwise.store.reading import (
     slots,
     task_counts,
     tasks,
+    windows,
 )
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
@@ -47,6 +48,7 @@ from slotwise.store.reading.health import Health
 from slotwise.store.reading.jobs import JobInfo
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import Backlog, TaskCount
+from slotwise.store.reading.windows import OutcomeCount, SlotWindow
 from slotwise.store.reading.worker_registry import WorkerInfo, all_workers
 
 if TYPE_CHECKING:
@@ -330,6 +332,40 @@ class Inspection:
         read = failures.failed_attempts if attempts else failures.failures
         return self._ask(lambda store: read(store, begin, name=name, limit=limit))
 
+    def windows(
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        after: tuple[str, str] = ("", ""),
+        limit: int | None = None,
+    ) -> list[SlotWindow]:
+        """Return expected and actual slots from ``start`` to before ``end``, of all jobs and
+        instances, by name and id.
+
+        ``after`` is name and id of the last window of the page before. At most 1,000 expected
+        slots of each, and 20,000 actual ones in all, are read; see ``complete``.
+        """
+        begin = instant_of(start)
+        until = instant_of(end)
+        return self._ask(
+            lambda store: windows.windows(store, begin, until, after=after, limit=limit)
+        )
+
+    def outcome_counts(
+        self, start: datetime, end: datetime, *, job: AnyTask | None = None
+    ) -> list[OutcomeCount]:
+        """Return how many slots had which outcome, for each job and hour from ``start`` to before
+        ``end``.
+
+        A range of skipped slots counts in the hour of its last one. Hours without slots are left
+        out. Raises ConfigurationError for more than 366 days.
+        """
+        begin = instant_of(start)
+        until = instant_of(end)
+        name = None if job is None else name_of(job)
+        return self._ask(lambda store: windows.outcome_counts(store, begin, until, name))
+
     # -- one-time tasks ---------------------------------------------------------------------------
 
     def explain_task(self, task: Task, id: str) -> TaskExplanation:
@@ -467,6 +503,8 @@ class AsyncInspection(Awaited[Inspection]):
     pending = awaited(Inspection.pending)
     slot = awaited(Inspection.slot)
     failures = awaited(Inspection.failures)
+    windows = awaited(Inspection.windows)
+    outcome_counts = awaited(Inspection.outcome_counts)
     slots_within = awaited(Inspection.slots_within)
     attempts = awaited(Inspection.attempts)
     explain = awaited(Inspection.explain)
