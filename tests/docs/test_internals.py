@@ -22,7 +22,8 @@ def _contract() -> dict[str, list[str]]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
         "importlinter"
     ]["contracts"]
-    return {one["containers"][0]: one["layers"] for one in contracts}
+    layers = [one for one in contracts if one["type"] == "layers"]
+    return {one["containers"][0]: one["layers"] for one in layers}
 
 
 def _picture() -> dict[str, list[str]]:

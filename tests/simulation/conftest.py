@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from slotwise.registry.manual_worker import IN_MEMORY, provision
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.testing.worker import IN_MEMORY, provision
 
 SEEDS = "8"
 

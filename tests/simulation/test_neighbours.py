@@ -13,10 +13,10 @@ from tests.simulation.cast import NOON
 from slotwise.jobs.definition import define
 from slotwise.jobs.job import task
 from slotwise.jobs.policies import Retry
+from slotwise.registry.manual_worker import IN_MEMORY, provision
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.testing import ManualClock
-from slotwise.testing.worker import IN_MEMORY, provision
 
 INNOCENT = [f"innocent-{number}" for number in range(5)]
 

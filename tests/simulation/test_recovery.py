@@ -26,12 +26,12 @@ from slotwise.model.records import (
     Succeeded,
     from_micros,
 )
+from slotwise.registry.manual_worker import IN_MEMORY, provision
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.slots.gates import LATE
 from slotwise.testing import ManualClock
-from slotwise.testing.worker import IN_MEMORY, provision
 
 SECOND, RATE = timedelta(seconds=1), 4
 

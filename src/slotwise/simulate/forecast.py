@@ -16,17 +16,15 @@ from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import POLICIES, Definition
 from slotwise.jobs.job import job
-from slotwise.model.clock import ManualClock
 from slotwise.model.durations import format_duration
 from slotwise.model.events import Event
 from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
 from slotwise.model.vocabulary import Origin, Outcome, Reason
-from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.slots import SlotInfo
 from slotwise.store.reading.slots import slots as slots_of
 from slotwise.store.slots.store import Store
-from slotwise.testing.worker import IN_MEMORY, ManualWorker, provision
+from slotwise.testing import ManualClock, ManualWorker
 
 #: Attempts of one forecast; a job of each second has so many in a day and a bit.
 LONGEST = 100_000
@@ -75,8 +73,7 @@ def forecast(
     Raises ConfigurationError for outages that overlap or lie outside.
     """
     ordered = _checked(outages, start, end)
-    with closing(Database(Settings(database_url=IN_MEMORY))) as database:
-        provision(database)
+    with closing(ManualWorker.database_in_memory()) as database:
         jobs = {name: found for name, found in definitions.items() if found.is_job}
         return _Play(
             database, jobs, start, end, ordered, takes or {}, calendars, tell

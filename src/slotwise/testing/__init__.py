@@ -17,26 +17,37 @@ ran for 2026-01-01T01:00:00+00:00
 scheduled, and ``SlotwiseTestMixin`` does both for unittest. The pytest plugin that comes with the
 package offers all as fixtures: ``slotwise_worker`` (makes workers), ``slotwise_clock`` (their
 clock), ``slotwise_database`` (their database, in memory), ``slotwise_override`` and
-``slotwise_scheduled``. It may import the registry and everything below.
+``slotwise_scheduled``.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from slotwise.model.clock import ManualClock
+from slotwise.model.exports import late
 
 if TYPE_CHECKING:
-    from slotwise.testing.capture import (
+    from slotwise.model.clock import ManualClock
+    from slotwise.registry.capture import (
         ScheduledTask,
         ScheduledTasks,
         SlotwiseTestMixin,
         override,
         scheduled,
     )
-    from slotwise.testing.worker import ManualWorker
+    from slotwise.registry.manual_worker import ManualWorker
 
+_HOMES = {
+    "slotwise.model.clock": ("ManualClock",),
+    "slotwise.registry.manual_worker": ("ManualWorker",),
+    "slotwise.registry.capture": (
+        "ScheduledTask",
+        "ScheduledTasks",
+        "SlotwiseTestMixin",
+        "override",
+        "scheduled",
+    ),
+}
 __all__ = [
     "ManualClock",
     "ManualWorker",
@@ -47,20 +58,12 @@ __all__ = [
     "scheduled",
 ]
 
-_PLACES = {
-    "ManualWorker": "worker",
-    "ScheduledTask": "capture",
-    "ScheduledTasks": "capture",
-    "SlotwiseTestMixin": "capture",
-    "override": "capture",
-    "scheduled": "capture",
-}
+
+if not TYPE_CHECKING:
+    #: Imports the engine when a test needs it: every run of pytest imports this package with its
+    #: plugin.
+    __getattr__ = late(__name__, _HOMES)
 
 
-def __getattr__(name: str) -> object:
-    """Import the engine when a test needs it: every run of pytest imports this package with its
-    plugin.
-    """
-    if name not in _PLACES:
-        raise AttributeError(f"module 'slotwise.testing' has no attribute {name!r}")
-    return getattr(import_module(f"slotwise.testing.{_PLACES[name]}"), name)
+def __dir__() -> list[str]:
+    return __all__

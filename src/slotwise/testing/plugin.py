@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from slotwise import JobRegistry
-    from slotwise.model.clock import ManualClock
     from slotwise.spi import Database
-    from slotwise.testing.capture import ScheduledTasks
-    from slotwise.testing.worker import ManualWorker
+    from slotwise.testing import ManualClock, ManualWorker, ScheduledTasks
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def slotwise_clock() -> ManualClock:
     """The clock of this test's workers and of their database; it stands at 2026-01-01T00:00Z."""
     from datetime import UTC, datetime
 
-    from slotwise.model.clock import ManualClock
+    from slotwise.testing import ManualClock
 
     return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -36,12 +34,9 @@ def slotwise_clock() -> ManualClock:
 @pytest.fixture
 def slotwise_database() -> Iterator[Database]:
     """A fresh database in memory, with the tables; override it to test on a real one."""
-    from slotwise import Settings
-    from slotwise.spi import Database
-    from slotwise.testing.worker import IN_MEMORY, provision
+    from slotwise.testing import ManualWorker
 
-    database = Database(Settings(database_url=IN_MEMORY))
-    provision(database)
+    database = ManualWorker.database_in_memory()
     yield database
     database.close()
 
@@ -53,7 +48,7 @@ def slotwise_worker(
     """Makes ManualWorkers that share clock and database: ``slotwise_worker(jobs, **settings)``,
     planned already.
     """
-    from slotwise.testing.worker import ManualWorker
+    from slotwise.testing import ManualWorker
 
     workers: list[ManualWorker] = []
 
@@ -75,7 +70,7 @@ def slotwise_override() -> Iterator[Callable[..., JobRegistry]]:
     """
     from contextlib import ExitStack
 
-    from slotwise.testing.capture import override
+    from slotwise.testing import override
 
     with ExitStack() as stack:
         yield lambda registry, **settings: stack.enter_context(
@@ -90,7 +85,7 @@ def slotwise_scheduled() -> Iterator[Callable[[JobRegistry], ScheduledTasks]]:
     """
     from contextlib import ExitStack
 
-    from slotwise.testing.capture import scheduled
+    from slotwise.testing import scheduled
 
     with ExitStack() as stack:
         yield lambda registry: stack.enter_context(scheduled(registry))

@@ -13,8 +13,8 @@ from tests.store.conformance.test_policies import drain, ledger, working
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
 from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Snoozed
+from slotwise.registry.manual_worker import ManualWorker
 from slotwise.store.connect.database import Database
-from slotwise.testing.worker import ManualWorker
 
 
 def pass_halves(worker: ManualWorker, number: int, *, beating: bool = True) -> None:

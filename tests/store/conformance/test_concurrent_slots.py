@@ -19,8 +19,8 @@ from slotwise.jobs.context import JobContext
 from slotwise.model.clock import ManualClock
 from slotwise.model.events import Settled
 from slotwise.model.records import Aborted, Claim, Failed
+from slotwise.registry.manual_worker import ManualWorker
 from slotwise.store.connect.database import Database
-from slotwise.testing.worker import ManualWorker
 
 
 @contextmanager

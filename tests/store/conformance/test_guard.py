@@ -440,7 +440,7 @@ def test_another_database_is_refused(pg_user: User, sqlite_url: str) -> None:
 
 def test_tables_elsewhere_are_found(databases: object, pg_empty_url: str) -> None:
     """The application's search path need not know the schema of slotwise's tables."""
-    from slotwise.testing.worker import provision
+    from slotwise.registry.manual_worker import provision
 
     database = Database(
         Settings(database_url=pg_empty_url, schema="jobs", table_prefix="sw_")

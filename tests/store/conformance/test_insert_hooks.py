@@ -15,9 +15,9 @@ from tests.store.bench import Bench
 import slotwise
 from slotwise import JobContext, JobRegistry, task
 from slotwise.client.client import Client
+from slotwise.registry.manual_worker import ManualWorker
 from slotwise.store.queue.queue import Inserted
 from slotwise.store.slots.store import Store
-from slotwise.testing.worker import ManualWorker
 
 
 class Notes:

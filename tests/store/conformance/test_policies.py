@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
 from slotwise.jobs.definition import define
 from slotwise.model.clock import ManualClock
+from slotwise.registry.manual_worker import ManualWorker
 from slotwise.store.connect.database import Database
-from slotwise.testing.worker import ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -11,8 +11,8 @@ from tests.store.bench import Bench
 from slotwise import JobRegistry, task
 from slotwise.model.events import Settled
 from slotwise.model.records import Failed, HandedBack
+from slotwise.registry.manual_worker import ManualWorker
 from slotwise.store.slots.settlements import SettlementHooks
-from slotwise.testing.worker import ManualWorker
 
 
 @pytest.fixture

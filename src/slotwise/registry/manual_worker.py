@@ -10,30 +10,32 @@ from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
-from slotwise import ClaimLost, Client, ConfigurationError, JobRegistry, Settings, migrate
+from slotwise import migrate
+from slotwise.client.client import Client
+from slotwise.client.inspection import Inspection
+from slotwise.client.operations import Operations
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.run.runner import Runner
-from slotwise.engine.worker import NO_HOOKS
-from slotwise.inspect import Inspection
+from slotwise.engine.worker import NO_HOOKS, Worker
+from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import define
 from slotwise.model.clock import ManualClock
-from slotwise.model.events import Listeners
-from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
-from slotwise.operations import Operations
-from slotwise.registry.registry import listed, unique
-from slotwise.spi import (
+from slotwise.model.durations import parse_duration
+from slotwise.model.error_text import hide_password
+from slotwise.model.events import (
     ClaimLostEvent,
-    Database,
     Event,
     HandedBackEvent,
+    Listeners,
     Pruned,
     Reaped,
     Settled,
-    Worker,
-    hide_password,
-    parse_duration,
 )
+from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
+from slotwise.registry.registry import JobRegistry, listed, unique
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables
 from slotwise.store.planning.planner import Plan
 from slotwise.store.slots.store import Store
@@ -171,6 +173,13 @@ class ManualWorker:
         #: Schedules one-time tasks.
         self.client = Client(lambda: self.store)
         self.inspect = Inspection(lambda: self.store)
+
+    @staticmethod
+    def database_in_memory() -> Database:
+        """Return a new SQLite database in memory, with the tables, for workers to share."""
+        database = Database(Settings(database_url=IN_MEMORY))
+        provision(database)
+        return database
 
     @property
     def operations(self) -> Operations:

@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-from slotwise import ConfigurationError, Context, JobRegistry, TaskContext, UnknownTask
 from slotwise.client.arguments import task_name
-from slotwise.jobs.context import Signal
+from slotwise.errors import ConfigurationError, UnknownTask
+from slotwise.jobs.context import Context, Signal, TaskContext
+from slotwise.jobs.definition import Definition
 from slotwise.model.records import Claim, FollowUps, Row
 from slotwise.payload.payload import UNTYPED
-from slotwise.spi import Definition, Inserted, Joinable
+from slotwise.registry.registry import JobRegistry
+from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.queue.queue import Inserted
 
 if TYPE_CHECKING:
     import unittest
@@ -195,7 +198,7 @@ def override(registry: JobRegistry, **settings: Any) -> Iterator[JobRegistry]:
     Without ``database_url`` it has a database of its own, in memory, with the tables. Raises what
     a registry raises for invalid settings, and ConfigurationError while the registry runs.
     """
-    from slotwise.testing.worker import IN_MEMORY, provision
+    from slotwise.registry.manual_worker import IN_MEMORY, provision
 
     asked = registry._asked
     before = registry.settings
