@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotwise.jobs.definition import NAME_LIMIT, Definition, define, shortest_interval
     from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
     from slotwise.jobs.policies import OnLost
-    from slotwise.model.clock import elapsed
+    from slotwise.model.clock import DatabaseClock, elapsed
     from slotwise.model.durations import LONGEST_DURATION, format_duration, parse_duration
     from slotwise.model.error_text import error_summary, hide_password, redact
     from slotwise.model.events import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         SlotsSuperseded,
     )
     from slotwise.model.identity import Identity
-    from slotwise.model.records import KNOWN_YEARS, is_known
+    from slotwise.model.records import KNOWN_YEARS, Claim, Key, LedgerKey, Row, is_known
     from slotwise.model.vocabulary import (
         REASONS,
         Kind,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from slotwise.store.connect.dsn import connect_arguments, database_url
     from slotwise.store.dialects.locking import Locking
     from slotwise.store.dialects.one_writer import OneWriter
-    from slotwise.store.dialects.port import Dialect
+    from slotwise.store.dialects.port import ClaimRequest, Dialect
     from slotwise.store.dialects.registered import register_dialect
     from slotwise.store.queue.queue import Inserted
     from slotwise.store.queue.traces import store_trace
@@ -123,9 +123,16 @@ _HOMES = {
     # files of settings
     "slotwise.settings.settings": ("read_document",),
     # spans of time, durations and time zones
-    "slotwise.model.clock": ("elapsed",),
+    "slotwise.model.clock": ("DatabaseClock", "elapsed"),
     "slotwise.model.durations": ("LONGEST_DURATION", "format_duration", "parse_duration"),
-    "slotwise.model.records": ("KNOWN_YEARS", "is_known"),
+    "slotwise.model.records": (
+        "KNOWN_YEARS",
+        "Claim",
+        "Key",
+        "LedgerKey",
+        "Row",
+        "is_known",
+    ),
     "slotwise.errors": ("pasteable",),
     "slotwise.schedules.zones": ("zone_named",),
     # a worker inside a host
@@ -150,7 +157,7 @@ _HOMES = {
     "slotwise.model.error_text": ("error_summary", "hide_password", "redact"),
     "slotwise.store.connect.database_errors": ("describe_error",),
     # the port to a database
-    "slotwise.store.dialects.port": ("Dialect",),
+    "slotwise.store.dialects.port": ("ClaimRequest", "Dialect"),
     "slotwise.store.dialects.one_writer": ("OneWriter",),
     "slotwise.store.dialects.locking": ("Locking",),
     "slotwise.store.dialects.registered": ("register_dialect",),
@@ -174,9 +181,12 @@ __all__ = [
     "BatchSkipped",
     "Between",
     "BusinessDay",
+    "Claim",
     "ClaimLostEvent",
+    "ClaimRequest",
     "CommandLine",
     "Database",
+    "DatabaseClock",
     "DatabaseLost",
     "Definition",
     "Dialect",
@@ -194,7 +204,9 @@ __all__ = [
     "Inserted",
     "JobPolicies",
     "Joinable",
+    "Key",
     "Kind",
+    "LedgerKey",
     "Locking",
     "OnLost",
     "OneWriter",
@@ -205,6 +217,7 @@ __all__ = [
     "Reaped",
     "Reason",
     "RegistrySource",
+    "Row",
     "Section",
     "Service",
     "Settled",

@@ -13,15 +13,17 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tests.faults.bench import eventually
 from tests.faults.proxy import Proxy
+from tests.kit.dialect import DIALECT
 from tests.store.bench import LEASE, Bench, at
 
 from slotwise.model.records import Claim, Failed, HandedBack, Succeeded
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
-CLAIM = b"SET picked = true"
-RELEASE = b"SET picked = false"
-HOLD = b"FOR UPDATE) AS q"
+IS_LOCKING = DIALECT == "locking"
+CLAIM = b"given_rows.new_watermark" if IS_LOCKING else b"SET picked = true"
+RELEASE = b"cancel_requested=" if IS_LOCKING else b"SET picked = false"
+HOLD = b"given_rows.picked_by" if IS_LOCKING else b"FOR UPDATE) AS q"
 LOOK = b"SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version"
 MARK = b"SET outcome"
 ORDER = b"scheduled_controls"
@@ -43,6 +45,14 @@ def apart(proxy: Proxy) -> Iterator[Bench]:
     database = Database(Settings(database_url=proxy.url))
     yield Bench(database).planned()
     database.close()
+
+
+def lose_by_itself(proxy: Proxy, said: bytes, *, forward: bool) -> None:
+    """What is one statement on PostgreSQL is a transaction of several on other databases."""
+    if IS_LOCKING:
+        proxy.lose_commit(said=said, forward=forward)
+    else:
+        proxy.lose_statement(said, forward=forward)
 
 
 @lost
@@ -163,7 +173,7 @@ def test_a_claim_by_itself_in_doubt(
     """
     apart.database.verify()  # from here on it is known that the server itself answers
     apart.client.schedule(name, id="one")
-    proxy.lose_statement(CLAIM, forward=forward)
+    lose_by_itself(proxy, CLAIM, forward=forward)
     with pytest.raises(DBAPIError):
         claim_tasks(apart, "host:1:a")
     assert proxy.lost.is_set()
@@ -181,7 +191,7 @@ def test_a_claim_by_itself_in_doubt_whose_holder_ends(apart: Bench, proxy: Proxy
     """
     apart.database.verify()
     apart.client.schedule("mail", id="one")
-    proxy.lose_statement(CLAIM, forward=True)
+    lose_by_itself(proxy, CLAIM, forward=True)
     with pytest.raises(DBAPIError):
         claim_tasks(apart, "host:1:a")
     (silent,) = eventually(lambda: apart.store.held.held_by("host:1:a"))
@@ -218,7 +228,7 @@ def test_a_tasks_mark_in_doubt_starts_nothing(
     apart.database.verify()
     apart.client.schedule("once", id="one")
     (claim,) = claim_tasks(apart, "host:1:a")
-    proxy.lose_statement(b"SET marked", forward=forward)
+    lose_by_itself(proxy, b"SET marked", forward=forward)
     with pytest.raises(DBAPIError):
         apart.store.held.mark_running(claim)
     assert (apart.row("once", "one").marked is not None) == forward

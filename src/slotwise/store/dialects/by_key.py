@@ -23,7 +23,7 @@ from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Re
 from slotwise.schedules.text import readable
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import Conditions, of_key
-from slotwise.store.dialects.port import NewRow, Order, Reading
+from slotwise.store.dialects.port import ClaimRequest, NewRow, Reading
 from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
@@ -130,7 +130,7 @@ class ByKey(ABC):
         return connection.execute(held).fetchone() is not None
 
     def due_keys(
-        self, connection: sa.Connection, order: Order, kind: str = HAS_SLOT
+        self, connection: sa.Connection, order: ClaimRequest, kind: str = HAS_SLOT
     ) -> list[Key]:
         """Return the rows that a claim would take."""
         key = (self.tables.tasks.c.task_name, self.tables.tasks.c.task_instance)
@@ -142,7 +142,7 @@ class ByKey(ABC):
         return [Key(*one) for one in found][: order.limit]
 
     def _due(
-        self, order: Order, now: datetime, kind: str
+        self, order: ClaimRequest, now: datetime, kind: str
     ) -> tuple[sa.Select[Any], sa.Select[Any]]:
         """Return the statements that find what a claim takes: rows of dead holders, and others."""
         tasks = self.tables.tasks
@@ -573,7 +573,7 @@ class ByKey(ABC):
         return connection.execute(extended).rowcount == 1
 
 
-def enters_at_once(row: Row, order: Order, now: datetime) -> bool:
+def enters_at_once(row: Row, order: ClaimRequest, now: datetime) -> bool:
     """Whether a claim enters this row's slot into the ledger; else ``decide`` handles it."""
     if is_weighed(row, now, order.weighed, order.late) or row.ledger_key is None:
         return False

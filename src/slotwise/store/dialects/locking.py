@@ -45,7 +45,7 @@ from slotwise.store.dialects.by_key import (
     least,
     new_entry,
 )
-from slotwise.store.dialects.port import NewRow, Order, Reading
+from slotwise.store.dialects.port import ClaimRequest, NewRow, Reading
 from slotwise.store.dialects.task_statements import Status, Taken, TaskStatements
 from slotwise.store.schema.rows import (
     LAST_ATTEMPT,
@@ -339,14 +339,16 @@ class Locking(ByKey):
         return [self.tables.keys.c[name] == value for name, value in row.items()]
 
     def guard(self, connection: Joinable, claim: Claim) -> bool:
-        """FOR SHARE. Heartbeats of a one-time task skip its row meanwhile."""
+        """FOR SHARE; of a one-time task's row only the key, where the database has such locks, as
+        PostgreSQL has. Elsewhere its heartbeats skip the row meanwhile.
+        """
         self.limit_idle(connection, claim.lease)
-        return self._shares(connection, claim)
+        return self._shares(connection, claim, key_only=True)
 
     # -- claims -----------------------------------------------------------------------------------
 
     def claim(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         now = self.now(connection)
         rows = self._take(connection, order, now, HAS_SLOT)
@@ -358,12 +360,12 @@ class Locking(ByKey):
         ]
 
     def claim_tasks(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> tuple[list[Row], bool]:
         return self._take(connection, order, self.now(connection), IS_TASK), True
 
     def _take(
-        self, connection: sa.Connection, order: Order, now: datetime, kind: str
+        self, connection: sa.Connection, order: ClaimRequest, now: datetime, kind: str
     ) -> list[Row]:
         """Lock due rows that no other claim has locked, and hold them.
 
@@ -530,16 +532,22 @@ class Locking(ByKey):
         columns: Sequence[Expression],
         *conditions: sa.ColumnElement[bool],
         wait: bool,
+        beside_guards: bool = False,
     ) -> Sequence[Sequence[Any]]:
-        """Lock the rows that are held under these claims, in the order of keys."""
+        """Lock the rows that are held under these claims, in the order of keys.
+
+        ``beside_guards``: also those that a guard has locked, where the database has such locks.
+        """
         tasks = self.tables.tasks
         fences = [{**_fence_of(one.row), "picked_by": one.holder} for one in claims]
         types = {name: tasks.c[name].type for name in fences[0]}
         values = self.values_of(fences, types)
         mine = [tasks.c[name] == values.c[name] for name in fences[0]]
         look = sa.select(*columns).where(*mine, tasks.c.picked, *conditions)
-        look = look.order_by(*self.key_order).with_for_update(skip_locked=not wait)
-        return connection.execute(look).all()
+        locked = look.order_by(*self.key_order).with_for_update(
+            skip_locked=not wait, key_share=beside_guards
+        )
+        return connection.execute(locked).all()
 
     def beat(
         self, connection: sa.Connection, holder: str, claims: Sequence[Claim]
@@ -547,16 +555,17 @@ class Locking(ByKey):
         tasks = self.tables.tasks
         fence = [tasks.c.task_name, tasks.c.task_instance, tasks.c.version]
         rows = [claim.row for claim in claims]
+        mine = tasks.c.picked_by == holder
         found = self._lock_held(
-            connection, claims, fence, tasks.c.picked_by == holder, wait=False
+            connection, claims, fence, mine, wait=False, beside_guards=True
         )
         locked = {Fence(Key(name, instance), version) for name, instance, version in found}
         if locked:
-            mine = [row for row in rows if row.fence in locked]
-            changes = [(_fence_of(row), Values()) for row in mine]
+            renewed = [row for row in rows if row.fence in locked]
+            changes = [(_fence_of(row), Values()) for row in renewed]
             now = self.now(connection)
             written = self.change_each(connection, tasks, changes, last_heartbeat=now)
-            expect(written, len(locked), mine[0])
+            expect(written, len(locked), renewed[0])
         return locked
 
     def finish(
@@ -664,11 +673,11 @@ def _fence_of(row: Row) -> Values:
     return {**row.key._asdict(), "version": row.version}
 
 
-def _needs_no_entry(row: Row, order: Order, now: datetime) -> bool:
+def _needs_no_entry(row: Row, order: ClaimRequest, now: datetime) -> bool:
     return row.ledger_key is None and not is_weighed(row, now, order.weighed, order.late)
 
 
-def _claimed(values: Sequence[Any], order: Order, now: datetime) -> Row:
+def _claimed(values: Sequence[Any], order: ClaimRequest, now: datetime) -> Row:
     """Return the row as this claim writes it, with its flaw, if any."""
     *columns, before, size = values
     row = row_of(columns)

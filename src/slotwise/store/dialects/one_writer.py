@@ -28,7 +28,7 @@ from slotwise.model.records import (
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.by_key import enters_at_once, least
 from slotwise.store.dialects.conditions import of_key
-from slotwise.store.dialects.port import Order
+from slotwise.store.dialects.port import ClaimRequest
 from slotwise.store.dialects.task_statements import OneWriterTasks, TaskStatements
 from slotwise.store.dialects.upserts import Upsert, Upserting
 from slotwise.store.schema.rows import (
@@ -92,7 +92,7 @@ class OneWriter(Upserting):
         return
 
     def claim(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         """Claim due slots; return each with the time and whether its ledger row was written.
 
@@ -108,7 +108,7 @@ class OneWriter(Upserting):
         return [(row, now, self._enter(connection, row, order, now)) for row in taken]
 
     def claim_tasks(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> tuple[list[Row], bool]:
         """Claim due one-time tasks, by priority, then by name as given, then by age; return
         whether slots may be due.
@@ -122,7 +122,7 @@ class OneWriter(Upserting):
         ], True
 
     def _take(
-        self, connection: sa.Connection, key: Key, order: Order, now: datetime
+        self, connection: sa.Connection, key: Key, order: ClaimRequest, now: datetime
     ) -> Row:
         tasks = self.tables.tasks
         version = to_micros(now)
@@ -152,7 +152,7 @@ class OneWriter(Upserting):
         return row_of(values, flaw)
 
     def _enter(
-        self, connection: sa.Connection, row: Row, order: Order, now: datetime
+        self, connection: sa.Connection, row: Row, order: ClaimRequest, now: datetime
     ) -> bool:
         if row.ledger_key is None:
             return not is_weighed(row, now, order.weighed, order.late)

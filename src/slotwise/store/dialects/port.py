@@ -56,7 +56,7 @@ class Range(NamedTuple):
     since: datetime | None = None
 
 
-class Order(NamedTuple):
+class ClaimRequest(NamedTuple):
     """What a claim takes: up to ``limit`` due rows of the tasks ``names``, for ``holder``.
 
     ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go
@@ -250,7 +250,7 @@ class Dialect(Protocol):
     # -- claims ---------------------------------------------------------------------------------
 
     def claim(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         """Claim due slots; return each with the time and whether its ledger row was written.
 
@@ -260,7 +260,7 @@ class Dialect(Protocol):
         """
 
     def claim_tasks(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> tuple[list[Row], bool]:
         """Claim due one-time tasks, by priority, then by name as given, then by age; return
         whether slots may be due.
@@ -269,7 +269,7 @@ class Dialect(Protocol):
         """
 
     def due_keys(
-        self, connection: sa.Connection, order: Order, kind: str = HAS_SLOT
+        self, connection: sa.Connection, order: ClaimRequest, kind: str = HAS_SLOT
     ) -> list[Key]:
         """Return the rows that a claim would take, without a lock."""
 

@@ -31,7 +31,7 @@ from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, Stat
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.conditions import of_key
-from slotwise.store.dialects.port import Order, Transaction
+from slotwise.store.dialects.port import ClaimRequest, Transaction
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in
 from slotwise.store.schema.tables import of_plan
@@ -158,7 +158,7 @@ def claim_trigger(
     with store.transaction() as connection:
         instance = trigger(store, connection, name, state=None).task_instance
         given_up = [name] if strict else []
-        order = Order(
+        order = ClaimRequest(
             holder=holder,
             names=[name],
             limit=1,

@@ -20,7 +20,7 @@ from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Release
 from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database_errors import describe_error, is_about_a_row
-from slotwise.store.dialects.port import Order, Range
+from slotwise.store.dialects.port import ClaimRequest, Range
 from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
@@ -337,9 +337,9 @@ class Claims:
 
     def _order(
         self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any
-    ) -> Order:
+    ) -> ClaimRequest:
         weighed = [name for name in names if name in self._weighed] if self._weighed else ()
-        return Order(
+        return ClaimRequest(
             holder=holder,
             names=names,
             limit=limit,
@@ -350,7 +350,7 @@ class Claims:
             **others,
         )
 
-    def _claim(self, order: Order) -> Taken:
+    def _claim(self, order: ClaimRequest) -> Taken:
         is_bounded = self._is_bounded(order.names)
         with self.transaction() as connection:
             if is_bounded:
@@ -382,7 +382,7 @@ class Claims:
         ]
         return Taken(len(found), claims, later.skipped if later else [])
 
-    def _claim_row_by_row(self, order: Order, kind: str = HAS_SLOT) -> Taken:
+    def _claim_row_by_row(self, order: ClaimRequest, kind: str = HAS_SLOT) -> Taken:
         """Claim row by row, and quarantine the row that makes the claim of the batch fail."""
         with self.transaction() as connection:
             keys = self.dialect.due_keys(connection, order, kind)
@@ -400,7 +400,7 @@ class Claims:
             all_taken.skipped.extend(taken.skipped)
         return all_taken
 
-    def _claim_one(self, order: Order, key: Key) -> Taken:
+    def _claim_one(self, order: ClaimRequest, key: Key) -> Taken:
         one = order._replace(
             names=[key.task_name],
             limit=1,

@@ -19,7 +19,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.dialects.port import Order, Transaction
+from slotwise.store.dialects.port import ClaimRequest, Transaction
 from slotwise.store.schema.rows import Change, Held
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import (
@@ -69,7 +69,7 @@ class LateClaims:
         gates: Gates,
         connection: sa.Connection,
         now: datetime,
-        order: Order,
+        order: ClaimRequest,
     ) -> None:
         self._dialect = claims.dialect
         self._definitions = claims.definitions

@@ -28,7 +28,7 @@ from slotwise.model.records import (
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
-from slotwise.store.dialects.port import Order, Parted, Range
+from slotwise.store.dialects.port import ClaimRequest, Parted, Range
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.numbered import numbered
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
@@ -174,7 +174,7 @@ class PostgreSQL(Upserting):
         return {"committed": True, "aborted": False}.get(status)
 
     def claim(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         parameters = {
             "holder": order.holder,
@@ -219,7 +219,7 @@ class PostgreSQL(Upserting):
         return {name for (name,) in found}
 
     def claim_tasks(
-        self, connection: sa.Connection, order: Order
+        self, connection: sa.Connection, order: ClaimRequest
     ) -> tuple[list[Row], bool]:
         names = order.names
         parameters = {
@@ -697,7 +697,7 @@ TASK_COLUMNS = (
 )
 
 
-def slot_of(values: Sequence[Any], order: Order, now: datetime) -> Row:
+def slot_of(values: Sequence[Any], order: ClaimRequest, now: datetime) -> Row:
     """Return a Row of values in the order of SLOT_COLUMNS; one is built for each slot that
     runs.
     """
