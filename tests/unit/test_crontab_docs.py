@@ -8,9 +8,9 @@ import click
 import pytest
 from tests.docs.markdown import ROOT, blocks, table
 
+from slotwise import Cron
 from slotwise.cli.entry import cli
 from slotwise.contrib.crontab import parse_crontab, reader
-from slotwise.schedules.cron import MACROS
 from slotwise.settings.settings import OTHERS_VARIABLES
 
 PAGE = ROOT / "docs" / "crontabs.md"
@@ -48,7 +48,7 @@ def test_every_variable_is_listed() -> None:
     )  # a command that calls slotwise must not meet them as settings
 
 
-@pytest.mark.parametrize("macro", MACROS)
+@pytest.mark.parametrize("macro", Cron.MACROS)
 def test_every_macro_is_listed(macro: str) -> None:
     assert f"`{macro}`" in PAGE.read_text()
 
