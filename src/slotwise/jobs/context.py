@@ -110,7 +110,7 @@ class Signal:
 
 
 class Steering(Exception):
-    """Raised by a handler to decide how its own slot goes on; not an error."""
+    """Raised by a handler to decide how its own slot continues; not an error."""
 
 
 class Snooze(Steering):

@@ -12,16 +12,19 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import NamedTuple
 
-from slotwise.errors import ConfigurationError
-from slotwise.jobs.context import JobContext
-from slotwise.jobs.definition import POLICIES, Definition
-from slotwise.jobs.job import job
-from slotwise.model.durations import format_duration
-from slotwise.model.events import Event
+from slotwise import ConfigurationError, JobContext, job
+from slotwise.inspect import SlotInfo
+from slotwise.jobs.definition import POLICIES
 from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
-from slotwise.model.vocabulary import Origin, Outcome, Reason
-from slotwise.store.connect.database import Database
-from slotwise.store.reading.slots import SlotInfo
+from slotwise.spi import (
+    Database,
+    Definition,
+    Event,
+    Origin,
+    Outcome,
+    Reason,
+    format_duration,
+)
 from slotwise.store.reading.slots import slots as slots_of
 from slotwise.store.slots.store import Store
 from slotwise.testing import ManualClock, ManualWorker

@@ -26,7 +26,7 @@ OLDEST_SLOT: Final = timedelta(days=7)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure(Value):
     """A failed or lost slot, or a dead or waiting task (no ``slot``); ``reason`` is retry or rerun
-    if it goes on.
+    if it will run again.
     """
 
     name: str
