@@ -21,7 +21,7 @@ from typing import Any, Self
 import pytest
 
 from slotwise.cli.entry import status
-from slotwise.engine.process.signals import ECHO
+from slotwise.engine.process.tuning import ECHO
 
 #: The longest wait for anything that must happen.
 PATIENCE = 60.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from slotwise.engine.process.signals import ECHO
+from slotwise.engine.process.tuning import ECHO
 
 PATIENCE = 60
 

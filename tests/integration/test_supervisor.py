@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from tests.integration.shell import Process, Shell, alive, wait_until
 
 from slotwise.cli.shared import exits
-from slotwise.engine.process.signals import ECHO
+from slotwise.engine.process.tuning import ECHO
 from slotwise.inspect import Inspection, SlotInfo
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database

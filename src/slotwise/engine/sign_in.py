@@ -14,6 +14,7 @@ from typing import Any
 from slotwise import migrate
 from slotwise.engine.loops.poller import Peers
 from slotwise.engine.loops.service import Common, WorkerCommon
+from slotwise.engine.tuning import BUSY_PAUSES, FORGET_AFTER, PAUSES, SKEW_WARNING
 from slotwise.errors import DatabaseRefused
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
@@ -32,11 +33,6 @@ from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 logger = logging.getLogger(__name__)
-
-#: How long the row of a vanished worker stays visible.
-FORGET_AFTER = timedelta(days=1)
-#: Clock drift between host and database, in seconds, above which the worker logs a warning.
-SKEW_WARNING = 1.0
 
 
 class Membership:
@@ -95,12 +91,6 @@ class Membership:
                     "cannot sign out: %s; other workers delete the row later",
                     describe_error(error),
                 )
-
-
-PAUSES = timedelta(milliseconds=300), timedelta(seconds=15)
-#: Pauses while another transaction holds a row of ours, usually a worker that starts at the same
-#: time.
-BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
 
 
 def keep_trying(

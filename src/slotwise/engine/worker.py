@@ -28,6 +28,18 @@ from slotwise.engine.run.runner import (
     context_maker,
 )
 from slotwise.engine.sign_in import SignIn, keep_trying
+from slotwise.engine.tuning import (
+    LEAVE_PATIENCE,
+    LONGEST_ASIDE,
+    LOOP_PATIENCE,
+    MOST_THREADS,
+    REPLY_PATIENCE,
+    SAMPLE,
+    SHORTEST_ASIDE,
+    SHORTEST_POLL,
+    STEP,
+    WRITE_PATIENCE,
+)
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock, elapsed
@@ -42,27 +54,6 @@ from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.settlements import AfterSettle, SettlementHooks
 from slotwise.store.slots.store import Store
-
-#: The most threads without a setting: ten thousand jobs must not start ten thousand threads.
-MOST_THREADS = 500
-#: Of how many intervals of a job the shortest counts; a worker may have ten thousand jobs.
-SAMPLE = 10
-#: Jobs shorten the poll interval to no less than this: an idle worker sleeps until the next known
-#: slot anyway.
-SHORTEST_POLL = timedelta(seconds=1)
-#: How often, in seconds, a wait checks whether a further request has come.
-STEP = 0.05
-
-#: How long the loops may take to end, the last outcomes to be written, and the worker to sign out.
-LOOP_PATIENCE = timedelta(seconds=5)
-WRITE_PATIENCE = timedelta(seconds=5)
-LEAVE_PATIENCE = timedelta(seconds=3)
-#: How long a worker that ends waits for a reply of the database; longer than the longest wait for
-#: a lock.
-REPLY_PATIENCE = timedelta(seconds=6)
-#: Bounds of the time that handlers get to stop: the grace, but within these bounds.
-SHORTEST_ASIDE = timedelta(seconds=1)
-LONGEST_ASIDE = timedelta(seconds=5)
 
 logger = logging.getLogger(__name__)
 

@@ -156,7 +156,7 @@ def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is left behind, in a daemon thread."""
-    monkeypatch.setattr(event_loop, "PATIENCE", event_loop.LIFESPAN_CHECK)
+    monkeypatch.setattr(event_loop, "EVENT_LOOP_PATIENCE", event_loop.LIFESPAN_CHECK)
     go, entered = threading.Event(), threading.Event()
 
     async def blocks() -> None:

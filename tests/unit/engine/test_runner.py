@@ -29,7 +29,7 @@ from slotwise import (
 )
 from slotwise.engine.run import outcomes
 from slotwise.engine.run.outcomes import error_text
-from slotwise.engine.run.runner import UNSETTLED
+from slotwise.engine.run.tuning import UNSETTLED
 from slotwise.model.clock import ManualClock, elapsed
 from slotwise.model.error_text import ERROR_LIMIT
 from slotwise.model.events import HandlerEnded

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.engine import sign_in
+from slotwise.engine import tuning
 from slotwise.engine.loops.service import Common
 from slotwise.engine.sign_in import keep_trying
 from slotwise.errors import DatabaseRefused
@@ -66,7 +66,7 @@ def test_a_busy_database_is_tried_again_soon(
     with caplog.at_level(logging.INFO):
         came, said, waits = start(*[error_of(state)] * 12)
     assert (came, said, len(waits)) == (True, [], 12)
-    first, longest = (span.total_seconds() for span in sign_in.BUSY_PAUSES)
+    first, longest = (span.total_seconds() for span in tuning.BUSY_PAUSES)
     assert max(waits) <= longest + first
     assert {record.levelname for record in caplog.records} == {"INFO"}
     assert f"the database is busy: as the server says it [{state}]" in caplog.text
@@ -76,7 +76,7 @@ def test_an_outage_is_waited_out() -> None:
     """Told once, with pauses that grow, and told again when it is over."""
     came, said, waits = start(*[ConnectionError("gone")] * 8)
     assert (came, said) == (True, ["database-lost", "database-back"])
-    assert waits[-1] >= sign_in.PAUSES[1].total_seconds()
+    assert waits[-1] >= tuning.PAUSES[1].total_seconds()
 
 
 def test_what_waiting_does_not_mend_ends_it() -> None:

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from slotwise.engine.run.runner import LATE, LOOK, MOST_LATE, SELDOM, Standby, Threads
+from slotwise.engine.run.runner import Standby, Threads
+from slotwise.engine.run.tuning import LATE, LOOK, MOST_LATE, SELDOM
 
 PATIENCE = 30
 

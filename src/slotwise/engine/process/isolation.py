@@ -23,6 +23,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, get_args
 
+from slotwise.engine.process.tuning import CHILD_LOOK, START_LIMIT
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
@@ -39,10 +40,6 @@ from slotwise.model.vocabulary import Reason
 
 #: The module that the child runs.
 MODULE = "slotwise.cli.isolated"
-#: Seconds within which the child must import the application and start the handler.
-START_LIMIT = 120.0
-#: How often the parent checks, in seconds, whether the claim was renewed or the attempt must stop.
-LOOK = 0.1
 
 #: A line of JSON between a worker and the child process of an attempt.
 Message: TypeAlias = dict[str, Any]
@@ -149,7 +146,7 @@ class _Attempt:
         self._channel.send(**order)
         sent: Message = {"renewed": self._holding.renewed, "draining": False}
         try:
-            while (said := self._channel.lines(LOOK)) is not None:
+            while (said := self._channel.lines(CHILD_LOOK)) is not None:
                 for word in said:
                     self._hear(word, begun)
                 news = {"renewed": self._holding.renewed, "draining": draining()}

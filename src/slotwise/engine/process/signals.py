@@ -13,11 +13,11 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from queue import SimpleQueue
 from types import FrameType
 from typing import Self, TypeAlias
 
+from slotwise.engine.process.tuning import ECHO
 from slotwise.model.clock import Stopwatch, elapsed
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: A signal within this time after a counted one counts as the same request.
-ECHO = timedelta(seconds=1)
 #: The entered instances; a fork hook cannot be removed, so there is one for all.
 _entered: set[StopSignals] = set()
 _masks = threading.local()

@@ -42,6 +42,12 @@ from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import Literal, TypeAlias, TypeVar
 
+from slotwise.engine.process.tuning import (
+    CONTENDED,
+    HANDLER_PATIENCE,
+    LOOK_AGAIN,
+    PRUNE_FOR,
+)
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.sign_in import keep_trying
 from slotwise.engine.worker import Worker
@@ -76,16 +82,6 @@ logger = logging.getLogger(__name__)
 #: Which slot: the newest that has come, the one before it, or the one of an instant.
 Wanted: TypeAlias = Literal["due", "previous"] | datetime
 
-#: The longest pause between two looks at a slot that another process holds.
-LOOK_AGAIN = timedelta(seconds=5)
-#: How long a process prunes the ledger after its slot. What is left waits for the next turn.
-PRUNE_FOR = timedelta(seconds=20)
-#: The pause after a claim that got nothing though the row was due: another claim, or an operation,
-#: has it locked.
-CONTENDED = timedelta(milliseconds=200)
-
-#: How long a handler may take to stop before it is left behind.
-PATIENCE = timedelta(seconds=5)
 
 T = TypeVar("T")
 
@@ -148,7 +144,7 @@ class SingleRun:
             left_behind = self._wait(self._holding)
             end = None
             with suppress(Empty):
-                end = self._ends.get(timeout=PATIENCE.total_seconds())
+                end = self._ends.get(timeout=HANDLER_PATIENCE.total_seconds())
         finally:
             worker.close()
         return self._ended(
@@ -160,7 +156,7 @@ class SingleRun:
         if self._cancelled is not None:
             self._cancelled = 0.0
             return
-        self._cancelled = self._elapsed() + PATIENCE.total_seconds()
+        self._cancelled = self._elapsed() + HANDLER_PATIENCE.total_seconds()
         self.worker.cancel()  # cancels a lifespan that is being entered, and bounds its exit
         if self._holding is not None:
             self._holding.signal.set(Reason.OPERATOR)
@@ -200,7 +196,9 @@ class SingleRun:
         while not active_claims.wait_empty(0.05):
             if self._cancelled is not None and self._elapsed() >= self._cancelled:
                 self.worker.settler.put(holding, Aborted(Reason.OPERATOR))
-                return not active_claims.wait_empty(PATIENCE.total_seconds()) or True
+                return (
+                    not active_claims.wait_empty(HANDLER_PATIENCE.total_seconds()) or True
+                )
         return False
 
     def _listen(self, event: Event) -> None:

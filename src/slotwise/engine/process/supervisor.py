@@ -22,6 +22,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from slotwise.engine.process.signals import StopSignals
+from slotwise.engine.process.tuning import LONGEST_RESTART_PAUSE, RESTART_PAUSE
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import elapsed
 
@@ -69,10 +70,6 @@ def _say(line: socket.socket, word: bytes) -> None:
     """Send without blocking: a frozen child does not read, and must not block its supervisor."""
     with suppress(OSError):
         line.send(word, socket.MSG_DONTWAIT)
-
-
-FIRST_PAUSE = timedelta(milliseconds=250)
-LONGEST_PAUSE = timedelta(seconds=30)
 
 
 class Child:
@@ -223,7 +220,7 @@ class Supervisor:
 
     def _plan_restart(self, child: Child, status: int) -> None:
         lived = elapsed() - child.since
-        if lived > LONGEST_PAUSE.total_seconds():
+        if lived > LONGEST_RESTART_PAUSE.total_seconds():
             self._pauses.pop(child.place, None)
         pause = self._pause(child.place)
         self._due[child.place] = elapsed() + pause.total_seconds()
@@ -236,7 +233,7 @@ class Supervisor:
     def _pause(self, place: int) -> timedelta:
         """Return the pause before a restart: ever longer, until a child has lived for a while."""
         if place not in self._pauses:
-            self._pauses[place] = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE)
+            self._pauses[place] = growing_pauses(RESTART_PAUSE, LONGEST_RESTART_PAUSE)
         return next(self._pauses[place])
 
     def _on_stop(self, count: int) -> None:

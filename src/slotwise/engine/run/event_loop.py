@@ -11,18 +11,13 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
 from typing import TypeAlias, TypeVar
 
+from slotwise.engine.run.tuning import EVENT_LOOP_PATIENCE, LIFESPAN_CHECK
 from slotwise.model.clock import elapsed
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
-
-#: How long our own loop may take to end; a handler that blocks it, or ignores its cancellation, is
-#: left behind.
-PATIENCE = timedelta(seconds=5)
-#: How often a wait for the lifespan checks that its loop still runs.
-LIFESPAN_CHECK = timedelta(milliseconds=200)
 
 
 class EventLoop:
@@ -98,7 +93,7 @@ class EventLoop:
                 self._is_stopped = True
                 with suppress(RuntimeError):  # it has ended already
                     self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join(PATIENCE.total_seconds())
+                self._thread.join(EVENT_LOOP_PATIENCE.total_seconds())
             self._loop = None
 
     def blame(self, error: BaseException) -> str | None:

@@ -31,6 +31,16 @@ from slotwise.engine.run.outcomes import (
     returned,
     timed_out,
 )
+from slotwise.engine.run.tuning import (
+    FAREWELL,
+    LATE,
+    LOOK,
+    MOST_LATE,
+    SELDOM,
+    SHORT,
+    SPELL,
+    UNSETTLED,
+)
 from slotwise.errors import InvalidPayload, NewerPayload
 from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
@@ -52,18 +62,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], None]
-
-#: First and longest pause, in seconds, between two looks of the standby thread.
-LOOK = 0.001
-SELDOM = 0.008
-#: A look that comes later than this, in seconds, means that another thread had the GIL.
-LATE = 0.0005
-#: After so many late looks without progress in between, the standby thread joins all the same.
-MOST_LATE = 5
-#: A thread that finished ``SPELL`` pieces of work, each within ``SHORT`` seconds, while others
-#: finished as many, is one too many: the work can have waited for nothing but the GIL.
-SPELL = 64
-SHORT = 0.0002
 
 
 class Standby:
@@ -271,11 +269,6 @@ Isolate: TypeAlias = Callable[
 #: other exception the attempt has failed. A context manager that it returns is left when the
 #: attempt has ended, or its start is refused.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
-
-#: The most slots that have ended and wait for their settlement; with more, none is claimed.
-UNSETTLED = 2_000
-#: How long idle threads may take to end.
-FAREWELL = timedelta(milliseconds=200)
 
 
 def context_maker(
