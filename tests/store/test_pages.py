@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -81,6 +81,20 @@ def test_a_page_reads_itself_and_nothing_else(long: Explained, look: Look) -> No
     assert len(found) == 20
     for statement, parameters in sent:
         assert blocks(long, statement, parameters) < 150
+
+
+def test_a_window_reads_by_the_primary_keys(long: Explained) -> None:
+    """A page of instances, of ten thousand: their own slots of an hour, by ranges of the keys."""
+    look = Inspection(lambda: long.store)
+    start = datetime(2026, 1, 1, 16, tzinfo=UTC)
+
+    def play() -> None:
+        found = look.windows(start, start + timedelta(minutes=10), limit=10)
+        assert [one.id for one in found][:2] == ["customer-1", "customer-10"]
+        assert any(one.actual for one in found)
+
+    for statement, parameters in long.sent(play):
+        assert blocks(long, statement, parameters) < 500
 
 
 def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) -> None:

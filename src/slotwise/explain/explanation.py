@@ -4,7 +4,7 @@ now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -381,18 +381,9 @@ _ORIGINS: dict[str, str] = {
 
 
 def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
-    if (
-        entry.outcome == Outcome.CANCELLED
-        and entry.finished is not None
-        and not entry.attempts
-    ):
-        is_deleted = entry.reason == Reason.DELETED
-        why = (
-            "the job was deleted"
-            if is_deleted
-            else sentences_of(entry.reason).waits or "it was cancelled"
-        )
-        yield f"It did not run: {why} at {when(entry.finished)}, before it began."
+    is_cancelled = entry.outcome == Outcome.CANCELLED and not entry.attempts
+    if is_cancelled and entry.finished is not None:
+        yield _cancelled_before(entry, entry.finished)
         yield from _instead(facts, entry)
         return
     if entry.origin in _ORIGINS and entry.attempts:
@@ -401,24 +392,28 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
         yield f"It stands for {slots(entry.missed_count)} before it, which did not run."
     yield from told_attempts(one for one in facts.attempts if one.token != entry.token)
     if entry.started is not None and entry.attempts:
-        times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
-        delay = entry.started - entry.slot
-        late = (
-            "on time,"
-            if delay < timedelta(seconds=1)
-            else f"{about(delay)} after its time,"
-        )
-        yield f"It started at {when(entry.started)}{times}, {late} on {entry.worker}."
+        yield _started(entry, entry.started)
     yield _ending(facts, entry)
-    if (
-        entry.outcome == Outcome.LOST
-        and facts.attempts
-        and facts.attempts[-1].token == entry.token
-    ):
-        yield from _silence(facts.attempts[-1])
+    last = facts.attempts[-1] if facts.attempts else None
+    if entry.outcome == Outcome.LOST and last is not None and last.token == entry.token:
+        yield from _silence(last)
     yield from _instead(facts, entry)
     if entry.error and entry.outcome != Outcome.SUCCEEDED:
         yield f"The last error: {entry.error.strip().splitlines()[-1]}"
+
+
+def _cancelled_before(entry: SlotInfo, finished: datetime) -> str:
+    why = sentences_of(entry.reason).waits or "it was cancelled"
+    if entry.reason == Reason.DELETED:
+        why = "the job was deleted"
+    return f"It did not run: {why} at {when(finished)}, before it began."
+
+
+def _started(entry: SlotInfo, started: datetime) -> str:
+    times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
+    delay = started - entry.slot
+    late = "on time," if delay < _ROUNDING else f"{about(delay)} after its time,"
+    return f"It started at {when(started)}{times}, {late} on {entry.worker}."
 
 
 def _instead(facts: Facts, entry: SlotInfo) -> Iterator[str]:
@@ -748,32 +743,40 @@ def explain_now(
     """
     line = job_of(store, name, id)
     last = next(slots_of(store, name, id, limit=1, ended=True), None)
-    if line is None and (
-        id != RECURRING or (last is None and not _was_deleted(store, name))
-    ):
+    if line is None and not _was_job(store, name, id, last):
         return None
-    attempts = tuple[AttemptInfo, ...]()
-    if line is not None and line.state == State.UNREADABLE:
-        told: Iterable[str] = [
-            f"It {line.reason}."
-            if line.is_newer
-            else f"Its row cannot be read: {line.reason}."
-        ]
-    else:
-        slot = store.now() if line is None or line.next_slot is None else line.next_slot
-        found = facts(store, name, slot, id)
-        told = _gone(found) if line is None else _present(line, found, definition)
-        attempts = tuple(found.attempts)
-    ended = [_last(last)] if last is not None else []
-    if not attempts and last is not None and last.last is None:
-        attempts = tuple(attempts_of(store, name, id, last.slot))
+    told, attempts = _now(store, name, id, line, definition)
+    sentences = [*told]
+    if last is not None:
+        sentences.append(_last(last))
+        if not attempts and last.last is None:
+            attempts = attempts_of(store, name, id, last.slot)
     return JobExplanation(
         job=name,
         id=id,
         state=State.UNKNOWN if line is None else line.state,
-        sentences=(*told, *ended),
-        attempts=attempts,
+        sentences=tuple(sentences),
+        attempts=tuple(attempts),
     )
+
+
+def _now(
+    store: Store, name: str, id: str, line: JobInfo | None, definition: Definition | None
+) -> tuple[Iterable[str], Sequence[AttemptInfo]]:
+    """Return what is said about the row now, and the attempts of its slot."""
+    if line is not None and line.is_newer:
+        return [f"It {line.reason}."], ()
+    if line is not None and line.state == State.UNREADABLE:
+        return [f"Its row cannot be read: {line.reason}."], ()
+    next_slot = None if line is None else line.next_slot
+    found = facts(store, name, next_slot or store.now(), id)
+    told = _gone(found) if line is None else _present(line, found, definition)
+    return told, found.attempts
+
+
+def _was_job(store: Store, name: str, id: str, last: SlotInfo | None) -> bool:
+    """Whether a name without a row was a job's: the ledger or a deletion has it."""
+    return id == RECURRING and (last is not None or _was_deleted(store, name))
 
 
 def _was_deleted(store: Store, name: str) -> bool:

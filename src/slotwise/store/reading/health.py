@@ -115,20 +115,17 @@ def health(store: Store, overdue_after: timedelta) -> Health:
         dead = connection.scalar(sa.select(sa.func.count()).where(is_dead)) or 0
         ended_calendars = _ended_calendars(store, connection, utc(now) + _CALENDAR_NOTICE)
     lost = [name for name in silent if live and name not in known]
+    gone, damaged = _without_life(workers)
     return Health(
         now=utc(now),
         live_workers=len(live),
-        gone_workers=sorted(
-            one.worker for one in workers if not one.live and one.state != State.UNREADABLE
-        ),
+        gone_workers=gone,
         overdue=overdue.rows,
         oldest_due=utc(overdue.oldest),
         silent=len(silent) - len(lost),
         dead=dead,
         behind=behind,
-        unreadable_workers=sorted(
-            worker.worker for worker in workers if worker.state == State.UNREADABLE
-        ),
+        unreadable_workers=damaged,
         orphans=overdue.orphans + len(lost),
         orphan_tasks=sorted({*lost, *overdue.orphan_tasks})[:MOST_NAMES],
         refused=sorted({name for worker in live for name in worker.refused}),
@@ -197,6 +194,18 @@ def _overdue(
         orphans=orphans,
         orphan_tasks=list(strangers),
     )
+
+
+def _without_life(workers: Sequence[WorkerInfo]) -> tuple[list[str], list[str]]:
+    """Return the workers that are gone, and those whose rows cannot be read."""
+    gone = []
+    unreadable = []
+    for one in workers:
+        if one.state == State.UNREADABLE:
+            unreadable.append(one.worker)
+        elif not one.live:
+            gone.append(one.worker)
+    return sorted(gone), sorted(unreadable)
 
 
 def _unroutable(

@@ -96,7 +96,8 @@ def windows(
     plans = rows(store, planned.where(*_planned(tasks, after)).order_by(*key).limit(limit))
     if not plans:
         return []
-    found = _actual(store, start, end, _planned(tasks, after, plans[-1]["task_name"]))
+    last = plans[-1]["task_name"], plans[-1]["task_instance"]
+    found = _actual(store, start, end, _planned(tasks, after, last))
     return [
         _window(row, start, end, found, (row["task_name"], row["task_instance"]))
         for row in plans
@@ -104,14 +105,18 @@ def windows(
 
 
 def _planned(
-    tasks: sa.Table, after: tuple[str, str], last: str | None = None
+    tasks: sa.Table, after: tuple[str, str], last: tuple[str, str] | None = None
 ) -> list[sa.ColumnElement[bool]]:
-    """Conditions for plan rows after a name and id, up to the name ``last``."""
+    """Conditions for plan rows after a name and id, up to ``last``; those on names alone let an
+    index be searched.
+    """
     name, id = after
     same = (tasks.c.task_name == name) & (tasks.c.task_instance > id)
     found = [is_plan(tasks), tasks.c.task_name >= name, (tasks.c.task_name > name) | same]
     if last is not None:
-        found.append(tasks.c.task_name <= last)
+        name, id = last
+        same = (tasks.c.task_name == name) & (tasks.c.task_instance <= id)
+        found += [tasks.c.task_name <= name, (tasks.c.task_name < name) | same]
     return found
 
 
