@@ -309,7 +309,8 @@ class Locking(ByKey):
         """By the lock of a row of ``keys``.
 
         Race: the row is made by the first claim of all. A second one that makes it at the same time
-        waits for the first one's commit, once in the life of a name, and then has no turn.
+        waits for the first one's commit, up to the lock timeout and once in the life of a name, and
+        then has no turn.
         """
         mine = self._key_row(name, TURN)
         look = sa.select(self.tables.keys.c.running).where(*self._of_key_row(mine))
@@ -317,7 +318,12 @@ class Locking(ByKey):
             return True
         if connection.execute(look).first() is not None:
             return False
-        return self.insert_new(connection, self.tables.keys, mine)
+        try:
+            return self.insert_new(connection, self.tables.keys, mine)
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            return False
 
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
         """By the lock of a row of ``keys``.
