@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import ConfigurationError, SchemaMismatch, SchemaMissing
 from slotwise.migrate.grants import FUNCTIONS
+from slotwise.migrate.row_guard import guard_rows
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import is_locked
 from slotwise.store.schema.tables import (
@@ -156,13 +157,7 @@ class Target:
             if self.adopt:
                 raise SchemaMissing(f"there is no table {name} to adopt; leave --adopt out")
             return False
-        theirs = {column.name for column in columns_of_db_scheduler()}
-        if (
-            not theirs
-            <= there[name]
-            <= set(tables(self.prefix, self.schema).tasks.c.keys())
-        ):
-            raise SchemaMismatch(_NOT_OURS.format(name))
+        self._refuse_other_columns(inspector, name, there[name])
         if not self.adopt:
             raise SchemaMismatch(
                 f"table {name} exists and is db-scheduler's (its columns match): "
@@ -170,6 +165,33 @@ class Target:
                 "--adopt`, or choose another name with --table-prefix"
             )
         return True
+
+    def _refuse_other_columns(
+        self, inspector: sa.Inspector, name: str, there: set[str]
+    ) -> None:
+        """Raise SchemaMismatch for a table that is not db-scheduler's, or lacks or adds a column
+        that hinders.
+
+        db-scheduler itself needs no ``priority``, and writes beside columns of the team's own.
+        """
+        missing = {column.name for column in columns_of_db_scheduler()} - there
+        if missing - {"priority"}:
+            raise SchemaMismatch(_NOT_OURS.format(name))
+        quoted = f"{self.schema}.{name}" if self.schema else name
+        if missing:
+            raise SchemaMismatch(
+                f"table {name} is db-scheduler's and has no column priority, which slotwise "
+                f"needs; run: ALTER TABLE {quoted} ADD COLUMN priority smallint"
+            )
+        ours = set(tables(self.prefix, self.schema).tasks.c.keys())
+        for column in inspector.get_columns(name, schema=self.schema):
+            is_needed = not column["nullable"] and column["default"] is None
+            if column["name"] not in ours and is_needed:
+                raise SchemaMismatch(
+                    f"table {name} is db-scheduler's, and no row of slotwise's would have a value "
+                    f"in its column {column['name']}, which is NOT NULL; run: ALTER TABLE "
+                    f"{quoted} ALTER COLUMN {column['name']} DROP NOT NULL"
+                )
 
 
 _NOT_OURS = (
@@ -300,6 +322,8 @@ def _migrate(
                 context.begin_transaction(),
             ):
                 context.run_migrations()
+            if up and target.adopt and connection.dialect.name == "postgresql":
+                guard_rows(connection, prefix=target.prefix, schema=target.schema)
             if (
                 not up
                 and connection.dialect.name == "postgresql"

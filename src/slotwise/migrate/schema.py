@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise.errors import ConfigurationError
 from slotwise.migrate import revisions
 from slotwise.migrate.grants import ROLES, grants
+from slotwise.migrate.row_guard import unguarded_warning
 from slotwise.migrate.trusted_schemas import creators_warning
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -64,7 +65,8 @@ class Schema:
     def upgrade(self, *, adopt: bool = False, revision: str = "heads") -> SchemaUpgrade:
         """Create the tables, or upgrade them, and check them. Several processes may do so at once.
 
-        ``adopt``: take over a table of Java's db-scheduler. ``revision``: go no further than this
+        ``adopt``: take over a table of Java's db-scheduler; on a table of our own, keep other
+        programs from deleting our rows. ``revision``: go no further than this
         one. Raises SchemaMismatch if a foreign table is in the way, or for an unknown revision.
         """
         prefix = self._prefix
@@ -104,6 +106,7 @@ class Schema:
                 revisions.unapplied(connection, prefix=prefix, schema=schema),
                 database.durability_warning(connection),
                 creators_warning(connection, prefix=prefix, schema=schema),
+                unguarded_warning(connection, prefix=prefix, schema=schema),
             ]
         return [warning for warning in warnings if warning]
 
