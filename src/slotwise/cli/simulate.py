@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise import InvalidSetting, SlotwiseError
+from slotwise import Calendar, InvalidSetting, SlotwiseError
 from slotwise.cli.shared.options import (
     LARGEST_COUNT,
     Command,
@@ -191,19 +191,14 @@ def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, ti
     return found
 
 
-def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[dict[str, object]]:
+def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[Calendar]:
     """Read the calendars from the database, if a schedule names one that it does not contain."""
-    import sqlalchemy as sa
-
     if not any(
         job.schedule and None in job.schedule.calendars.values() for job in jobs.values()
     ):
         return []
-    with given.store() as store, store.transaction() as connection:
-        return [
-            {**row}
-            for row in connection.execute(sa.select(store.tables.calendars)).mappings()
-        ]
+    with given.operations() as (operations, _):
+        return [one.calendar for one in operations.calendars.all()]
 
 
 def _objects(

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from slotwise import ConfigurationError, JobContext, job
+from slotwise import Calendar, ConfigurationError, JobContext, job
 from slotwise.inspect import SlotInfo
 from slotwise.jobs.definition import POLICIES
 from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
+from slotwise.operations import Calendars
 from slotwise.spi import (
     Database,
     Definition,
@@ -62,7 +64,7 @@ def forecast(
     *,
     outages: Sequence[Outage] = (),
     takes: Mapping[str, timedelta] | None = None,
-    calendars: Sequence[Mapping[str, object]] = (),
+    calendars: Sequence[Calendar] = (),
     tell: Callable[[datetime, int], None] = lambda now, attempts: None,
 ) -> Forecast:
     """Play the jobs from ``start`` to ``end``, planned at ``start``, with one worker of unlimited
@@ -72,7 +74,7 @@ def forecast(
     far.
 
     ``takes``: how long a run of each job takes (none at all); one that takes longer than its
-    timeout fails. ``calendars``: rows of the table of calendars, for schedules that go by them.
+    timeout fails. ``calendars``: those of the database, for schedules that name them.
     Raises ConfigurationError for outages that overlap or lie outside.
     """
     ordered = _checked(outages, start, end)
@@ -106,6 +108,11 @@ class _Quiet:
         """Ignore the event."""
 
 
+def _instead(calendar: Calendar, before: Calendar | None) -> Calendar:
+    """The edit that puts this calendar in the place of any other."""
+    return calendar
+
+
 @dataclass
 class _Play:
     _database: Database
@@ -114,7 +121,7 @@ class _Play:
     _end: datetime
     _outages: list[Outage]
     _takes: Mapping[str, timedelta]
-    _calendars: Sequence[Mapping[str, object]]
+    _calendars: Sequence[Calendar]
     _tell: Callable[[datetime, int], None]
 
     def __post_init__(self) -> None:
@@ -124,9 +131,9 @@ class _Play:
         self._looks: list[datetime] = []
         self._attempts = 0
         self._store = Store(self._database, {}, clock=self._clock)
-        with self._store.transaction() as connection:
-            for row in self._calendars:
-                connection.execute(self._store.tables.calendars.insert().values(**row))
+        stored = Calendars(self._store, "forecast")
+        for one in self._calendars:
+            stored.change(one.name, partial(_instead, one), "forecast")
         self._worker: ManualWorker | None = self._make_worker()
 
     def run(self) -> Forecast:
