@@ -17,13 +17,15 @@ SOURCE = ROOT / "src" / "slotwise"
 STEP = re.compile(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`:", re.MULTILINE)
 
 
+def _contracts(kind: str) -> list[dict[str, list[str]]]:
+    """The import contracts of this type."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    return [one for one in tools["importlinter"]["contracts"] if one["type"] == kind]
+
+
 def _contract() -> dict[str, list[str]]:
     """The layers of each container, from top to bottom."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
-        "importlinter"
-    ]["contracts"]
-    layers = [one for one in contracts if one["type"] == "layers"]
-    return {one["containers"][0]: one["layers"] for one in layers}
+    return {one["containers"][0]: one["layers"] for one in _contracts("layers")}
 
 
 def _picture() -> dict[str, list[str]]:
@@ -40,6 +42,17 @@ def _picture() -> dict[str, list[str]]:
 def test_picture_is_the_import_contract() -> None:
     """Each room stands on the floor that the import contract gives it."""
     assert _picture() == _contract()
+
+
+def test_the_command_line_imports_no_room_of_the_core() -> None:
+    """Its contract names each room below the hall; embedded is a tool of both."""
+    (contract,) = [
+        one for one in _contracts("forbidden") if one["source_modules"] == ["slotwise.cli"]
+    ]
+    layers = _contract()["slotwise"]
+    below = layers[layers.index("inspect | operations | spi") + 1 :]
+    rooms = {name for layer in below for name in layer.split(" | ")} - {"embedded"}
+    assert set(contract["forbidden_modules"]) == {f"slotwise.{name}" for name in rooms}
 
 
 def _walks() -> list[tuple[str, list[tuple[str, str]]]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from slotwise import ConfigurationError, InvalidCrontab
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
     AnyFunction,
@@ -27,7 +28,6 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import as_json, print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
-from slotwise.errors import ConfigurationError, InvalidCrontab
 from slotwise.inspect import json_value
 from slotwise.spi import PluginCommand, Section
 

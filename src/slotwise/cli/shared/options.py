@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from slotwise.contrib.command import CommandJob
     from slotwise.inspect import Inspection
     from slotwise.operations import Operations
-    from slotwise.store.slots.store import Store
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
@@ -184,14 +183,6 @@ class Given:
         with self.client() as client:
             operations = client.operations
             yield operations.by(self.author) if self.author else operations, client.inspect
-
-    @contextmanager
-    def store(self, *, import_app: bool = True) -> Iterator[Store]:
-        """Open the tables. Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch."""
-        from slotwise.client.opening import open_store
-
-        with open_store(self.table_settings() if import_app else self.settings()) as store:
-            yield store
 
 
 pass_given = click.make_pass_decorator(Given, ensure=True)
