@@ -179,35 +179,38 @@ class Between(Combined):
     def __init__(
         self, schedule: Schedule, start: datetime | str | None, end: datetime | str | None
     ) -> None:
-        start = None if start is None else in_utc(start)
-        end = None if end is None else in_utc(end)
-        bounds = [instant_text(bound) if bound else "-" for bound in (start, end)]
         if start is None and end is None:
             raise InvalidSchedule("between takes a start, an end or both")
+        start, low, from_text = _bound(start, BEGINNING)
+        end, high, until_text = _bound(end, END)
         if start is not None and end is not None and start >= end:
             raise InvalidSchedule(
-                f"between {bounds[0]} and {bounds[1]} there are no slots: the "
+                f"between {from_text} and {until_text} there are no slots: the "
                 "start must be before the end"
             )
-        first = BEGINNING if start is None else to_micros(start)
-        last = END if end is None else to_micros(end)
         self._set(
-            schedule=schedule, start=start, end=end, line=Window(schedule.line, first, last)
+            schedule=schedule,
+            start=start,
+            end=end,
+            line=Window(schedule.line, low, high),
+            from_end=schedule.from_end,
+            combines=schedule.combines,
+            _text=f"BETWEEN({schedule}; {from_text}; {until_text})",
         )
-        self._set(from_end=schedule.from_end, combines=schedule.combines)
-        self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
-        is_empty = False
-        if not schedule.from_end:
-            with suppress(InvalidSchedule):  # its slots are unknown until it is bound
-                is_empty = self.next_after(_EVER) is None
-        if is_empty:
-            told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(
-                end
-            )
+        if self._is_empty():
+            told = [f"from {from_text} on"] if start else []
+            told += [f"before {until_text}"] if end else []
             raise InvalidSchedule(
                 f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none"
             )
         self._combine(schedule)
+
+    def _is_empty(self) -> bool:
+        """Whether no slot is left; false where its slots are not known yet."""
+        if not self.from_end:
+            with suppress(InvalidSchedule):
+                return self.next_after(_EVER) is None
+        return False
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return Between(schedules[0], self.start, self.end)
@@ -221,6 +224,16 @@ class Between(Combined):
         if self.start is None or slot >= self.start:
             return slot
         return self.start if self.from_end else None
+
+
+def _bound(
+    given: datetime | str | None, otherwise: int
+) -> tuple[datetime | None, int, str]:
+    """A bound as an instant, as a place on the line, and as text."""
+    if given is None:
+        return None, otherwise, "-"
+    instant = in_utc(given)
+    return instant, to_micros(instant), instant_text(instant)
 
 
 _MILLISECOND = timedelta(milliseconds=1)
