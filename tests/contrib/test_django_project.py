@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.contrib.servers import EXAMPLES, PATIENCE, environment, program, run, serving
+from tests.contrib.servers import EXAMPLES, environment, program, run, serving
+from tests.kit.patience import PATIENCE
 
 pytestmark = pytest.mark.extended
 

@@ -18,6 +18,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from starlette.requests import Request
 from tests.docs.markdown import ROOT, blocks
+from tests.kit.patience import PATIENCE
 
 from slotwise import JobContext, JobRegistry, SchemaMissing, SlotwiseError, task
 from slotwise.contrib.asgi import SlotwiseASGI
@@ -30,8 +31,6 @@ from slotwise.contrib.fastapi import (
 from slotwise.embedded import EmbeddedPostgres
 
 pytest_plugins = ["pytester"]
-
-PATIENCE = 30
 
 
 class Cast:

@@ -11,12 +11,11 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 from flask import Flask
+from tests.kit.patience import PATIENCE
 
 from slotwise import Every, JobContext, JobRegistry, SlotwiseError, job, task
 from slotwise.contrib.flask import Slotwise, slotwise_of
 from slotwise.contrib.wsgi import SlotwiseWSGI
-
-PATIENCE = 30
 
 ran = threading.Event()
 

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from flask import Flask
+from tests.kit.patience import PATIENCE
 
 from slotwise import JobContext, JobRegistry, SlotwiseError, task
 from slotwise.contrib.asgi import SlotwiseASGI, slotwise_lifespan
@@ -19,8 +20,6 @@ from slotwise.contrib.fastapi import health_router, slotwise_client
 from slotwise.contrib.flask import Slotwise
 from slotwise.contrib.wsgi import SlotwiseWSGI
 from slotwise.spi import Host
-
-PATIENCE = 30
 
 
 @task(name="work")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from tests.docs.markdown import ROOT, blocks
+from tests.kit.patience import PATIENCE
 
-PATIENCE = 60
 #: A job that fails twice, and then no more is tried.
 APPLICATION = """
 from slotwise import Every, JobCancelled, JobRegistry, Retry, job

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from tests.contrib.servers import (
     EXAMPLES,
-    PATIENCE,
     Server,
     environment,
     program,
     run,
     serving,
 )
+from tests.kit.patience import PATIENCE
 
 pytestmark = pytest.mark.extended
 

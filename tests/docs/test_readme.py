@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from tests.docs.markdown import ROOT, blocks
+from tests.kit.patience import PATIENCE
 
 README = ROOT / "README.md"
 BIN = Path(sys.executable).parent
-PATIENCE = 60
 
 
 #: A worker that is up for two nights, down for two, and up again.

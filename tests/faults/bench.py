@@ -21,6 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 from tests.faults.cast import registry_of
 from tests.kit.laws import Ledger, rows_and_ledger
+from tests.kit.patience import PATIENCE
 
 from slotwise import JobRegistry, Schedule
 from slotwise.demo.verdict import HandlerLog, Line, Verdict, gather, judge
@@ -47,8 +48,6 @@ WIDE_LEASE = int(WIDE) * HEARTBEAT
 #: What processes that come and go may add to any bound, on a machine that has a core for each that
 #: wants to run.
 SLACK = timedelta(seconds=3)
-#: The longest wait for anything that must happen, also on a machine that has better things to do.
-PATIENCE = 60.0
 
 
 def loaded(span: timedelta) -> timedelta:

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.faults.bench import PATIENCE, Bench, Player, eventually
+from tests.faults.bench import Bench, Player, eventually
 from tests.faults.cast.cuts import GRACE, KINDS
 from tests.faults.conftest import MakeBench
 from tests.faults.proxy import CAN_CUT, Proxy
 from tests.kit.laws import Ledger, none_in_two_places
+from tests.kit.patience import PATIENCE
 
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import from_micros

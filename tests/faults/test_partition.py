@@ -9,7 +9,6 @@ import pytest
 from tests.faults.bench import (
     HEARTBEAT,
     LEASE,
-    PATIENCE,
     SLACK,
     TAKE_OVER,
     WIDE,
@@ -19,6 +18,7 @@ from tests.faults.bench import (
 )
 from tests.faults.conftest import MakeBench
 from tests.faults.proxy import CAN_CUT, Proxy
+from tests.kit.patience import PATIENCE
 
 #: Words that fall only in this transaction of the engine, said or heard.
 SETTLEMENT = {"said": b"SET picked = false"}

@@ -120,9 +120,12 @@ def test_a_drain_longer_than_the_lease_takes_nothing_away(bench: MakeBench) -> N
 
 
 def test_a_pause_shorter_than_the_lease_takes_nothing_away(bench: MakeBench) -> None:
-    """SIGSTOP for half the lease, twice: no take-over, no second start."""
-    for number in range(3):
-        stage, paused = paused_twice(bench, f"hold-long@{number}")
+    """SIGSTOP for half the lease, twice: no take-over, no second start.
+
+    A busy machine makes a pause longer: then the lease is doubled.
+    """
+    for number in range(4):
+        stage, paused = paused_twice(bench, f"hold-long@{number}", beats=12 << number)
         if paused:
             leave(stage)
             return
@@ -131,24 +134,24 @@ def test_a_pause_shorter_than_the_lease_takes_nothing_away(bench: MakeBench) -> 
         # process ends by a kill alone.
         stage.close()
     pytest.fail(
-        "three times this machine took longer than half a lease to let a worker go on"
+        "four times this machine took longer than half a lease to let a worker go on"
     )
 
 
-def paused_twice(bench: MakeBench, job: str) -> tuple[Bench, bool]:
+def paused_twice(bench: MakeBench, job: str, beats: int) -> tuple[Bench, bool]:
     """Freeze the holder twice and look at the end; False if a pause became longer than the lease
-    after all.
+    after all. A lease has so many heartbeats.
     """
-    stage = bench(job, missed_heartbeats_limit="12")
-    lease = HEARTBEAT * 12
+    stage = bench(job, missed_heartbeats_limit=str(beats))
+    lease = HEARTBEAT * beats
     holder, _, start = held_by_first(stage, job, trap="heartbeat:5:STOP heartbeat:7:STOP")
     trap = None
     for _ in range(2):
         trap = stage.wait("trap", by=holder, after=trap)
         stage.rest(lease / 2)
         holder.thaw()
-        beats = stage.wait("heartbeat", by=holder, after=trap)
-        if timedelta(seconds=beats.at - trap.at) + 2 * HEARTBEAT > lease:
+        beat = stage.wait("heartbeat", by=holder, after=trap)
+        if timedelta(seconds=beat.at - trap.at) + 2 * HEARTBEAT > lease:
             return stage, False
     stage.release(job)
     end = stage.wait("settled", job=job, slot=start["slot"])

@@ -6,11 +6,10 @@ import threading
 import time
 from typing import Any
 
+from tests.kit.patience import PATIENCE
+
 from slotwise.jobs.definition import define
 from slotwise.model.events import Event
-
-#: The longest wait for anything that must happen.
-PATIENCE = 60.0
 
 
 class Heard:

@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.kit.patience import PATIENCE
 
 from slotwise.cli.entry import status
 from slotwise.engine.process.tuning import ECHO
-
-#: The longest wait for anything that must happen.
-PATIENCE = 60.0
 
 #: Short leases and polls: what takes minutes by default takes a second.
 QUICK = {

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from tests.integration.hearing import PATIENCE, Heard
+from tests.integration.hearing import Heard
+from tests.kit.patience import PATIENCE
 
 from slotwise import (
     Client,

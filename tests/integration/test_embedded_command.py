@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from tests.kit.patience import PATIENCE
 
 from slotwise.embedded.directories import state_directory
 
 COMMAND = [sys.executable, "-m", "slotwise.embedded"]
-PATIENCE = 60
 
 
 @pytest.mark.extended

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.kit.patience import PATIENCE
 
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.embedded.postmaster import Postmaster
@@ -19,7 +20,6 @@ from slotwise.embedded.postmaster import Postmaster
 pytestmark = pytest.mark.extended
 
 USER = Path(__file__).with_name("embedded_user.py")
-PATIENCE = 60.0
 
 
 class User:

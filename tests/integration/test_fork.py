@@ -11,10 +11,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.kit.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
-PATIENCE = 60
 
 PREAMBLE = """
 import os, sys, threading, traceback

@@ -11,11 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.kit.patience import PATIENCE
 
 from slotwise import JobRegistry, TaskContext, task
 from slotwise.cli.shared import exits
 
-PATIENCE = 60
 APPLICATION = """
 import asyncio, os, signal, sys
 from slotwise import Every, JobRegistry, job, task

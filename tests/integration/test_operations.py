@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.patience import PATIENCE
 
 from slotwise import (
     Calendar,
@@ -30,8 +31,6 @@ from slotwise.operations import (
     SchemaVersion,
 )
 from slotwise.testing import ManualWorker
-
-PATIENCE = 30.0
 
 
 @job(

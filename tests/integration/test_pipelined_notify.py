@@ -9,13 +9,12 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from tests.connections import Open
+from tests.kit.patience import PATIENCE
 from tests.store.hearing import hearing
 
 from slotwise import JobContext, JobRegistry, task
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.postgresql_connections import ALONG, can_go_along
-
-PATIENCE = 30.0
 
 
 @task(name="mail")

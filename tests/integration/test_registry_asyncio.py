@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.integration.hearing import PATIENCE, Heard, gone, sorted_out, threads_of_ours
+from tests.integration.hearing import Heard, gone, sorted_out, threads_of_ours
+from tests.kit.patience import PATIENCE
 
 from slotwise import (
     ConfigurationError,

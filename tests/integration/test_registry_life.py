@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.integration.hearing import PATIENCE, Heard, gone, sorted_out, threads_of_ours
+from tests.integration.hearing import Heard, gone, sorted_out, threads_of_ours
+from tests.kit.patience import PATIENCE
 
 from slotwise import (
     ConfigurationError,

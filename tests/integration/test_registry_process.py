@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.patience import PATIENCE
 
 from slotwise.engine.process.tuning import ECHO
-
-PATIENCE = 60
 
 PREAMBLE = """
 import asyncio, os, signal, sys, threading, time

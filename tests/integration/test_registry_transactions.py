@@ -15,7 +15,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from tests.databases import provision
-from tests.integration.hearing import PATIENCE, Heard, sorted_out
+from tests.integration.hearing import Heard, sorted_out
+from tests.kit.patience import PATIENCE
 
 from slotwise import (
     Cancel,

@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.databases import Databases
 from tests.faults.proxy import CAN_CUT, Proxy
-from tests.integration.hearing import PATIENCE, Heard
+from tests.integration.hearing import Heard
+from tests.kit.patience import PATIENCE
 
 from slotwise import BulkResult, Cron, Every, Item, JobContext, JobRegistry, job, task
 from slotwise.client.bulk import GATHER

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import psycopg
+from tests.kit.patience import PATIENCE
 
 from slotwise.store.connect.notifications import WakeUps
 
-PATIENCE = 30.0
 LONG = timedelta(hours=1)
 
 

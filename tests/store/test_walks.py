@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.patience import PATIENCE
 from tests.store.bench import NOON, Bench, a_job, a_task
 
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
 from slotwise.schedules import Every
-
-PATIENCE = 30.0
 
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement.
 FROM_POLL_TO_SETTLED = 13

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import sqlalchemy as sa
+from tests.kit.patience import PATIENCE
 from tests.store.bench import Bench
 
-PATIENCE = 30.0
 WAITING = sa.text(
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
     "datname = current_database()"

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.kit.patience import PATIENCE
 
 from slotwise.engine.process.signals import NUMBERS, Requests, StopSignals
-
-PATIENCE = 30
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.unit.engine.parts import MINUTE, NOON, PATIENCE, NoFence, a_claim
+from tests.kit.patience import PATIENCE
+from tests.unit.engine.parts import MINUTE, NOON, NoFence, a_claim
 
 from slotwise import (
     ClaimLost,

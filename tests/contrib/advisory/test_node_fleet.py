@@ -16,7 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.databases import Databases
-from tests.integration.shell import PATIENCE, Shell
+from tests.integration.shell import Shell
+from tests.kit.patience import PATIENCE
 from tests.kit.programs import program
 
 NODE = Path(__file__).with_name("node")

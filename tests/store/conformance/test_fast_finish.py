@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
+from tests.kit.patience import PATIENCE
 from tests.store.bench import LEASE, Bench, a_job, at, stale
-from tests.store.waiting import PATIENCE, run_into_lock
+from tests.store.waiting import run_into_lock
 
 from slotwise.model.records import SUCCEEDED, Claim, Fence
 from slotwise.model.vocabulary import State

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.patience import PATIENCE
 from tests.store.bench import LEASE, Bench, a_job, at
-from tests.store.waiting import PATIENCE, run_into_lock
+from tests.store.waiting import run_into_lock
 
 from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask

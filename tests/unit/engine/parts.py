@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
 from typing import Any
 
+from tests.kit.patience import PATIENCE
+
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import BeforeStart, Interceptor, Runner
@@ -23,7 +25,6 @@ from slotwise.model.vocabulary import Kind
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-PATIENCE = 30.0
 
 _versions = itertools.count(1)
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from tests.unit.engine.parts import MINUTE, PATIENCE, a_claim
+from tests.kit.patience import PATIENCE
+from tests.unit.engine.parts import MINUTE, a_claim
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from tests.unit.engine.parts import PATIENCE
+from tests.kit.patience import PATIENCE
 
 from slotwise.engine.run import event_loop
 from slotwise.engine.run.event_loop import EventLoop

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from tests.kit.breaks import always
-from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
+from tests.kit.patience import PATIENCE
+from tests.unit.engine.parts import NOON, Gate, Rig
 
 from slotwise import (
     Cancel,

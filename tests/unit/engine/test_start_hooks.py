@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 
 import pytest
-from tests.unit.engine.parts import NOON, PATIENCE, Rig
+from tests.kit.patience import PATIENCE
+from tests.unit.engine.parts import NOON, Rig
 
 from slotwise import Every, JobContext, Skip, job
 from slotwise.model.clock import ManualClock

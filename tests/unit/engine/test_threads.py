@@ -6,12 +6,10 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from tests.kit.patience import PATIENCE
 
 from slotwise.engine.run.runner import Standby, Threads
 from slotwise.engine.run.tuning import LATE, LOOK, MOST_LATE, SELDOM
-
-PATIENCE = 30
-
 
 #: Looks of a standby thread: how many pieces of work were taken, and how late it looked, in
 #: seconds.
