@@ -18,7 +18,6 @@ pytest_plugins = [
     "tests.kit.quarantine",
     "tests.kit.selection",
     "tests.ledger_author",
-    "tests.qualified_functions",
 ]
 
 

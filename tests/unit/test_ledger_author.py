@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from tests.ledger_author import AUTHORS, SOURCE, sender, writes_ledger
-from tests.qualified_functions import unqualified
 
 #: Rooms that no worker needs, and that compare themselves with raw SQL.
 BESIDE = ("bench/", "demo/", "testing/")
@@ -116,21 +115,3 @@ def _called_from(files: list[str]) -> FrameType:
         calls.append(scope["here"])
     frame: FrameType = calls[-1]()
     return frame
-
-
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("SELECT unnest($1::text[])", ("unnest",)),
-        ("SELECT pg_catalog.unnest($1::text[])", ()),
-        ("SELECT * FROM unnest(%(a)s::text[], %(b)s::text[]) AS i(x, y)", ()),
-        ("SELECT coalesce(a, greatest(b, 1)), count(*) FROM t", ("count",)),
-        ("INSERT INTO t (a, b) VALUES ('now(', 2) ON CONFLICT (a) DO NOTHING", ()),
-        ("WITH found (a) AS (SELECT 1) SELECT a FROM found WHERE a IN (1, 2)", ()),
-    ],
-)
-def test_a_function_without_its_schema_is_found(
-    statement: str, expected: tuple[str, ...]
-) -> None:
-    """The listener of the whole run finds functions, and neither grammar nor lists of columns."""
-    assert unqualified(statement) == expected
