@@ -516,24 +516,26 @@ def policy_of(source: object, where: str, word: str) -> Any:
         raise InvalidJob(
             f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}"
         )
-    if not isinstance(value, policy.types) or (
-        isinstance(value, bool) and bool not in policy.types
-    ):
-        wanted = " or ".join(
-            "None" if kind is type(None) else kind.__name__ for kind in policy.types
-        )
-        plain = isinstance(
-            value, str | int | float | list | tuple | dict | set | timedelta | None
-        )
-        shown = f"{value!r:.80}" if plain else f"a {type(value).__name__}"
-        is_ours = isinstance(
-            source, FunctionJob | FunctionTask
-        )  # a keyword of the decorator is no attribute
-        cure = (
-            policy.example if is_ours else f"{policy.example}, or rename your own attribute"
-        )
-        raise InvalidJob(f"{where}.{word} is {shown}, expected {wanted}; write {cure}")
+    is_bool = isinstance(value, bool) and bool not in policy.types
+    if is_bool or not isinstance(value, policy.types):
+        raise InvalidJob(f"{where}.{word} is {_of_wrong_type(source, policy, value)}")
     return None if value is None else policy.read(value, f"{where}.{word}")
+
+
+def _of_wrong_type(source: object, policy: Policy, value: object) -> str:
+    """Return what is given, what is expected, and what to write."""
+    wanted = " or ".join(
+        "None" if kind is type(None) else kind.__name__ for kind in policy.types
+    )
+    is_plain = isinstance(
+        value, str | int | float | list | tuple | dict | set | timedelta | None
+    )
+    shown = f"{value!r:.80}" if is_plain else f"a {type(value).__name__}"
+    cure = policy.example
+    # A keyword of the decorator is not the user's attribute.
+    if not isinstance(source, FunctionJob | FunctionTask):
+        cure += ", or rename your own attribute"
+    return f"{shown}, expected {wanted}; write {cure}"
 
 
 def refuse_near_misses(source: object, where: str) -> None:
@@ -548,23 +550,12 @@ def refuse_near_misses(source: object, where: str) -> None:
         if not name.startswith("_")
     }
     is_task = isinstance(source, OneTimeTask)
+    _refuse_other_kind(own, where, is_task=is_task)
     policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else (_VERSION,)))
     words = {"schedule", *policies} - (_OF_JOBS if is_task else _OF_TASKS)
     known = {"name", "execute", *words}
-    if not is_task and (traces := own & _OF_TASKS):
-        cure = (
-            "remove it: the ledger has every slot of a job, and overlap or "
-            "min_interval limit its starts"
-        )
-        raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; {cure}")
-    if is_task and (slots := own & _OF_JOBS):
-        raise InvalidJob(
-            f"{where}.{min(slots)}: a one-time task has no slots; make it a "
-            "DistributedJob, or remove it"
-        )
-    is_ours = isinstance(
-        source, FunctionJob | FunctionTask
-    )  # a keyword of the decorator is not the user's attribute
+    # A keyword of the decorator is not the user's attribute.
+    is_ours = isinstance(source, FunctionJob | FunctionTask)
     for name in sorted(own - known):
         value = inspect.getattr_static(source, name)
         if name in _IF_A_SETTING and not is_ours and not _is_a_setting(value):
@@ -584,6 +575,21 @@ def refuse_near_misses(source: object, where: str) -> None:
                 f"{where}: unknown keyword {name}; known are "
                 f"{', '.join(sorted(known - {'execute'}))}"
             )
+
+
+def _refuse_other_kind(own: set[str], where: str, *, is_task: bool) -> None:
+    """Raise InvalidJob for a policy of tasks on a job, or of jobs on a task."""
+    others = own & (_OF_JOBS if is_task else _OF_TASKS)
+    if not others:
+        return
+    if is_task:
+        cure = "a one-time task has no slots; make it a DistributedJob, or remove it"
+    else:
+        cure = (
+            "this is for one-time tasks; remove it: the ledger has every slot of a job, "
+            "and overlap or min_interval limit its starts"
+        )
+    raise InvalidJob(f"{where}.{min(others)}: {cure}")
 
 
 def _is_a_setting(value: object) -> bool:
