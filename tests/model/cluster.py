@@ -91,7 +91,7 @@ class Cluster:
         # always all that is due.
         poller = worker._worker.poller
         sees = poller.situation
-        poller.situation = lambda: replace(sees(), queued_at=-math.inf)  # type: ignore[method-assign]
+        poller.situation = lambda: sees()._replace(queued_at=-math.inf)  # type: ignore[method-assign]
         self._acts(worker).plan(str(self.revision))
         return Member(worker)
 

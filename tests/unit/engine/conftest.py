@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -106,7 +105,7 @@ class Bench:
         """How many one-time tasks a poll would claim now."""
         poller = self.worker.poller
         plan = poller.planner.plan(poller._memory, poller.situation())
-        poller._memory = replace(poller._memory, rate=plan.memory.rate)
+        poller._memory = poller._memory._replace(rate=plan.memory.rate)
         return plan.tasks.limit if plan.tasks else 0
 
     def said(self, kind: type[Event]) -> list[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -61,7 +60,7 @@ SLOTS = SlotClaim(10, (TERMS.names,))
 TASKS = TaskClaim(10, (None,), ("mail",))
 LOOK = Look(TERMS.names, ("mail",))
 #: With fast handlers.
-MANY = replace(TASKS, limit=10 + MOST_AHEAD)
+MANY = TASKS._replace(limit=10 + MOST_AHEAD)
 CLAIMS = {"slots": SLOTS, "tasks": TASKS, "look": LOOK}
 #: Small room for slots: less than half of the capacity, or of a batch.
 FEW = 2
@@ -74,13 +73,13 @@ FEW = 2
         pytest.param(
             {"free": 4},
             {},
-            {"pause": POLL, **CLAIMS, "slots": replace(SLOTS, limit=4)},
+            {"pause": POLL, **CLAIMS, "slots": SLOTS._replace(limit=4)},
             id="no more slots than can start: others can start the rest",
         ),
         pytest.param(
             {"held": 7, "ended_slots": 1},
             {},
-            {"pause": POLL, **CLAIMS, "tasks": replace(TASKS, limit=4)},
+            {"pause": POLL, **CLAIMS, "tasks": TASKS._replace(limit=4)},
             id="a slot that waits for its settlement leaves its thread to a task",
         ),
         # While no row is known to be due, one look costs less than two claims.
@@ -192,19 +191,19 @@ FEW = 2
         pytest.param(
             {"free": FEW},
             {"rate": FAST, "filling": (NOW + 1, FEW)},
-            {"slots": replace(SLOTS, limit=FEW), "tasks": MANY, "memory.filling": None},
+            {"slots": SLOTS._replace(limit=FEW), "tasks": MANY, "memory.filling": None},
             id="room has not grown: claim",
         ),
         pytest.param(
             {"free": FEW + 1},
             {"rate": FAST, "filling": (NOW, FEW)},
-            {"slots": replace(SLOTS, limit=FEW + 1), "tasks": MANY, "memory.filling": None},
+            {"slots": SLOTS._replace(limit=FEW + 1), "tasks": MANY, "memory.filling": None},
             id="slots have waited long enough: claim",
         ),
         pytest.param(
             {"free": FEW, "woken_for_tasks": True},
             {"rate": FAST},
-            {"slots": replace(SLOTS, limit=FEW), "tasks": MANY, "tasks_first": True},
+            {"slots": SLOTS._replace(limit=FEW), "tasks": MANY, "tasks_first": True},
             id="a task that woke the poller waits for no slots",
         ),
         # Otherwise this worker would claim, and hand back, what another could start.
@@ -214,8 +213,8 @@ FEW = 2
             {
                 "pause": POLL,
                 **CLAIMS,
-                "slots": replace(SLOTS, limit=1),
-                "tasks": replace(TASKS, limit=1),
+                "slots": SLOTS._replace(limit=1),
+                "tasks": TASKS._replace(limit=1),
             },
             id="a claim got no thread in time: claim one of each",
         ),
@@ -232,14 +231,12 @@ def test_a_plan(
 ) -> None:
     """What the table leaves out of a plan is None or False; of a pause or memory, anything."""
     found = PLANNER.plan(
-        replace(MEMORY, **memory), Situation(**{"now": NOW, "free": 10, **situation})
+        MEMORY._replace(**memory), Situation(**{"now": NOW, "free": 10, **situation})
     )
     expected = {name.removeprefix("memory."): plan[name] for name in plan}
     remembered = {name for name in plan if name.startswith("memory.")}
     for name in ("for_others", "slots", "tasks", "tasks_first", "looks_first"):
-        assert getattr(found, name) == plan.get(
-            name, Plan.__dataclass_fields__[name].default
-        )
+        assert getattr(found, name) == plan.get(name, Plan._field_defaults.get(name))
     for name, value in expected.items():
         part = found.memory if f"memory.{name}" in remembered else found
         assert getattr(part, name) == value, name
@@ -279,8 +276,8 @@ def test_a_plan(
 )
 def test_terms(terms: dict[str, Any], plan: dict[str, Any]) -> None:
     """What a worker knows decides what it claims."""
-    planner = ClaimPlanner(replace(TERMS, **terms))
-    memory = replace(planner.begin(NOW), known_due=math.inf)
+    planner = ClaimPlanner(TERMS._replace(**terms))
+    memory = planner.begin(NOW)._replace(known_due=math.inf)
     found = planner.plan(memory, Situation(NOW, free=10))
     assert {name: getattr(found, name) for name in plan} == plan
 
@@ -341,21 +338,21 @@ SOON = NOW + 3
             {}, {"due": DUE_NOW}, FIRST, {"locked": 1}, id="due and not found: it is locked"
         ),
         pytest.param(
-            {"memory": replace(MEMORY, locked=1)},
+            {"memory": MEMORY._replace(locked=1)},
             {"due": DUE_NOW, "chance": 0.5},
             2.5 * FIRST,
             {"locked": 2},
             id="still locked: twice as long, and jittered",
         ),
         pytest.param(
-            {"memory": replace(MEMORY, locked=99)},
+            {"memory": MEMORY._replace(locked=99)},
             {"due": DUE_NOW},
             LONGEST,
             {"locked": 100},
             id="locked for long",
         ),
         pytest.param(
-            {"memory": replace(MEMORY, locked=9)},
+            {"memory": MEMORY._replace(locked=9)},
             {"found": 1},
             AT_ONCE,
             {"locked": 0},
@@ -394,7 +391,7 @@ SOON = NOW + 3
             {}, {"refused": ["tick"]}, POLL, {"refused": ["tick"]}, id="refused rows"
         ),
         pytest.param(
-            {"memory": replace(MEMORY, refused=["tick"])},
+            {"memory": MEMORY._replace(refused=["tick"])},
             {"refused": []},
             POLL,
             {"refused": []},
@@ -405,7 +402,7 @@ SOON = NOW + 3
 def test_a_rest(
     plan: dict[str, Any], report: dict[str, Any], pause: timedelta, memory: dict[str, Any]
 ) -> None:
-    rest: Rest = PLANNER.rest(replace(FULL, **plan), Report(NOW, **report))
+    rest: Rest = PLANNER.rest(FULL._replace(**plan), Report(NOW, **report))
     assert rest.pause == pause
     assert {name: getattr(rest.memory, name) for name in memory} == memory
     assert rest.gives_way == (0 < report.get("found", 0) < 5)
@@ -445,7 +442,7 @@ def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
     """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
     held = Situation(NOW, free=0, held=TERMS.capacity + ahead - worth)
     assert PLANNER.room_for_tasks(ahead, held) == (worth, False)
-    more = replace(held, held=held.held + 1)
+    more = held._replace(held=held.held + 1)
     assert PLANNER.room_for_tasks(ahead, more) == (0, bool(worth))
 
 
@@ -559,8 +556,8 @@ def unlimited(names: Sequence[str], limit: int = 2, **facts: Any) -> TasksFound:
 def test_turns_after_claims(
     before: dict[str, Any], claims: list[TasksFound], after: dict[str, Any]
 ) -> None:
-    turns = replace(Turns(NAMES, LINE), **before)
-    assert turns.after(claims, NOW) == replace(turns, **after)
+    turns = Turns(NAMES, LINE)._replace(**before)
+    assert turns.after(claims, NOW) == turns._replace(**after)
 
 
 @pytest.mark.parametrize(
@@ -588,13 +585,13 @@ def test_turns_after_claims(
     ],
 )
 def test_turns(turns: dict[str, Any], situation: dict[str, Any], claim: TaskClaim) -> None:
-    found = replace(Turns(NAMES, LINE), **turns)
+    found = Turns(NAMES, LINE)._replace(**turns)
     assert found.claim(7, Situation(NOW, free=10, **situation)) == claim
 
 
 def test_a_plan_changes_nothing_that_is_remembered() -> None:
     """The same question has the same answer: a round that fails leaves no trace."""
-    memory, situation = replace(MEMORY, rate=FAST), Situation(NOW + 1, free=10, removed=9)
+    memory, situation = MEMORY._replace(rate=FAST), Situation(NOW + 1, free=10, removed=9)
     before = repr(memory)
     assert PLANNER.plan(memory, situation) == PLANNER.plan(memory, situation)
     assert isinstance(memory, Memory)

@@ -11,8 +11,9 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from types import MappingProxyType
+from typing import NamedTuple
 
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.loops.tuning import (
@@ -35,8 +36,7 @@ from slotwise.store.slots.claims import BATCH
 DUE_NOW = -math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What stays the same during the life of a worker."""
 
     #: Claim slots of these: all names without a limit. Looks and claims are cached by this object.
@@ -52,8 +52,7 @@ class Terms:
     poll_interval: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(NamedTuple):
     """What a poller sees when a round begins; times are in elapsed seconds."""
 
     now: float
@@ -78,24 +77,21 @@ class Situation:
     freed: Collection[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """Find when the next slot of ``names``, or row of ``tasks``, is due."""
 
     names: Sequence[str]
     tasks: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class SlotClaim:
+class SlotClaim(NamedTuple):
     """Claim up to ``limit`` slots of the first of these lists of names that brings any."""
 
     limit: int
     choices: tuple[Sequence[str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskClaim:
+class TaskClaim(NamedTuple):
     """Claim up to ``limit`` one-time tasks in the order of ``line``: the limited tasks by name,
     and None for ``names``, all others together.
 
@@ -109,8 +105,7 @@ class TaskClaim:
     share: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TasksFound:
+class TasksFound(NamedTuple):
     """What one claim has found at a ``turn`` of the line."""
 
     turn: str | None
@@ -122,8 +117,7 @@ class TasksFound:
     is_whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(NamedTuple):
     """How fast attempts end: the numbers in a second of the last two windows.
 
     The lower one counts: ten slow handlers that end together do not mean that ten more will.
@@ -146,8 +140,7 @@ class Rate:
         return min(int(min(self.windows) * ahead), MOST_AHEAD)
 
 
-@dataclass(frozen=True, slots=True)
-class Starts:
+class Starts(NamedTuple):
     """Limits how many claims wait for a thread, after one was handed back because it got none in
     time.
 
@@ -182,8 +175,7 @@ class Starts:
         return max((self.most << max(int(without), 0)) - situation.waiting, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(NamedTuple):
     """A round robin of tasks: a row waits for at most one claim of each task that floods the
     queue.
 
@@ -196,11 +188,13 @@ class Turns:
     #: The limited tasks, and None for all others; what has waited longest is first.
     line: tuple[str | None, ...]
     #: How many rows of a task have filled claims since the others had their turn.
-    filled: Mapping[str, int] = field(default_factory=dict)
+    filled: Mapping[str, int] = MappingProxyType({})
     #: Until when limited tasks rest that had due rows and no free place.
-    resting: Mapping[str, float] = field(default_factory=dict)
+    resting: Mapping[str, float] = MappingProxyType({})
 
     def claim(self, limit: int, situation: Situation) -> TaskClaim:
+        if not self.filled and not self.resting:
+            return TaskClaim(limit, self.line, self.tasks)
         floods = {name: rows for name, rows in self.filled.items() if rows >= FLOOD}
         others = [name for name in self.tasks if floods and name not in floods]
         return TaskClaim(
@@ -222,13 +216,13 @@ class Turns:
             found.turn is None for found in claims
         ):  # the others of floods had their turn
             filled = {name: rows for name, rows in self.filled.items() if rows < FLOOD}
-            turns = replace(self, filled=filled)
+            turns = self._replace(filled=filled)
         for found in claims:
             if found.turn is None:
-                turns = replace(turns, filled=turns._filled_by(found))
+                turns = turns._replace(filled=turns._filled_by(found))
             elif not found.names:
                 until = now + FULL_PAUSE.total_seconds()
-                turns = replace(turns, resting={**turns.resting, found.turn: until})
+                turns = turns._replace(resting={**turns.resting, found.turn: until})
             if found.names:
                 turns = turns._served(found.turn, found.names)
         return turns
@@ -244,11 +238,10 @@ class Turns:
     def _served(self, turn: str | None, names: Sequence[str]) -> Turns:
         line = (*(other for other in self.line if other != turn), turn)
         tasks = sorted(self.tasks, key=set(names).__contains__)  # the sort is stable
-        return replace(self, tasks=tuple(tasks), line=line)
+        return self._replace(tasks=tuple(tasks), line=line)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """What earlier rounds have left; times are in elapsed seconds."""
 
     rate: Rate
@@ -267,8 +260,7 @@ class Memory:
     filling: tuple[float, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What to do in a round, in this order; then sleep for ``pause``, if nothing is due before."""
 
     memory: Memory
@@ -293,8 +285,7 @@ class Plan:
         return max(claim.limit if claim else 0 for claim in (self.slots, self.tasks))
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What a plan has led to; looks report when the next row is due, in elapsed seconds."""
 
     now: float
@@ -311,8 +302,7 @@ class Report:
     chance: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(NamedTuple):
     """How long to sleep, whether handlers start first, and what the next round has to know."""
 
     pause: timedelta
@@ -340,7 +330,7 @@ class ClaimPlanner:
         margin = self.terms.margin
         rate = memory.rate.after(situation.removed, situation.now)
         starts = memory.starts.after(situation, margin)
-        memory = replace(memory, rate=rate, starts=starts)
+        memory = memory._replace(rate=rate, starts=starts)
         bound = starts.room(situation, margin)
         ahead = rate.ahead(margin)
         slots = min(situation.free, bound) if self.terms.names else 0
@@ -349,7 +339,8 @@ class ClaimPlanner:
         if waits and not situation.slots_may_be_due:
             return Plan(memory, FILLING)  # usually a settlement wakes the poller before
         filling = self._filling(memory, situation, slots, ahead)
-        memory = replace(memory, filling=filling)
+        if filling != memory.filling:
+            memory = memory._replace(filling=filling)
         if filling and not situation.woken_for_tasks:
             return Plan(memory, SHORTLY)
         crowded = self._wait_for_room(memory, situation.now, slots, tasks)
@@ -400,7 +391,7 @@ class ClaimPlanner:
         no_slots = bool(self.terms.names) and slots <= 0
         no_tasks = self._has_tasks and tasks <= 0
         if not no_slots and not no_tasks:
-            return Plan(replace(memory, crowded_until=None), poll)
+            return Plan(memory._replace(crowded_until=None), poll)
         until = memory.crowded_until
         if until is None:
             until = now + min(CROWDED, poll).total_seconds()
@@ -408,7 +399,7 @@ class ClaimPlanner:
             names = self.terms.names if no_slots else ()
             unclaimed = memory.turns.tasks if no_tasks else ()
             return Plan(memory, poll, for_others=Look(names, unclaimed))
-        return Plan(replace(memory, crowded_until=until), timedelta(seconds=until - now))
+        return Plan(memory._replace(crowded_until=until), timedelta(seconds=until - now))
 
     def _claims(self, plan: Plan, situation: Situation, slots: int, tasks: int) -> Plan:
         """Add claims to the plan: slots before tasks, unless a task woke the poller, or the last
@@ -418,8 +409,7 @@ class ClaimPlanner:
         limited = self.terms.limited
         # While no known row is due, one look will do, where a claim takes two statements.
         is_quiet = situation.now < memory.known_due and not situation.woken_for_tasks
-        return replace(
-            plan,
+        return plan._replace(
             look=Look(
                 self.terms.names if slots > 0 else (),
                 memory.turns.tasks if tasks > 0 else (),
@@ -435,17 +425,17 @@ class ClaimPlanner:
     def _slot_claim(self, memory: Memory, limit: int) -> SlotClaim | None:
         if limit <= 0 or not self.terms.names:
             return None
+        names = self.terms.names
+        if not memory.refused:
+            return SlotClaim(limit, (names,))
         # Refused rows stay at the front, and would fill each claim.
-        others = [name for name in self.terms.names if name not in memory.refused]
-        is_split = memory.refused and others
-        return SlotClaim(
-            limit, (others, self.terms.names) if is_split else (self.terms.names,)
-        )
+        others = [name for name in names if name not in memory.refused]
+        return SlotClaim(limit, (others, names) if others else (names,))
 
     def only_claims(self, memory: Memory, situation: Situation, limit: int) -> Plan:
         """Plan to claim up to ``limit`` due rows, slots first."""
         plan = self._claims(Plan(memory, AT_ONCE), situation, limit, limit)
-        return replace(plan, tasks_first=False, shares_room=True)
+        return plan._replace(tasks_first=False, shares_room=True)
 
     # -- after a round ----------------------------------------------------------------------------
 
@@ -453,7 +443,7 @@ class ClaimPlanner:
         """Return what claims have found, apart from when the next row is due."""
         refused = plan.memory.refused if report.refused is None else report.refused
         turns = plan.memory.turns.after(report.tasks, report.now)
-        return replace(plan.memory, refused=refused, turns=turns)
+        return plan.memory._replace(refused=refused, turns=turns)
 
     def rest(self, plan: Plan, report: Report) -> Rest:
         memory = self.learned(plan, report)
@@ -466,7 +456,7 @@ class ClaimPlanner:
                 if report.others_due == DUE_NOW
                 else self._until(report.others_due, report)
             )
-            memory = replace(memory, crowded_until=report.now + pause.total_seconds())
+            memory = memory._replace(crowded_until=report.now + pause.total_seconds())
         if plan.room == 0:
             return Rest(pause, memory)
         if report.found:
@@ -474,17 +464,17 @@ class ClaimPlanner:
             # been locked.
             is_partial = 2 * report.found < min(plan.room, BATCH)
             known_due = math.inf if is_partial else 0.0
-            memory = replace(memory, locked=0, known_due=known_due)
+            memory = memory._replace(locked=0, known_due=known_due)
             return Rest(AT_ONCE, memory, gives_way=is_partial)
         pauses = [pause]
         if report.due == DUE_NOW:
             # A peer is claiming the row, another transaction holds it for longer, or this worker
             # was a moment early.
             pauses.append(_locked_pause(memory.locked, report.chance))
-            memory = replace(memory, locked=memory.locked + 1)
+            memory = memory._replace(locked=memory.locked + 1)
         else:
             pauses.append(self._until(report.due, report))
-            memory = replace(memory, locked=0)
+            memory = memory._replace(locked=0)
         if (
             report.limited_due == DUE_NOW
         ):  # at its limit: it waits for an end, perhaps elsewhere
@@ -493,7 +483,7 @@ class ClaimPlanner:
             pauses.append(self._until(report.limited_due, report))
         pause = min(pauses)
         known_due = math.inf if pause >= poll else report.now + pause.total_seconds()
-        return Rest(pause, replace(memory, known_due=known_due))
+        return Rest(pause, memory._replace(known_due=known_due))
 
     def _until(self, due: float | None, report: Report) -> timedelta:
         poll = self.terms.poll_interval

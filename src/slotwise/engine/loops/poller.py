@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from slotwise.engine.loops.claim_planner import (
@@ -198,14 +197,14 @@ class Poller(Service):
             return Report(self.elapsed(), others_due, due)
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=plan.room))
-        report = replace(self._claim(plan), others_due=others_due)
+        report = self._claim(plan)._replace(others_due=others_due)
         if not report.found:
             due = self._look(plan.look)
             limited_due = self._look(plan.look_limited)
-            report = replace(
-                report, due=due, limited_due=limited_due, chance=random.random()
+            report = report._replace(
+                due=due, limited_due=limited_due, chance=random.random()
             )
-        return replace(report, now=self.elapsed())
+        return report._replace(now=self.elapsed())
 
     def _look(self, look: Look | None) -> float | None:
         """Return when a row is due, in elapsed seconds; DUE_NOW, or infinity if nothing waits.
