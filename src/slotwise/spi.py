@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from slotwise.engine.process.supervisor import Supervisor
     from slotwise.engine.worker import Worker
     from slotwise.errors import pasteable
+    from slotwise.jobs.command import account_of
     from slotwise.jobs.context import Steering, TaskOptions
     from slotwise.jobs.definition import NAME_LIMIT, Definition, define, shortest_interval
     from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
@@ -105,6 +106,7 @@ _HOMES = {
         "define",
         "shortest_interval",
     ),
+    "slotwise.jobs.command": ("account_of",),
     "slotwise.jobs.context": ("Steering", "TaskOptions"),
     "slotwise.jobs.job": ("FunctionJob", "FunctionTask", "JobPolicies"),
     "slotwise.jobs.policies": ("OnLost",),
@@ -234,6 +236,7 @@ __all__ = [
     "Tables",
     "TaskOptions",
     "Worker",
+    "account_of",
     "connect_arguments",
     "database_url",
     "define",

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from slotwise import CommandJob, Every, InvalidJob, Retry
-from slotwise.contrib import command
-from slotwise.contrib.command import account_of
 from slotwise.errors import CommandFailed
 from slotwise.inspect import SlotInfo
+from slotwise.jobs import command
+from slotwise.jobs.command import account_of
 from slotwise.jobs.definition import define
 from slotwise.model.error_text import error_summary
 from slotwise.testing import ManualWorker

@@ -11,8 +11,8 @@ import pytest
 
 from slotwise import InvalidSetting
 from slotwise.cli.entry import status
-from slotwise.contrib.command import Account, Invocation, environment
-from slotwise.contrib.process_group import OUTPUT_BUDGET, Output
+from slotwise.jobs.command import Account, Invocation, environment
+from slotwise.jobs.process_group import OUTPUT_BUDGET, Output
 from slotwise.settings.settings import Settings
 
 

@@ -16,8 +16,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from slotwise import InvalidCrontab
-from slotwise.contrib.command import CommandJob
+from slotwise import CommandJob, InvalidCrontab
 from slotwise.contrib.crontab.entry import Entry
 from slotwise.contrib.crontab.reader import Level, Problem, Source, read_source
 from slotwise.spi import format_duration, zone_named

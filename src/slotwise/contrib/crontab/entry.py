@@ -10,9 +10,11 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Final
 
-from slotwise import Cron
-from slotwise.contrib.command import DEFAULT_SHELL, CommandJob
+from slotwise import CommandJob, Cron
 from slotwise.spi import OnLost
+
+#: The shell of a line without SHELL above it; crontab(5).
+DEFAULT_SHELL: Final = "/bin/sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,8 @@ from datetime import timedelta
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from slotwise import CommandFailed, Cron, InvalidSchedule, InvalidSetting
-from slotwise.contrib.command import account_of
 from slotwise.contrib.crontab.entry import Entry, job_name
-from slotwise.spi import OnLost, parse_duration, zone_named
+from slotwise.spi import OnLost, account_of, parse_duration, zone_named
 
 #: error: the line cannot run. warning: it runs, perhaps not as meant. note: cron does something
 #: here that we do not.

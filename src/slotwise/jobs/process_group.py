@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self, TypedDict, Unpack
 
-from slotwise.spi import elapsed
+from slotwise.model.clock import elapsed
 
 #: Interval for polling a group that was asked to end, and for systems without pidfd.
 LOOK: Final = timedelta(milliseconds=50)

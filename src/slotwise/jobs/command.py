@@ -13,14 +13,17 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Unpack
 
-from slotwise import CommandFailed, DistributedJob, InvalidJob, JobCancelled, JobContext
-from slotwise.contrib.process_group import Output, ProcessGroup, Switch
+from slotwise.errors import CommandFailed, InvalidJob, JobCancelled
+from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import POLICIES, duration
-from slotwise.spi import Reason, format_duration
+from slotwise.jobs.job import DistributedJob
+from slotwise.jobs.process_group import Output, ProcessGroup, Switch
+from slotwise.model.durations import format_duration
+from slotwise.model.vocabulary import Reason
 
 if TYPE_CHECKING:
-    from slotwise import Schedule
-    from slotwise.spi import JobPolicies
+    from slotwise.jobs.job import JobPolicies
+    from slotwise.schedules import Schedule
 
 DEFAULT_SHELL = "/bin/sh"
 
