@@ -62,12 +62,13 @@ if TYPE_CHECKING:
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
     from slotwise.registry.isolated import run_isolated
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
+    from slotwise.registry.registry import check_callables, check_lifespan
     from slotwise.schedules.combinators import Between, BusinessDay, Excluding, Spread
     from slotwise.schedules.zones import zone_named
     from slotwise.settings.settings import read_document
     from slotwise.store.connect.caller_transaction import Joinable
     from slotwise.store.connect.database import Database
-    from slotwise.store.connect.database_errors import describe_error
+    from slotwise.store.connect.database_errors import describe_address, describe_error
     from slotwise.store.connect.dsn import connect_arguments, database_url
     from slotwise.store.dialects.locking import Locking
     from slotwise.store.dialects.one_writer import OneWriter
@@ -153,11 +154,12 @@ _HOMES = {
         "load_registry",
     ),
     "slotwise.registry.isolated": ("run_isolated",),
+    "slotwise.registry.registry": ("check_callables", "check_lifespan"),
     # commands of a plug-in
     "slotwise.registry.plugin": ("CommandLine", "PluginCommand", "Section"),
     # errors as text
     "slotwise.model.error_text": ("error_summary", "hide_password", "redact"),
-    "slotwise.store.connect.database_errors": ("describe_error",),
+    "slotwise.store.connect.database_errors": ("describe_address", "describe_error"),
     # the port to a database
     "slotwise.store.dialects.port": ("ClaimRequest", "Dialect"),
     "slotwise.store.dialects.one_writer": ("OneWriter",),
@@ -237,9 +239,12 @@ __all__ = [
     "TaskOptions",
     "Worker",
     "account_of",
+    "check_callables",
+    "check_lifespan",
     "connect_arguments",
     "database_url",
     "define",
+    "describe_address",
     "describe_error",
     "elapsed",
     "error_summary",

@@ -380,7 +380,6 @@ def test_no_listing_is_wider_than_the_terminal(
         "crontab check crontab",
         "cron-jobs check",
         "lock-keys list --registry keys.toml",
-        "bench --list",
     ]
     days = [f"2026-{month:02}-{day:02}" for month in range(1, 13) for day in (1, 6, 24)]
     assert (

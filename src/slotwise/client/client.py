@@ -370,6 +370,23 @@ class Client:
         known = self._make_store().definitions.get(name)
         return plain if known is None else known.payload.given(plain, name)
 
+    def leads_here(self, connection: object, where: str) -> bool | None:
+        """Return whether this connection leads to slotwise's tables; None if that is unknown.
+
+        It is unknown while slotwise's own database cannot be reached. ``connection`` is one that
+        ``connection=`` of a call takes, in a transaction; ``where`` names it in errors.
+        """
+        installation = self._make_store().installation
+        try:
+            installation.join(connection, where)
+        except ConfigurationError:
+            return False
+        except Exception as error:
+            if lacks_tables(error):
+                return False
+            raise
+        return None if installation.learn() is None else True
+
     @staticmethod
     def wrong_id(id: object) -> str | None:
         """Return what is wrong with the id of a task, with the cure; None for a valid one."""

@@ -31,6 +31,7 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.queue.queue import TaskInfo, TaskResult
+from slotwise.store.queue.traces import trace_of
 from slotwise.store.reading import (
     audit,
     failures,
@@ -292,6 +293,15 @@ class Inspection:
             lambda store: slots.attempts(store, name_of(job), id or RECURRING, wanted)
         )
 
+    def trace(self, task: AnyTask, id: str) -> dict[str, str] | None:
+        """Return the trace headers that a hook has stored with a task; None without any."""
+
+        def read(store: Store) -> dict[str, str] | None:
+            with store.database.alone() as connection:
+                return trace_of(connection, store.tables, name_of(task), id)
+
+        return self._ask(read)
+
     def explain(
         self, job: AnyTask, slot: datetime, *, id: str | None = None
     ) -> Explanation:
@@ -512,6 +522,7 @@ class AsyncInspection(Awaited[Inspection]):
     explain_task = awaited(Inspection.explain_task)
     tasks = awaited(Inspection.tasks)
     task = awaited(Inspection.task)
+    trace = awaited(Inspection.trace)
     task_results = awaited(Inspection.task_results)
     task_counts = awaited(Inspection.task_counts)
     backlog = awaited(Inspection.backlog)

@@ -10,8 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from slotwise import ConfigurationError
 from slotwise.contrib.hosting import checked_application
-from slotwise.registry.registry import checked_lifespan
-from slotwise.spi import START_WAIT, Host, RegistrySource
+from slotwise.spi import START_WAIT, Host, RegistrySource, check_lifespan
 
 Scope: TypeAlias = MutableMapping[str, object]
 Message: TypeAlias = MutableMapping[str, object]
@@ -53,7 +52,7 @@ def slotwise_lifespan(
         hook=_HOOK,
         caller="slotwise_lifespan",
     )
-    checked_lifespan(lifespan)
+    check_lifespan(lifespan)
 
     @asynccontextmanager
     async def run(app: object) -> AsyncIterator[dict[str, object]]:

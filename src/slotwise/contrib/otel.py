@@ -149,19 +149,14 @@ class Tracing:
         if isinstance(ctx, JobContext):
             return ()
         try:
-            store = ctx.client._make_store()  # the worker's own, also that of a test
-            tasks = store.tables.tasks
-            mine = tasks.c.task_name == ctx.name, tasks.c.task_instance == ctx.id
-            with store.database.alone() as connection:
-                found = connection.scalar(sa.select(tasks.c.plan).where(*mine))
+            carrier = ctx.client.inspect.trace(ctx.name, ctx.id)
         except (
             SlotwiseError,
             sa.exc.SQLAlchemyError,
         ):  # the attempt is worth more than its link
             logger.debug("the link of a span cannot be read", exc_info=True)
             return ()
-        carrier = found.get("trace") if isinstance(found, dict) else None
-        if not isinstance(carrier, dict):
+        if carrier is None:
             return ()
         span = trace.get_current_span(
             propagate.extract(carrier, context=context.Context())

@@ -99,13 +99,13 @@ class JobRegistry:
         self.definitions: Mapping[str, Definition] = by_settings(
             self._written, self.settings
         )
-        self.lifespan = checked_lifespan(lifespan)
-        self.listeners = tuple(callables(listeners, "listeners"))
-        self.interceptors = tuple(callables(interceptors, "interceptors"))
+        self.lifespan = check_lifespan(lifespan)
+        self.listeners = tuple(check_callables(listeners, "listeners"))
+        self.interceptors = tuple(check_callables(interceptors, "interceptors"))
         self.hooks = Hooks(
-            before_start=tuple(callables(before_start, "before_start")),
-            at_insert=tuple(callables(at_insert, "at_insert")),
-            after_settle=tuple(callables(after_settle, "after_settle")),
+            before_start=tuple(check_callables(before_start, "before_start")),
+            at_insert=tuple(check_callables(at_insert, "at_insert")),
+            after_settle=tuple(check_callables(after_settle, "after_settle")),
         )
         self._clock = clock
         self._database: Database | None = None
@@ -597,7 +597,7 @@ def _start_within(worker: Worker, limit: timedelta | None) -> None:
 # -- validation: each error is one line with the cure ---------------------------------------------
 
 
-def callables(given: Iterable[Called], what: str) -> Iterable[Called]:
+def check_callables(given: Iterable[Called], what: str) -> Iterable[Called]:
     """Yield what was given. Raise ConfigurationError for something that cannot be called."""
     for one in listed(given, what):
         if not callable(one):
@@ -605,7 +605,7 @@ def callables(given: Iterable[Called], what: str) -> Iterable[Called]:
         yield one
 
 
-def checked_lifespan(lifespan: Called) -> Called:
+def check_lifespan(lifespan: Called) -> Called:
     """Return the lifespan. Raise ConfigurationError unless a call of it makes an asynchronous
     context manager.
     """

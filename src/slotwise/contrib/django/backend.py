@@ -22,8 +22,7 @@ from django.core import checks
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from slotwise import ConfigurationError, Context, OneTimeTask, Retry, SlotwiseError
-from slotwise.client.arguments import wrong_id
+from slotwise import Client, ConfigurationError, Context, OneTimeTask, Retry, SlotwiseError
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.scheduling import reading, writing
 from slotwise.inspect import TaskInfo, TaskResult
@@ -134,7 +133,7 @@ class SlotwiseTasks:
         """
         client = registry().client
         connection = reading()
-        names = self.names() if wrong_id(result_id) is None else []
+        names = self.names() if Client.wrong_id(result_id) is None else []
         for name in names:
             ends = client.history(name, result_id, connection=connection)
             info = client.get(name, result_id, connection=connection)

@@ -15,8 +15,7 @@ from urllib.parse import quote, urlencode
 
 from slotwise import ConfigurationError, Context, InvalidSetting, JobRegistry, SlotwiseError
 from slotwise.contrib.discovery import collect, import_module, in_module
-from slotwise.registry.registry import callables, checked_lifespan
-from slotwise.spi import Database
+from slotwise.spi import Database, check_callables, check_lifespan
 
 try:
     import django
@@ -244,11 +243,13 @@ def _build(given: Mapping[str, object], address: str) -> ProjectRegistry:
     for word in _LISTS:
         with _naming(word):
             parts[word.lower()] = list(
-                callables([_loaded(one) for one in _several(own.get(word))], word.lower())
+                check_callables(
+                    [_loaded(one) for one in _several(own.get(word))], word.lower()
+                )
             )
     parts["interceptors"] = [fresh_connections, *parts["interceptors"]]
     with _naming("LIFESPAN"):
-        parts["lifespan"] = checked_lifespan(_loaded(own.get("LIFESPAN")))
+        parts["lifespan"] = check_lifespan(_loaded(own.get("LIFESPAN")))
     with _naming("CUSTOMIZE"):
         parts["customize"] = customize = _loaded(own.get("CUSTOMIZE"))
         if not (customize is None or callable(customize)):

@@ -18,8 +18,7 @@ from slotwise.contrib.django.project import (
     refuse_in_tests,
     registry,
 )
-from slotwise.spi import TaskOptions
-from slotwise.store.connect.database_errors import lacks_tables, place
+from slotwise.spi import TaskOptions, describe_address
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -139,15 +138,15 @@ def _alias(using: str | None) -> str:
     addresses = database_address(using), database_address(ours)
     if addresses[0] == addresses[1] or addresses in _seen_alike:
         return using
-    if not _leads_here(using):
+    leads_here = _leads_here(using)
+    if leads_here is False:
         raise ConfigurationError(
-            f"using={using!r} leads to {place(make_url(addresses[0]))}, but "
+            f"using={using!r} leads to {describe_address(make_url(addresses[0]))}, but "
             f"slotwise's tables are in {ours!r}, "
-            f"{place(make_url(addresses[1]))}; name an alias of that database, or leave using= out"
+            f"{describe_address(make_url(addresses[1]))}; "
+            "name an alias of that database, or leave using= out"
         )
-    if (
-        registry().client._make_store().installation.learn() is not None
-    ):  # else it could not be compared
+    if leads_here:
         _seen_alike.add(addresses)
     return using
 
@@ -157,22 +156,12 @@ def _alias(using: str | None) -> str:
 _seen_alike: set[tuple[str, str]] = set()
 
 
-def _leads_here(using: str) -> bool:
+def _leads_here(using: str) -> bool | None:
     """Whether this alias, which has another address, leads to slotwise's tables: a pooler's
     address differs.
     """
     connection = connections[using]
     if not connection.vendor == connections[alias()].vendor == "postgresql":
         return False  # two addresses of SQLite are two files
-    try:
-        with transaction.atomic(using=using):
-            registry().client._make_store().installation.join(
-                connection, f"using={using!r}"
-            )
-    except ConfigurationError:
-        return False
-    except Exception as error:
-        if lacks_tables(error):
-            return False
-        raise
-    return True
+    with transaction.atomic(using=using):
+        return registry().client.leads_here(connection, f"using={using!r}")

@@ -19,11 +19,11 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from slotwise.errors import ConfigurationError, SchemaMissing
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import (
+    describe_address,
     describe_error,
     is_transient,
     lacks_permission,
     lacks_tables,
-    place,
     sqlstate,
 )
 from slotwise.store.connect.exact_names import qualified
@@ -472,7 +472,7 @@ class Installation:
                 if lacks_tables(error):
                     raise SchemaMissing(
                         f"the table {self._meta.name} is missing in "
-                        f"{place(self._database.url)}; correct the database "
+                        f"{describe_address(self._database.url)}; correct the database "
                         "address, or run: slotwise db upgrade"
                     ) from None
                 if not is_transient(error):
@@ -534,7 +534,7 @@ class Installation:
         )
         raise ConfigurationError(
             f"{where}: the connection leads to installation {theirs} in "
-            f"{place(there)}, slotwise's tables "
-            f"are installation {self._id} in {place(self._database.url)}; pass a "
+            f"{describe_address(there)}, slotwise's tables "
+            f"are installation {self._id} in {describe_address(self._database.url)}; pass a "
             "connection to that database, or none"
         )

@@ -188,7 +188,7 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
         for pattern, cure in _CURES.items()
     )
     cure = next(cure.format(**match.groupdict()) for cure, match in found if match)
-    return kind(f"the database {place(url)} {what}: {reason}; {cure}")
+    return kind(f"the database {describe_address(url)} {what}: {reason}; {cure}")
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
@@ -282,7 +282,7 @@ def _is_refusal(url: URL, error: BaseException) -> bool:
     return any(attempts) if hosts == 1 else bool(attempts) and all(attempts)
 
 
-def place(url: URL) -> str:
+def describe_address(url: URL) -> str:
     """Return which database an address names, without secrets."""
     if url.get_backend_name() == "sqlite":
         return hide_password(repr(url.database or ":memory:"))

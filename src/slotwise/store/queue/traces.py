@@ -9,7 +9,18 @@ import sqlalchemy as sa
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.queue.queue import Inserted
-from slotwise.store.schema.tables import is_task, tables
+from slotwise.store.schema.tables import Tables, is_task, tables
+
+
+def trace_of(
+    connection: sa.Connection, known: Tables, name: str, id: str
+) -> dict[str, str] | None:
+    """Return the headers that ``store_trace`` has stored with a task; None without any."""
+    tasks = known.tasks
+    mine = tasks.c.task_name == name, tasks.c.task_instance == id
+    plan = connection.scalar(sa.select(tasks.c.plan).where(*mine))
+    carrier = plan.get("trace") if isinstance(plan, dict) else None
+    return carrier if isinstance(carrier, dict) else None
 
 
 def store_trace(
