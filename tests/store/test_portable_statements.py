@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -51,7 +51,12 @@ POSTGRESQL = "slotwise.store.dialects.postgresql.dialect:PostgreSQL"
 
 
 class WithValues(LockingPostgreSQL):
-    """The values of a batch as SQLAlchemy's VALUES, which it can compile for each database."""
+    """Names and values of a batch in the forms that SQLAlchemy can compile for each database."""
+
+    def among(
+        self, column: sa.ColumnElement[str], names: Collection[str]
+    ) -> sa.ColumnElement[bool]:
+        return column.in_(names)
 
     def values_of(
         self, rows: Sequence[Mapping[str, object]], types: Mapping[str, Any]

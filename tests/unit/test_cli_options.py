@@ -417,8 +417,8 @@ def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> No
 #: absent after each.
 LOADS = [
     (["--version"], ["sqlalchemy", "alembic", "rich", "slotwise.engine"]),
-    (["jobs", "list"], ["alembic", "slotwise.engine", "slotwise.registry"]),
-    (["health"], ["alembic", "slotwise.engine", "slotwise.registry"]),
+    (["jobs", "list"], ["alembic", "slotwise.engine", "slotwise.registry.registry"]),
+    (["health"], ["alembic", "slotwise.engine", "slotwise.registry.registry"]),
     (["--help"], ["alembic"]),
     (["worker", "--help"], ["alembic"]),
 ]

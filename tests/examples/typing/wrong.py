@@ -146,6 +146,5 @@ def operate(registry: JobRegistry, day: datetime) -> None:
 
 
 CommandJob(name="dump", schedule=Every("1d"), command=7)  # wrong
-CommandJob(
-    name="dump", schedule=Every("1d"), command="dump", catchup=CatchUp.latest()
-)  # wrong
+LATE = CatchUp.latest()
+CommandJob(name="dump", schedule=Every("1d"), command="dump", catchup=LATE)  # wrong

@@ -106,9 +106,7 @@ def enqueue(client: Client) -> None:
     client.schedule(Send, Mail("ann@example.com"), in_="5m")  # wrong
     client.schedule(Send, Mail("ann@example.com"), at="tomorrow")  # wrong
     client.schedule(Send, Mail("ann@example.com"), id=7)  # wrong
-    client.schedule(
-        Send, Mail("ann@example.com"), connection="postgresql://localhost"
-    )  # wrong
+    client.schedule(Send, Mail("ann@example.com"), connection="sqlite://")  # wrong
     client.schedule(print)  # wrong
     client.schedule_many(Send, Mail("ann@example.com"))  # wrong
     client.schedule_many(Send, ["ann@example.com"])  # wrong
