@@ -60,5 +60,5 @@ def _logging_ends_with_its_test() -> Iterator[None]:
         if type(one) is logging.StreamHandler and one not in before
     ]:
         root.removeHandler(handler)
-        root.setLevel(level)
-        logging.captureWarnings(False)
+    root.setLevel(level)
+    logging.captureWarnings(False)

@@ -431,16 +431,19 @@ def test_the_tally_counts_slots() -> None:
     assert found == Tally(due=11, ran=6, succeeded=5, taken_over=1, lost=2, skipped=4)
 
 
+#: What a log reads of a context.
+CTX = cast(
+    "JobContext",
+    SimpleNamespace(name="tick", id="recurring", slot=START, attempt=2, token=5),
+)
+
+
 def test_a_log_reads_what_its_handlers_wrote(tmp_path: Path) -> None:
     """One line at the start, one at the end, with the name of what was raised."""
     log = HandlerLog(tmp_path / "run.log")
-    ctx = cast(
-        "JobContext",
-        SimpleNamespace(name="tick", id="recurring", slot=START, attempt=2, token=5),
-    )
-    with log.attempt(ctx):
+    with log.attempt(CTX):
         pass
-    with pytest.raises(KeyError), log.attempt(ctx):
+    with pytest.raises(KeyError), log.attempt(CTX):
         raise KeyError("x")
     assert [(line.mark, line.note, line.token, line.slot) for line in log.read()] == [
         ("start", "", 5, START),
@@ -449,3 +452,14 @@ def test_a_log_reads_what_its_handlers_wrote(tmp_path: Path) -> None:
         ("end", "KeyError", 5, START),
     ]
     assert HandlerLog(tmp_path / "none.log").read() == []
+
+
+def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
+    """A reader beside a writer sees whole lines only."""
+    log = HandlerLog(tmp_path / "run.log")
+    log.write(CTX, "start")
+    whole = log.path.read_text()
+    log.path.write_text(whole + whole[:20])
+    assert len(log.read()) == 1
+    log.path.write_text(whole + whole)
+    assert len(log.read()) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import time
 from datetime import timedelta
 
 import pytest
@@ -43,16 +44,21 @@ def told(
     member = a_member(bench)
     with caplog.at_level(logging.WARNING, "slotwise"):
         for look in range(looks):
+            set_at = time.monotonic()
             bench.clock.set(host_now() - ahead)
             if not look:
                 member.join()
             skew = member.renew()
             assert skew is not None
-            assert skew == pytest.approx(ahead.total_seconds(), abs=1)
+            #: The database's clock stands still while this process waits for a processor.
+            waited = time.monotonic() - set_at
+            assert skew == pytest.approx(ahead.total_seconds(), abs=1 + waited)
     found = caplog.messages.copy()
     (worker,) = bench.inspect.workers()
     assert worker.skew is not None
-    assert worker.skew.total_seconds() == pytest.approx(ahead.total_seconds(), abs=1)
+    assert worker.skew.total_seconds() == pytest.approx(
+        ahead.total_seconds(), abs=1 + waited
+    )
     return found
 
 
@@ -63,7 +69,7 @@ def test_a_clock_that_is_off_is_measured_and_told_once(
     """Either way, with each heartbeat, in the row for everybody; said once."""
     (line,) = told(bench, caplog, timedelta(hours=hours), looks=3)
     assert re.match(
-        rf"this host's clock is {'-' * (hours < 0)}(3600|3599)\.\d s off the database's; ",
+        rf"this host's clock is {'-' * (hours < 0)}3[56]\d\d\.\d s off the database's; ",
         line,
     )
 
