@@ -142,7 +142,9 @@ def test_the_table_has_every_call() -> None:
         for name, call in inspect.getmembers(Client, callable)
         if not name.startswith("_") and "connection" in inspect.signature(call).parameters
     }
-    assert joins == set(CALLS)
+    assert joins - {"leads_here"} == set(
+        CALLS
+    )  # it looks where a connection leads, and joins nothing
 
 
 @pytest.mark.parametrize("kind", KINDS)

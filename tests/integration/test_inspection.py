@@ -156,6 +156,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "explain": ("hourly", NOON + 4 * HOUR),
         "task": ("mail", "1"),
         "task_results": ("mail", "0"),
+        "trace": ("mail", "1"),
         "jobs": (),
         "tasks": (),
         "task_counts": (),
