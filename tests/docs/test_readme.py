@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 BIN = Path(sys.executable).parent
 
 
-#: A worker that is up for two nights, down for two, and up again.
+#: A worker that is up for a night, down for three until five in the morning, and up again.
 NIGHTS = """
 import os
 from datetime import UTC, datetime
@@ -156,7 +156,7 @@ SLOTS_OF = re.compile(
 
 
 def test_first_screen_is_what_the_commands_print(project: Project) -> None:
-    """Two nights without a worker: the slots, and the sentences that explain one of them."""
+    """Three nights without a worker: the slots, and the sentences that explain one of them."""
     (session,) = [block.code for block in blocks(README, "console")]
     slots, explained = session.split("$ slotwise explain")
     project.run("slotwise db upgrade")
