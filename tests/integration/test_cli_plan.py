@@ -186,7 +186,7 @@ def test_an_orphan_of_another_application(
     worker: ManualWorker, say: Callable[..., str]
 ) -> None:
     """It has a live worker, so it is none of ours, and no reason to stop a pipeline."""
-    worker._worker.entrance.membership.join()
+    worker._worker.sign_in.membership.join()
     lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
     (gone,) = [line for line in lines if line["job"] == "gone"]
     assert (gone["change"], gone["known_by"]) == ("orphaned", worker.name)

@@ -82,7 +82,7 @@ class Call(NamedTuple):
 
 
 def _planned(registry: JobRegistry) -> None:
-    registry.make_worker().entrance.plan()
+    registry.make_worker().sign_in.plan()
 
 
 def _dead(registry: JobRegistry) -> None:

@@ -196,7 +196,7 @@ def plan(scene: Scene, again: Any) -> None:
         deployed.definitions,
         database=deployed.database,
         listeners=Listeners(),
-    ).entrance.plan()
+    ).sign_in.plan()
     deployed.database.close()
 
 

@@ -105,7 +105,7 @@ def _follow_up(bench: Bench) -> Callable[[], Any]:
         for id in reversed(IDS[:-1])
     ]
     return lambda: bench.store.settlements.settle(
-        [(claim, Succeeded(sequel=FollowUps(follows)))]
+        [(claim, Succeeded(follow_ups=FollowUps(follows)))]
     )
 
 
@@ -115,7 +115,7 @@ def _count_down(bench: Bench) -> Callable[[], Any]:
     )
     arrivals = [Key("mail", id) for id in reversed(IDS[:-1])]
     return lambda: bench.store.settlements.settle(
-        [(claim, Succeeded(sequel=FollowUps(arrivals=arrivals)))]
+        [(claim, Succeeded(follow_ups=FollowUps(arrivals=arrivals)))]
     )
 
 

@@ -87,7 +87,7 @@ def test_few_modules_lie_between_the_poll_of_a_slot_and_its_settlement(
     worker = Worker(
         database.settings, bench.definitions, database=database, listeners=Listeners()
     )
-    worker.entrance.plan()
+    worker.sign_in.plan()
     ended, wake = threading.Event(), worker.settler.wake
     monkeypatch.setattr(worker.settler, "wake", lambda: (wake(), ended.set()))
 

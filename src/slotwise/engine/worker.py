@@ -193,7 +193,7 @@ class Worker:
         self.common = WorkerCommon(
             listeners, self.name, settings, self.store, self.active_claims
         )
-        self.entrance = SignIn(
+        self.sign_in = SignIn(
             self.common, self.identity, capacity=self.capacity, version=version, born=born
         )
         self._before_start = hooks.before_start
@@ -223,7 +223,7 @@ class Worker:
         """Make the loops and connect them to the runner."""
         common = self.common
         settings = self.settings
-        membership = self.entrance.membership
+        membership = self.sign_in.membership
         self.poller = Poller(
             common,
             names=claimed,
@@ -309,15 +309,15 @@ class Worker:
             events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs)
         )
         rest = functools.partial(
-            self.entrance.plan_rest, self._stopping, self.poller.poll_now
+            self.sign_in.plan_rest, self._stopping, self.poller.poll_now
         )
         keep_trying(rest, self.common, self._stopping)
 
     def _enter(self) -> None:
         """Plan the jobs and join, if no hook refuses the start: a deploy is one decision."""
-        self.entrance.verify()
+        self.sign_in.verify()
         self._verify_hooks()
-        self.entrance.enter()
+        self.sign_in.enter()
 
     def _verify_hooks(self) -> None:
         for found in self.definitions.values():
@@ -393,7 +393,7 @@ class Worker:
                 if self._left_behind is None:
                     self.cancelling.set()
                 return self.unfinished
-            self.runner.is_draining = self.entrance.membership.is_draining = True
+            self.runner.is_draining = self.sign_in.membership.is_draining = True
             self.listeners.publish(
                 events.DrainBegan(worker=self.name, running=len(self.active_claims))
             )
@@ -543,7 +543,7 @@ class Worker:
         before it.
         """
         leaving = threading.Thread(
-            target=self.entrance.membership.leave, name="slotwise-leave", daemon=True
+            target=self.sign_in.membership.leave, name="slotwise-leave", daemon=True
         )
         leaving.start()
         leaving.join(LEAVE_PATIENCE.total_seconds())

@@ -188,7 +188,7 @@ class Hold(Protocol):
     promised: bool
     #: The method that was called with an async connection and is not awaited yet.
     unawaited: str | None
-    sequel: FollowUps | None
+    follow_ups: FollowUps | None
 
 
 class Fence(Protocol):
@@ -406,7 +406,7 @@ class Context:
         Connections are those of ``guard``: with an async one, ``await
         ctx.complete_in(connection)``. Raises ClaimLost for a stale claim.
         """
-        if self._hold.sequel is not None:
+        if self._hold.follow_ups is not None:
             raise ConfigurationError(_BOTH)
         return self._settled(
             "complete_in",
@@ -454,7 +454,7 @@ class Context:
         if options.get("if_exists") == "raise":
             raise ConfigurationError(_CANNOT_RAISE)
         follow: Follow = self.client._follow(task, data, **options)
-        self._sequel().follows.append(follow)
+        self._follow_ups().follows.append(follow)
         return follow.wanted.instance
 
     def count_down(self, task: TaskOf[Never], id: str) -> None:
@@ -464,14 +464,14 @@ class Context:
         Repeated calls for one id in one attempt count once. A call for an id that is not blocked
         is ignored, with a WARNING in the worker's log.
         """
-        self._sequel().arrivals.append(self.client._key(task, id))
+        self._follow_ups().arrivals.append(self.client._key(task, id))
 
-    def _sequel(self) -> FollowUps:
+    def _follow_ups(self) -> FollowUps:
         if self._hold.promised or self._hold.ended:
             raise ConfigurationError(_BOTH if self._hold.promised else _TOO_LATE)
         with BEGINNING:
-            self._hold.sequel = self._hold.sequel or FollowUps()
-            return self._hold.sequel
+            self._hold.follow_ups = self._hold.follow_ups or FollowUps()
+            return self._hold.follow_ups
 
 
 class JobContext(Context):

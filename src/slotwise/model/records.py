@@ -240,7 +240,7 @@ class Succeeded:
     """
 
     promised: bool = False
-    sequel: FollowUps | None = None
+    follow_ups: FollowUps | None = None
     name = Outcome.SUCCEEDED
 
 

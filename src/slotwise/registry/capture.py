@@ -117,7 +117,7 @@ class ScheduledTasks(Sequence[ScheduledTask]):
             result: object = definition.handler(ctx)
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
-        for follow in hold.sequel.follows if hold.sequel else ():
+        for follow in hold.follow_ups.follows if hold.follow_ups else ():
             row = follow.wanted
             self._add(
                 [Inserted(follow.task, row.instance, row.when, row.priority, row.data)]
@@ -267,7 +267,7 @@ class _Hold:
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.signal = Signal()
-        self.sequel: FollowUps | None = None
+        self.follow_ups: FollowUps | None = None
 
     @property
     def stop_reason(self) -> str | None:

@@ -228,7 +228,7 @@ class ManualWorker:
         deploys.
         """
         self._check_alive()
-        return self._worker.entrance.plan(revision)
+        return self._worker.sign_in.plan(revision)
 
     def poll(self, limit: int | None = None) -> list[Claim]:
         """Claim due rows, up to ``limit`` and the free capacity; return the new claims, which

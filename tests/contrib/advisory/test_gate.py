@@ -453,7 +453,7 @@ def test_an_address_that_never_works(pg_empty_url: str) -> None:
 def start(database: str, jobs: list[object], *hooks: object, **settings: Any) -> None:
     """Start a worker and stop it."""
     registry = JobRegistry(jobs=jobs, before_start=hooks, database_url=database, **settings)
-    registry.make_worker().entrance.plan()
+    registry.make_worker().sign_in.plan()
     registry.start(timeout="10s")
     registry.stop()
 

@@ -57,7 +57,7 @@ def test_the_usual_case_writes_no_row(bench: Bench) -> None:
     bench.settle(bench.claim_one("strict"), Skipped("not today"))
     bench = bench.beside(a_task("mail", record="all"))
     bench.client.schedule("mail", id="1")
-    bench.settle(bench.claim_one("mail"), Succeeded(sequel=FollowUps()))
+    bench.settle(bench.claim_one("mail"), Succeeded(follow_ups=FollowUps()))
     assert len(bench.slots("mail")) == 1
     assert [kept(bench, name, "number") for name in ("plain", "strict", "mail")] == [
         [],

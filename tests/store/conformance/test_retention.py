@@ -249,7 +249,7 @@ def test_a_result_stays_for_as_long_as_its_task_said(bench: Bench) -> None:
     """Longer or shorter than other history, and also where all of that is kept."""
     adds = bench.beside(a_task("add", result_retention="3h"))
     adds.client.schedule("add", id="1")
-    adds.settle(adds.claim_one("add"), Succeeded(sequel=FollowUps(result=b"6")))
+    adds.settle(adds.claim_one("add"), Succeeded(follow_ups=FollowUps(result=b"6")))
     bench.clock.set(at(179))
     assert prune(bench) == Page()
     assert adds.client.result("add", "1") is not None

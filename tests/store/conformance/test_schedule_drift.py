@@ -132,7 +132,7 @@ def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:
     plain = job(name="plain", schedule=Every(MINUTE))(lambda ctx: None)
     registry = JobRegistry(jobs=[plain], database_url=url, listeners=[told.append])
     try:
-        registry.make_worker().entrance.plan()
+        registry.make_worker().sign_in.plan()
     finally:
         registry.database.close()
     (said,) = [event for event in told if isinstance(event, events.SlotsMoved)]

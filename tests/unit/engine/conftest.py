@@ -55,7 +55,7 @@ class Bench:
         self.words: list[str] = []
         self.registry.database.wake_ups = WakeUps(self.words_said)
         self.worker: Worker = self.registry.make_worker()
-        self.worker.entrance.plan()
+        self.worker.sign_in.plan()
         self.events.clear()
 
     def words_said(self, words: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from slotwise.model.records import (
 OUTCOMES: list[AttemptOutcome] = [
     Succeeded(),
     Succeeded(promised=True),
-    Succeeded(sequel=FollowUps(result=b'{"n": "\xc3\xbc"}', problem="too large")),
+    Succeeded(follow_ups=FollowUps(result=b'{"n": "\xc3\xbc"}', problem="too large")),
     Failed("ValueError: ü\nno luck"),
     Failed("for good", final=True, promised=True),
     Snoozed(timedelta(seconds=90, microseconds=7)),
@@ -45,7 +45,9 @@ def test_an_outcome_comes_back_as_it_was(outcome: AttemptOutcome) -> None:
 
 def test_what_cannot_be_handed_on_is_told() -> None:
     """No task that was to follow is lost in silence."""
-    told = outcome_of(say_outcome(Succeeded(sequel=FollowUps(arrivals=[("mail", "1")]))))  # type: ignore[list-item]
+    told = outcome_of(
+        say_outcome(Succeeded(follow_ups=FollowUps(arrivals=[("mail", "1")])))
+    )  # type: ignore[list-item]
     assert isinstance(told, Failed)
     assert told.final
     assert "schedule them with ctx.client" in told.error

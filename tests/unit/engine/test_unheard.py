@@ -32,7 +32,7 @@ def test_what_nobody_wants_is_not_made(sqlite_url: str) -> None:
         jobs=[plain], tasks=[mail], listeners=[deaf], clock=clock, database_url=sqlite_url
     )
     worker = registry.make_worker()
-    worker.entrance.plan()
+    worker.sign_in.plan()
     deaf.told.clear()
     registry.client.schedule_many("mail", range(20))
     clock.tick(timedelta(minutes=1))

@@ -220,12 +220,12 @@ def say_outcome(outcome: AttemptOutcome) -> Message:
         if one.name != "exception"
     }
     match outcome:
-        case Succeeded(sequel=FollowUps(follows=follows, arrivals=arrivals)) if (
+        case Succeeded(follow_ups=FollowUps(follows=follows, arrivals=arrivals)) if (
             follows or arrivals
         ):
             return say_outcome(Failed(_FOLLOWS, final=True, promised=outcome.promised))
-        case Succeeded(sequel=FollowUps(result=result, problem=problem)):
-            said["sequel"] = {
+        case Succeeded(follow_ups=FollowUps(result=result, problem=problem)):
+            said["follow_ups"] = {
                 "result": None if result is None else result.decode(),
                 "problem": problem,
             }
@@ -238,10 +238,10 @@ def outcome_of(said: Message) -> AttemptOutcome:
     found = said["fields"]
     if "duration" in found:
         found["duration"] = timedelta(microseconds=found["duration"])
-    if found.get("sequel"):
-        result = found["sequel"]["result"]
-        problem = found["sequel"]["problem"]
-        found["sequel"] = FollowUps(
+    if found.get("follow_ups"):
+        result = found["follow_ups"]["result"]
+        problem = found["follow_ups"]["problem"]
+        found["follow_ups"] = FollowUps(
             result=None if result is None else result.encode(), problem=problem
         )
     outcome: AttemptOutcome = _OUTCOMES[said["outcome"]](**found)

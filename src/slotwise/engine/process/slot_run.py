@@ -128,7 +128,7 @@ class SingleRun:
         requested before the claim, and ClaimLost if the slot was taken over while it ran.
         """
         worker = self.worker
-        worker.entrance.verify()
+        worker.sign_in.verify()
         try:
             worker.mind()
             if self._cancelled is not None:  # while entering the lifespan
@@ -182,7 +182,7 @@ class SingleRun:
             try:
                 _, held = worker.poller.hold(claim)
             except UnknownTask:
-                worker.entrance.plan(only=job.name)
+                worker.sign_in.plan(only=job.name)
             else:
                 if held:
                     return held[0]
@@ -408,9 +408,9 @@ class SlotRun:
                 f"job {self._name!r} runs on {missing}, which this process does "
                 f"not offer; set SLOTWISE_TAGS={missing}"
             )
-        worker.entrance.verify()
+        worker.sign_in.verify()
         from_due = self._early if self._wanted == "due" else None
-        self._lasting(lambda: worker.entrance.plan(only=self._name, from_due=from_due))
+        self._lasting(lambda: worker.sign_in.plan(only=self._name, from_due=from_due))
         slots = self._choose()
         if not slots:
             return SlotEnd(

@@ -38,13 +38,13 @@ class Holding:
         "deadline",
         "ended",
         "ended_at",
+        "follow_ups",
         "held",
         "is_slot",
         "outcome",
         "promised",
         "ran",
         "renewed",
-        "sequel",
         "since",
         "started",
         "suspected",
@@ -67,7 +67,7 @@ class Holding:
         #: The method that was called with an async connection and not awaited yet.
         self.unawaited: str | None = None
         #: The follow-ups of the handler, written if it succeeds.
-        self.sequel: FollowUps | None = None
+        self.follow_ups: FollowUps | None = None
         #: What start hooks hold for this attempt; None before they are called.
         self.held: ExitStack | None = None
         self.suspected = False
@@ -103,10 +103,10 @@ class Holding:
         settlement.
         """
         signal = self._signal
-        sequel = self.sequel
+        follow_ups = self.follow_ups
         return (
             (signal is None or signal.reason is None)
-            and sequel is None
+            and follow_ups is None
             and not (self.promised or self.unawaited)
         )
 

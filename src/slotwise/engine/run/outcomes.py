@@ -68,18 +68,18 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
             final=True,
         )
     if definition.leaves_traces:
-        holding.sequel = holding.sequel or FollowUps()
+        holding.follow_ups = holding.follow_ups or FollowUps()
         if definition.result_retention is not None:
             try:
-                holding.sequel.result = encode_result(result)
+                holding.follow_ups.result = encode_result(result)
             except (
                 InvalidPayload
             ) as error:  # the task still succeeds: a retry would not help
-                holding.sequel.problem = str(error)
+                holding.follow_ups.problem = str(error)
     elif holding.is_plain:
         return SUCCEEDED
     return timed_out(holding, definition) or Succeeded(
-        promised=holding.promised, sequel=holding.sequel
+        promised=holding.promised, follow_ups=holding.follow_ups
     )
 
 

@@ -542,16 +542,16 @@ class Settlements:
         follow_ups = list[FollowUps]()
         history = list[dict[str, object]]()
         for one, change in settled:
-            sequel = (
-                one.outcome.sequel if isinstance(one.outcome, records.Succeeded) else None
+            wanted = (
+                one.outcome.follow_ups
+                if isinstance(one.outcome, records.Succeeded)
+                else None
             )
-            if sequel is not None and change.transition.label == Outcome.SUCCEEDED:
-                follow_ups.append(sequel)
-            if (
-                row := _history(
-                    one.claim, change, self.definitions[one.claim.row.task_name], sequel
-                )
-            ) is not None:
+            if wanted is not None and change.transition.label == Outcome.SUCCEEDED:
+                follow_ups.append(wanted)
+            task = self.definitions[one.claim.row.task_name]
+            row = _history(one.claim, change, task, wanted)
+            if row is not None:
                 history.append(row)
         words = (
             write_follow_ups(at.connection, self._queue, follow_ups)
@@ -564,20 +564,20 @@ class Settlements:
 
 def _changed_by(outcome: records.AttemptOutcome) -> set[Key]:
     """Return the rows that follow-ups may change; "keep" changes none."""
-    sequel: FollowUps | None = getattr(outcome, "sequel", None)
-    if sequel is None:
+    follow_ups: FollowUps | None = getattr(outcome, "follow_ups", None)
+    if follow_ups is None:
         return set()
     follows = (
         Key(name, wanted.instance)
-        for name, wanted, if_exists in sequel.follows
+        for name, wanted, if_exists in follow_ups.follows
         if if_exists != "keep"
     )
-    return {*follows, *sequel.arrivals}
+    return {*follows, *follow_ups.arrivals}
 
 
 def _has_follow_ups(outcome: records.AttemptOutcome) -> bool:
-    sequel: FollowUps | None = getattr(outcome, "sequel", None)
-    return sequel is not None and bool(sequel.follows or sequel.arrivals)
+    follow_ups: FollowUps | None = getattr(outcome, "follow_ups", None)
+    return follow_ups is not None and bool(follow_ups.follows or follow_ups.arrivals)
 
 
 def _has_stirred(held: Held, claim: Claim, outcome: records.AttemptOutcome) -> bool:
@@ -665,13 +665,13 @@ def ledger_key(row: Row, outcome: records.AttemptOutcome) -> LedgerKey | None:
 
 
 def _history(
-    claim: Claim, change: Change, task: Definition, sequel: FollowUps | None
+    claim: Claim, change: Change, task: Definition, follow_ups: FollowUps | None
 ) -> dict[str, object] | None:
     """Return the ledger row of a one-time task that has ended; None if none is kept."""
     row = change.held.row
     now = change.held.now
     ended = change.transition.ended
-    if ended is None or (sequel is None and task.record == "none"):
+    if ended is None or (follow_ups is None and task.record == "none"):
         return None
     is_success = ended.outcome == Outcome.SUCCEEDED
     retention = task.result_retention if is_success else None
@@ -679,7 +679,7 @@ def _history(
         task.record == "none" or (task.record == "failures" and is_success)
     ):
         return None
-    kept = sequel if retention is not None else None
+    kept = follow_ups if retention is not None else None
     return {
         "task_name": row.task_name,
         "task_instance": row.task_instance,
