@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, Engine, make_url
 
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 Open = Callable[..., Database]
 

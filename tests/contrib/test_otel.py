@@ -16,9 +16,18 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from slotwise import Context, Every, JobContext, JobRegistry, Retry, Snooze, job, task
+from slotwise import (
+    ConfigurationError,
+    Context,
+    Every,
+    JobContext,
+    JobRegistry,
+    Retry,
+    Snooze,
+    job,
+    task,
+)
 from slotwise.contrib.otel import instrument
-from slotwise.errors import ConfigurationError
 from slotwise.testing import ManualWorker
 
 seen: list[trace.SpanContext] = []

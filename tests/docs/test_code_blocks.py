@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tests.docs.markdown import FRAGMENT, PAGES, ROOT, blocks, name_of
 
 from slotwise import JobRegistry
-from slotwise.model.events import Settled
+from slotwise.spi import Settled
 from slotwise.testing import ManualWorker
 
 #: How many blocks of each page are shown and not run. Whoever adds one says why, in its first

@@ -17,14 +17,12 @@ import psycopg
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
 
-from slotwise import Every, JobContext, Retry, job, task
+from slotwise import Every, JobContext, Retry, Settings, job, task
 from slotwise.cli.entry import cli
 from slotwise.cli.shared import exits
 from slotwise.model import events
-from slotwise.model.durations import format_duration
-from slotwise.settings.settings import Settings, SettingsKeywords
-from slotwise.store.connect.database import Database
-from slotwise.store.schema.tables import tables
+from slotwise.settings.settings import SettingsKeywords
+from slotwise.spi import Database, format_duration, tables
 from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 

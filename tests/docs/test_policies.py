@@ -15,9 +15,10 @@ import pytest
 from tests.docs.markdown import ROOT, table
 
 import slotwise
+from slotwise import DistributedJob, OneTimeTask
 from slotwise.jobs.definition import PAYLOAD_WORDS, POLICIES
-from slotwise.jobs.job import DistributedJob, JobPolicies, OneTimeTask, TaskPolicies
-from slotwise.model.vocabulary import REASONS, Reason
+from slotwise.jobs.job import TaskPolicies
+from slotwise.spi import REASONS, JobPolicies, Reason
 
 PAGE = ROOT / "docs" / "policies.md"
 SOURCE = Path(slotwise.__file__).parent

@@ -25,7 +25,7 @@ from tests.kit.patience import PATIENCE
 
 from slotwise import JobRegistry, Schedule
 from slotwise.demo.verdict import HandlerLog, Line, Verdict, gather, judge
-from slotwise.store.schema.tables import tables
+from slotwise.spi import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -27,9 +27,8 @@ from tests.faults.proxy import CAN_CUT, Proxy
 from tests.kit.laws import Ledger, none_in_two_places
 from tests.kit.patience import PATIENCE
 
-from slotwise.model.durations import parse_duration
 from slotwise.model.records import from_micros
-from slotwise.store.schema.tables import tables
+from slotwise.spi import parse_duration, tables
 
 USUAL = 3
 CUTS = int(os.environ.get("CAST_CUTS", USUAL))

@@ -17,9 +17,8 @@ import pytest
 from tests.faults.bench import Bench, Seen, eventually
 from tests.faults.conftest import MakeBench
 
-from slotwise import Item
+from slotwise import ConfigurationError, Item
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.errors import ConfigurationError
 
 HELD, OPERATORS, MOVERS = 2000, 3, 2
 #: So many rows in one statement that it meets several of those that a settlement, or another one,

@@ -19,11 +19,11 @@ from tests.faults.bench import HEARTBEAT, SLACK, TAKE_OVER, Bench, Seen, eventua
 from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
-from slotwise import AnyOf, Once
+from slotwise import AnyOf, Once, parse_schedule
 from slotwise.demo.verdict import Line
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.model.records import from_micros
-from slotwise.schedules import parse_schedule, spread_out
+from slotwise.schedules import spread_out
 
 pytestmark = pytest.mark.extended
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from slotwise import Every, FixedDelay, Schedule
+from slotwise import Every, FixedDelay, JobContext, Schedule
 from slotwise.demo.verdict import (
     OK,
     Evidence,
@@ -26,7 +26,6 @@ from slotwise.demo.verdict import (
     Tally,
     judge,
 )
-from slotwise.jobs.context import JobContext
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ import pytest
 from tests.connections import Open
 from tests.integration.hearing import OTHERS, Heard
 
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise import Settings
+from slotwise.spi import Database
 
 
 @pytest.fixture(autouse=True)

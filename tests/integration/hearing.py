@@ -8,8 +8,7 @@ from typing import Any
 
 from tests.kit.patience import PATIENCE
 
-from slotwise.jobs.definition import define
-from slotwise.model.events import Event
+from slotwise.spi import Event, define
 
 
 class Heard:

@@ -10,12 +10,9 @@ import psycopg
 import pytest
 from tests.unit.test_dsn import WRONG
 
-from slotwise import JobRegistry
+from slotwise import JobRegistry, Settings, SlotwiseError
 from slotwise.cli.entry import status
-from slotwise.errors import SlotwiseError
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe_error
+from slotwise.spi import Database, describe_error
 
 #: Addresses that can be parsed, at a place where nothing listens.
 ODD = [

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from slotwise import Cron, JobContext, JobRegistry, job
+from slotwise import Cron, InvalidSchedule, JobContext, JobRegistry, job
 from slotwise.cli import calendars
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.errors import InvalidSchedule
 from slotwise.testing import ManualClock, ManualWorker
 
 #: A Thursday.

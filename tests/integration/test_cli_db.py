@@ -14,10 +14,10 @@ from psycopg import sql
 from tests.integration.shell import Shell
 from tests.store.bench import DB_SCHEDULER, JAVA_ROW
 
+from slotwise import Settings
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 
 @pytest.fixture(params=["pg_empty_url", "sqlite_empty_url"])

@@ -24,10 +24,10 @@ import sqlalchemy as sa
 from tests.databases import provision
 from tests.integration.test_cli_listings import add
 
+from slotwise import Settings
 from slotwise.cli.entry import COMMANDS, status
 from slotwise.cli.shared import exits
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

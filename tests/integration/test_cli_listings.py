@@ -17,11 +17,11 @@ import pytest
 import sqlalchemy as sa
 from tests.integration.shell import Shell
 
+from slotwise import Settings
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.terminal import moment
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

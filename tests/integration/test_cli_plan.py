@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from slotwise import CatchUp, Every, JobContext, job
+from slotwise import CatchUp, Every, JobContext, Schedule, job
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.model.clock import ManualClock, host_now
-from slotwise.model.events import SlotsSkipped
-from slotwise.schedules import Schedule
-from slotwise.spi import load_registry
-from slotwise.testing import ManualWorker
+from slotwise.model.clock import host_now
+from slotwise.spi import SlotsSkipped, load_registry
+from slotwise.testing import ManualClock, ManualWorker
 
 APP = """
 from slotwise import CatchUp, Every, FixedDelay, JobRegistry, job

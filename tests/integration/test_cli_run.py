@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tests.integration.shell import QUICK, Shell
 
+from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.inspect import Inspection, SlotInfo
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 JOBS = """

@@ -14,10 +14,10 @@ import psycopg
 import pytest
 from tests.integration.shell import Process, Shell, wait_until
 
+from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.inspect import Inspection, SlotInfo
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 JOBS = """

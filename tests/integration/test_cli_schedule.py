@@ -13,12 +13,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from slotwise import AnyOf, Calendar, Cron, Daily
 from slotwise.cli.entry import status
 from slotwise.cli.schedules import lay_out
 from slotwise.cli.shared import exits
 from slotwise.contrib.picture import Box
 from slotwise.inspect import count_starts
-from slotwise.schedules import AnyOf, Calendar, Cron, Daily
 
 VIENNA = ("--tz", "Europe/Vienna")
 APP = """

@@ -18,9 +18,8 @@ from tests.databases import Databases
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.model.clock import ManualClock
 from slotwise.spi import load_registry
-from slotwise.testing import ManualWorker
+from slotwise.testing import ManualClock, ManualWorker
 
 APP = """
 from slotwise import Cron, Daily, Every, JobRegistry, job, task

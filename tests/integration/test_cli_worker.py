@@ -13,10 +13,10 @@ from sqlalchemy import make_url
 from tests.databases import Databases
 from tests.integration.shell import Process, Shell
 
+from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.inspect import Inspection, SlotInfo
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 JOBS = """

@@ -11,8 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
-from slotwise import JobRegistry, TaskContext, task
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError, JobRegistry, TaskContext, task
 from slotwise.testing import ManualClock, ManualWorker
 
 if not os.environ.get("ALL_TESTS_MUST_RUN"):

@@ -23,7 +23,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.client.inspection import Inspection
+from slotwise.inspect import Inspection
 
 
 @task(name="send")

@@ -19,11 +19,11 @@ import pytest
 from tests.integration.shell import Process, Shell, alive, wait_until
 from tests.unit.test_crontab import SYSTEM
 
+from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.contrib.crontab import read_crontabs
 from slotwise.inspect import Inspection, SlotInfo
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 ME = pwd.getpwuid(os.geteuid()).pw_name

@@ -19,9 +19,9 @@ from sqlalchemy import Connection, Engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, backend, engines
 
+from slotwise.spi import Database, describe_error
 from slotwise.store.connect import postgresql_connections
-from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe_error, is_transient
+from slotwise.store.connect.database_errors import is_transient
 
 
 class TestPools:

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, conninfo, engines, show, with_query
 
-from slotwise.store.connect.database_errors import describe_error, is_transient
+from slotwise.spi import describe_error
+from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.postgresql_connections import read_options, write_options
 
 

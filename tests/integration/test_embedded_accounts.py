@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from slotwise import DatabaseUnreachable
 from slotwise.embedded import EmbeddedPostgres, find_binaries
 from slotwise.embedded.binaries import (
     BIN,
@@ -22,7 +23,6 @@ from slotwise.embedded.binaries import (
     server_account,
 )
 from slotwise.embedded.cluster import FLEETING, Cluster
-from slotwise.errors import DatabaseUnreachable
 
 pytestmark = pytest.mark.extended
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from slotwise import DatabaseUnreachable
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.embedded.binaries import server_account
 from slotwise.embedded.cluster import StopMode
 from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
-from slotwise.errors import DatabaseUnreachable
 
 pytestmark = pytest.mark.extended
 

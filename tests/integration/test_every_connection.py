@@ -18,8 +18,15 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests.kit.programs import missing
 
-from slotwise import Client, Every, JobContext, JobRegistry, TaskContext, task
-from slotwise.errors import ConfigurationError
+from slotwise import (
+    Client,
+    ConfigurationError,
+    Every,
+    JobContext,
+    JobRegistry,
+    TaskContext,
+    task,
+)
 
 
 @task(name="mail", record="all")

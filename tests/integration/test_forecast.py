@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from slotwise import CatchUp, Cron, Every, JobContext, Overlap, job
+from slotwise import CatchUp, ConfigurationError, Cron, Every, JobContext, Overlap, job
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.errors import ConfigurationError
 from slotwise.inspect import SlotInfo
-from slotwise.jobs.definition import Definition, define
 from slotwise.simulate.forecast import Outage, forecast, remarkable
+from slotwise.spi import Definition, define
 
 START = datetime(2026, 10, 24, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -18,12 +18,9 @@ from tests.connections import with_query
 from tests.databases import Databases, provision
 from tests.store.bench import Bench, a_job, a_task
 
-from slotwise.client.arguments import Item
-from slotwise.errors import ConfigurationError
-from slotwise.jobs.policies import Retry
+from slotwise import ConfigurationError, Item, Retry, Settings
 from slotwise.model.records import Failed
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 DEFINITIONS = (
     a_job("plain"),

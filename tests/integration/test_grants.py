@@ -16,10 +16,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from slotwise import Every, JobContext, JobRegistry, job, task
+from slotwise import DatabaseProblem, Every, JobContext, JobRegistry, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.errors import DatabaseProblem
 from slotwise.store.slots.retention import Pruner
 from slotwise.testing import ManualWorker
 

@@ -27,9 +27,9 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.client.inspection import AsyncInspection
 from slotwise.inspect import (
     RECURRING,
+    AsyncInspection,
     AttemptInfo,
     AuditEntry,
     Health,

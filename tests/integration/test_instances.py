@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from slotwise import Disabled, JobContext, JobRegistry, OneTimeTask, Retry, job
-from slotwise.errors import UnknownTask
-from slotwise.model.events import Settled
+from slotwise import Disabled, JobContext, JobRegistry, OneTimeTask, Retry, UnknownTask, job
 from slotwise.model.records import Failed
+from slotwise.spi import Settled
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -18,11 +18,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from slotwise import ConfigurationError, JobRegistry, job, task
+from slotwise import ConfigurationError, JobRegistry, Once, Settings, job, task
 from slotwise.engine.process.isolation import MODULE, Channel
-from slotwise.schedules import Once
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 APPLICATION = """
 import asyncio, contextlib, multiprocessing, os, pathlib, signal, subprocess, sys, threading, time

@@ -13,9 +13,17 @@ import pytest
 import sqlalchemy as sa
 from tests.faults.proxy import Proxy
 
-from slotwise import Every, Item, JobContext, JobRegistry, job, task
-from slotwise.client.client import Client
-from slotwise.errors import CommitUnknown, DatabaseUnreachable
+from slotwise import (
+    Client,
+    DatabaseUnreachable,
+    Every,
+    Item,
+    JobContext,
+    JobRegistry,
+    job,
+    task,
+)
+from slotwise.errors import CommitUnknown
 from slotwise.store.connect import database as connections
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 

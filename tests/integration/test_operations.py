@@ -22,7 +22,6 @@ from slotwise import (
     SchemaMissing,
     job,
 )
-from slotwise.model.events import HandedBackEvent, Settled
 from slotwise.operations import (
     AsyncOperations,
     Operations,
@@ -30,6 +29,7 @@ from slotwise.operations import (
     SchemaUpgrade,
     SchemaVersion,
 )
+from slotwise.spi import HandedBackEvent, Settled
 from slotwise.testing import ManualWorker
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from slotwise import Every, JobContext, JobRegistry, Overlap, job
-from slotwise.errors import ConfigurationError
-from slotwise.store.connect.database import Database
+from slotwise import ConfigurationError, Every, JobContext, JobRegistry, Overlap, job
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 pytestmark = pytest.mark.extended

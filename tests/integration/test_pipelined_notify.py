@@ -13,7 +13,7 @@ from tests.kit.patience import PATIENCE
 from tests.store.hearing import hearing
 
 from slotwise import JobContext, JobRegistry, task
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.connect.postgresql_connections import ALONG, can_go_along
 
 

@@ -20,8 +20,8 @@ from sqlalchemy.exc import DBAPIError
 from tests.integration.test_wakeup_listener import Scene, mail
 from tests.kit.programs import program
 
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise import Settings
+from slotwise.spi import Database
 from slotwise.store.connect.database_errors import is_transient
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, show
 from tests.store.bench import a_job, a_task
 
-from slotwise.settings.settings import Settings
+from slotwise import Settings
+from slotwise.spi import Database
 from slotwise.store.connect import postgresql_connections as plans
-from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.slots.store import Store
 

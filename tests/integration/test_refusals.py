@@ -17,15 +17,21 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench
 
-from slotwise import Every, JobContext, job, task
+from slotwise import (
+    Client,
+    DatabaseProblem,
+    DatabaseRefused,
+    Every,
+    JobContext,
+    Settings,
+    job,
+    task,
+)
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.client.client import Client
-from slotwise.client.operations import Operations
-from slotwise.errors import DatabaseProblem, DatabaseRefused
 from slotwise.migrate.grants import grants
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.operations import Operations
+from slotwise.spi import Database
 from slotwise.store.slots.store import LedgerFence, Store
 from slotwise.testing import ManualWorker
 

@@ -16,8 +16,8 @@ from tests.faults.proxy import Proxy
 from tests.integration.shell import Process, Shell
 
 from slotwise.cli.shared import exits
-from slotwise.model.clock import elapsed
-from slotwise.store.connect.database_errors import describe_error, is_transient
+from slotwise.spi import describe_error, elapsed
+from slotwise.store.connect.database_errors import is_transient
 
 JOBS = """
 import os, pathlib, time

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.errors import DatabaseProblem, DatabaseUnreachable, SchemaMissing
-from slotwise.settings.settings import Settings
+from slotwise import DatabaseProblem, DatabaseUnreachable, SchemaMissing, Settings
+from slotwise.spi import Database, describe_error
 from slotwise.store.connect import sqlite_connections
-from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe_error, is_transient
+from slotwise.store.connect.database_errors import is_transient
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ import pytest
 import sqlalchemy as sa
 from tests.integration.shell import Process, Shell, alive, wait_until
 
+from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.engine.process.tuning import ECHO
 from slotwise.inspect import Inspection, SlotInfo
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.slots.store import Store
 
 JOBS = """

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, with_query
 
-from slotwise.errors import DatabaseRefused, DatabaseUnreachable, InvalidSetting
+from slotwise import DatabaseRefused, DatabaseUnreachable, InvalidSetting
 from slotwise.store.connect.database_errors import is_transient
 
 

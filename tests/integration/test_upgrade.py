@@ -32,10 +32,10 @@ from slotwise import (
     SchemaMismatch,
     job,
     migrate,
+    parse_schedule,
     task,
 )
-from slotwise.schedules import parse_schedule
-from slotwise.store.schema.tables import tables
+from slotwise.spi import tables
 
 DUMMY = Path(__file__).parents[1] / "store" / "upgrade" / "sw0003_dummy.py"
 EACH = Every("200ms")

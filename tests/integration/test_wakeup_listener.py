@@ -22,19 +22,26 @@ from tests.faults.proxy import CAN_CUT, Proxy
 from tests.integration.hearing import Heard
 from tests.kit.patience import PATIENCE
 
-from slotwise import BulkResult, Cron, Every, Item, JobContext, JobRegistry, job, task
+from slotwise import (
+    BulkResult,
+    Calendar,
+    Cron,
+    Every,
+    Item,
+    JobContext,
+    JobRegistry,
+    Once,
+    Settings,
+    job,
+    task,
+)
 from slotwise.client.bulk import GATHER
 from slotwise.engine.loops.housekeeping import WakeUp
 from slotwise.engine.loops.service import Common
-from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
-from slotwise.schedules import Once
-from slotwise.schedules.days import Calendar
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.connect.dsn import database_url
+from slotwise.operations import Calendars
+from slotwise.spi import Database, Worker, database_url
 from slotwise.store.connect.notifications import PAUSE
-from slotwise.store.planning.calendars import Calendars
 from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

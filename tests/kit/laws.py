@@ -15,9 +15,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.model.records import RECURRING
+from slotwise.inspect import RECURRING
 from slotwise.model.vocabulary import PLANNED
-from slotwise.store.schema.tables import Tables
+from slotwise.spi import Tables
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,19 @@ from tests.model.orders import Orders
 from tests.model.policies import Terms
 from tests.model.timeline import Timeline, Times, every
 
-from slotwise.client.operations import Operations
-from slotwise.errors import ClaimLost
-from slotwise.jobs.definition import define
-from slotwise.jobs.job import job
-from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Reaped
-from slotwise.model.records import AttemptOutcome, Claim
-from slotwise.schedules import Disabled
-from slotwise.store.connect.database import Database
-from slotwise.store.schema.tables import PAUSED_KEY, tables
+from slotwise import ClaimLost, Disabled, job
+from slotwise.model.records import AttemptOutcome
+from slotwise.operations import Operations
+from slotwise.spi import (
+    Claim,
+    ClaimLostEvent,
+    Database,
+    HandedBackEvent,
+    Reaped,
+    define,
+    tables,
+)
+from slotwise.store.schema.tables import PAUSED_KEY
 from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 

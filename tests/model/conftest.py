@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from tests.model.cluster import CHANCE
 
+from slotwise import Settings
 from slotwise.registry.manual_worker import IN_MEMORY, provision
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 
 @pytest.fixture(autouse=True)

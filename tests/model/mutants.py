@@ -10,7 +10,7 @@ from typing import Any
 from tests.kit.breaks import Arguments, Mutant, always, answering, given
 from tests.model import points
 
-from slotwise.jobs.policies import Overlap
+from slotwise import Overlap
 from slotwise.model.records import Died
 from slotwise.store.slots.gates import START
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from slotwise.decide import claim, ending, pause
 from slotwise.decide.ending import Ending
 from slotwise.engine.run.runner import Runner
+from slotwise.spi import OneWriter
 from slotwise.store.dialects import by_key, upserts
 from slotwise.store.dialects.conditions import Conditions
-from slotwise.store.dialects.one_writer import OneWriter
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner

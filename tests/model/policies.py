@@ -9,8 +9,7 @@ from typing import Any
 import tenacity
 from tests.model.timeline import Times
 
-from slotwise.jobs.job import DistributedJob, job
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise import CatchUp, DistributedJob, Overlap, Retry, job
 
 NOTHING = timedelta(0)
 

@@ -11,17 +11,16 @@ from tests.model.contract import Course
 from tests.model.declarations import is_refused
 from tests.model.timeline import Times
 
-from slotwise.errors import InvalidJob
-from slotwise.jobs.definition import define
+from slotwise import InvalidJob
 from slotwise.model.records import (
     Aborted,
     AttemptOutcome,
     Cancelled,
-    Claim,
     Failed,
     Snoozed,
     Succeeded,
 )
+from slotwise.spi import Claim, define
 
 #: The name of a method, and what it is given.
 Step: TypeAlias = tuple[str, dict[str, Any]]

@@ -21,8 +21,8 @@ from tests.model.scenes import scripts
 from tests.model.script import Script, Step
 from tests.model.timeline import Times
 
-from slotwise.errors import InvalidJob
-from slotwise.store.connect.database import Database
+from slotwise import InvalidJob
+from slotwise.spi import Database
 
 USUAL = 80 if "TESTS_ALL" in os.environ else 50
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))

@@ -11,7 +11,7 @@ from tests.model.policies import Terms
 from tests.model.script import Script, Step
 from tests.model.timeline import Times, after_the_end, either, every
 
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 
 def seconds(number: int) -> timedelta:

@@ -14,7 +14,7 @@ from tests.model.test_contract import GIVEN, play, play_drawn
 from tests.model.test_found import FOUND, PAUSE, later, run, seconds, step
 from tests.model.timeline import Times, every
 
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 #: So many generated scripts may pass before a mutant must have been found out.
 SCRIPTS = 1000

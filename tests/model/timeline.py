@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from slotwise.schedules import AnyOf, Disabled, Every, FixedDelay, Once, Schedule
+from slotwise import AnyOf, Disabled, Every, FixedDelay, Once, Schedule
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -8,7 +8,8 @@ from tests.simulation.agent import Agent
 from tests.simulation.cast import SCHEDULES
 from tests.simulation.stage import Stage
 
-from slotwise.model.records import Aborted, AttemptOutcome, Claim
+from slotwise.model.records import Aborted, AttemptOutcome
+from slotwise.spi import Claim
 
 
 class Accidents(Stage):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from slotwise.model.records import Claim, Row
+from slotwise.spi import Claim, Row
 from slotwise.testing import ManualWorker
 
 BEAT = timedelta(seconds=10)

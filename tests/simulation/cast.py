@@ -6,9 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import tenacity
 
-from slotwise.jobs.job import job, task
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.schedules import Cron, Disabled, Every, FixedDelay, Schedule
+from slotwise import (
+    CatchUp,
+    Cron,
+    Disabled,
+    Every,
+    FixedDelay,
+    Overlap,
+    Retry,
+    Schedule,
+    job,
+    task,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

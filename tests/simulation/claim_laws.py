@@ -10,9 +10,8 @@ from typing import Any
 
 from tests.simulation.trace import Trace
 
-from slotwise.jobs.definition import Definition
-from slotwise.model.records import Claim
 from slotwise.model.vocabulary import PLANNED
+from slotwise.spi import Claim, Definition
 
 
 @dataclass

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from slotwise import Settings
 from slotwise.registry.manual_worker import IN_MEMORY, provision
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 SEEDS = "8"
 

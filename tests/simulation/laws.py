@@ -23,11 +23,10 @@ from tests.simulation.order_laws import OrderLaws
 from tests.simulation.row_laws import RowLaws
 from tests.simulation.trace import Trace
 
-from slotwise.jobs.definition import Definition
-from slotwise.model.events import Reaped, Settled
-from slotwise.model.records import TICK, Claim, Fence, Key
-from slotwise.model.vocabulary import Reason
-from slotwise.schedules import Schedule, succeed
+from slotwise import Schedule
+from slotwise.model.records import TICK, Fence
+from slotwise.schedules import succeed
+from slotwise.spi import Claim, Definition, Key, Reaped, Reason, Settled
 
 #: Rows that operators have ordered, beside the slots of the plan.
 ORDERED = ("trigger", "retry", "backfill")

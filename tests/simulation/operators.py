@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from tests.kit.laws import Ledger
 from tests.simulation.order_laws import OrderLaws
 
-from slotwise.client.operations import Operations
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError
 from slotwise.model.vocabulary import ENDED_BADLY
-from slotwise.store.schema.tables import Tables
+from slotwise.operations import Operations
+from slotwise.spi import Tables
 
 #: Told which slots may be open again though they had ended.
 Reopened = Callable[[str, datetime], None]

@@ -11,8 +11,8 @@ from typing import Any
 from tests.kit.laws import Ledger
 from tests.simulation.trace import Trace
 
-from slotwise.jobs.definition import Definition
-from slotwise.model.records import Claim, Fence
+from slotwise.model.records import Fence
+from slotwise.spi import Claim, Definition
 
 Slot = tuple[str, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotwise.decide import ending
-from slotwise.jobs.definition import Definition
+from slotwise.spi import Definition
 from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.dialects.upserts import Upserting
 from slotwise.store.slots import gates

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 
 class Replies:

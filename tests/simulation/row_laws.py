@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tests.kit.laws import Ledger, rows_and_ledger
 from tests.simulation.trace import Trace
 
-from slotwise.jobs.definition import Definition
 from slotwise.model.vocabulary import PLANNED
+from slotwise.spi import Definition
 
 
 @dataclass

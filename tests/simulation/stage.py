@@ -19,18 +19,19 @@ from tests.simulation.operators import Operator
 from tests.simulation.replies import Replies
 from tests.simulation.trace import Trace
 
-from slotwise.jobs.definition import define
-from slotwise.model.events import (
+from slotwise import Schedule
+from slotwise.model.events import Planned
+from slotwise.model.records import Fence
+from slotwise.spi import (
+    Claim,
     ClaimLostEvent,
+    Database,
     Event,
     HandedBackEvent,
-    Planned,
     Reaped,
     Settled,
+    define,
 )
-from slotwise.model.records import Claim, Fence
-from slotwise.schedules import Schedule
-from slotwise.store.connect.database import Database
 from slotwise.testing import ManualClock
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.jobs.job import task
-from slotwise.jobs.policies import Retry
+from slotwise import Retry, task
 from slotwise.model.records import AttemptOutcome, Failed, HandedBack, Succeeded
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.queue.queue_cursors import LOOK_BACK
 from slotwise.testing import ManualClock, ManualWorker
 

@@ -12,9 +12,9 @@ from tests.simulation.mutants import AFTER_RESTORES, MUTANTS
 from tests.simulation.trace import LawBroken
 from tests.simulation.world import World
 
+from slotwise import Settings
 from slotwise.registry.manual_worker import IN_MEMORY, provision
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 #: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not
 #: speed.

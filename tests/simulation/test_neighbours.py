@@ -10,12 +10,9 @@ import sqlalchemy as sa
 from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 
-from slotwise.jobs.definition import define
-from slotwise.jobs.job import task
-from slotwise.jobs.policies import Retry
+from slotwise import Retry, Settings, task
 from slotwise.registry.manual_worker import IN_MEMORY, provision
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database, define
 from slotwise.testing import ManualClock
 
 INNOCENT = [f"innocent-{number}" for number in range(5)]

@@ -16,20 +16,16 @@ from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 from tests.simulation.mutants import OF_RECOVERY
 
-from slotwise.jobs.job import job
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise import CatchUp, Every, Overlap, Retry, Settings, job
 from slotwise.model.records import (
     AttemptOutcome,
-    Claim,
     Failed,
     HandedBack,
     Succeeded,
     from_micros,
 )
 from slotwise.registry.manual_worker import IN_MEMORY, provision
-from slotwise.schedules import Every
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Claim, Database
 from slotwise.store.slots.gates import LATE
 from slotwise.testing import ManualClock
 

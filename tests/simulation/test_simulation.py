@@ -12,9 +12,9 @@ from __future__ import annotations
 import pytest
 from tests.simulation.world import World
 
+from slotwise import Settings
 from slotwise.registry.manual_worker import IN_MEMORY, provision
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 
 def test_the_laws_hold(memory: Database, seed: int) -> None:

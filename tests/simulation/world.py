@@ -16,9 +16,10 @@ from tests.simulation.agent import Agent
 from tests.simulation.laws import Laws
 from tests.simulation.operators import audit
 
-from slotwise.client.operations import Operations
-from slotwise.errors import ClaimLost
-from slotwise.model.records import AttemptOutcome, Claim, Failed, Row, Succeeded, to_micros
+from slotwise import ClaimLost
+from slotwise.model.records import AttemptOutcome, Failed, Succeeded, to_micros
+from slotwise.operations import Operations
+from slotwise.spi import Claim, Row
 from slotwise.store.slots.store import LedgerFence
 
 #: How long everybody works well, in tens of seconds, until nothing is left to be done.

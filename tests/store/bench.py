@@ -11,28 +11,26 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.client.client import Client
-from slotwise.client.inspection import Inspection
-from slotwise.jobs.context import JobContext
-from slotwise.jobs.definition import Definition, define
-from slotwise.jobs.job import job, task
-from slotwise.jobs.policies import Retry
-from slotwise.model.clock import ManualClock
-from slotwise.model.records import (
-    RECURRING,
-    AttemptOutcome,
-    Claim,
-    Row,
-    Succeeded,
-    Transition,
+from slotwise import (
+    Client,
+    Disabled,
+    Every,
+    FixedDelay,
+    JobContext,
+    Retry,
+    Schedule,
+    job,
+    task,
 )
-from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
-from slotwise.store.connect.database import Database
+from slotwise.inspect import RECURRING, Inspection
+from slotwise.model.records import AttemptOutcome, Succeeded, Transition
+from slotwise.spi import Claim, Database, Definition, Row, define
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import ROW_COLUMNS, row_of
 from slotwise.store.slots.settlements import Settlement
 from slotwise.store.slots.store import Store
+from slotwise.testing import ManualClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from tests.databases import Databases
 from tests.store.bench import Bench
 
+from slotwise import Settings
 from slotwise.migrate.grants import grants
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])

@@ -12,9 +12,8 @@ import psycopg
 from psycopg import sql
 from tests.store.hearing import Sent, hearing, listening
 
-from slotwise.jobs.definition import Definition
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise import Settings
+from slotwise.spi import Database, Definition
 from slotwise.store.slots.store import Store
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 Sent = tuple[str, Any]
 

@@ -11,10 +11,10 @@ from typing import Any
 from tests.store.bench import LEASE, Bench, a_job, claim_due
 from tests.store.hearing import hearing
 
-from slotwise.client.client import Client
+from slotwise import Client, Every
 from slotwise.decide.claim import Start
-from slotwise.model.records import Claim, Failed, Gap, HandedBack, Succeeded
-from slotwise.schedules import Every
+from slotwise.model.records import Failed, Gap, HandedBack, Succeeded
+from slotwise.spi import Claim
 from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision

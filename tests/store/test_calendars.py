@@ -13,11 +13,10 @@ import sqlalchemy as sa
 from tests.store.bench import NOON, Bench, a_job
 from tests.store.waiting import wait_until_blocked
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import Calendar, Daily, Schedule
-from slotwise.store.connect.database import Database
+from slotwise import Calendar, Daily, InvalidSchedule, Schedule
+from slotwise.operations import CalendarChange, Calendars
+from slotwise.spi import Database
 from slotwise.store.planning import calendars
-from slotwise.store.planning.calendars import CalendarChange, Calendars
 
 #: NOON is that of Thursday, 1 January 2026.
 FRIDAY, MONDAY, TUESDAY = date(2026, 1, 2), date(2026, 1, 5), date(2026, 1, 6)

@@ -9,10 +9,8 @@ import inspect
 import pytest
 import sqlalchemy as sa
 
-from slotwise.spi import DatabaseClock, Tables
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database, DatabaseClock, OneWriter, Tables
 from slotwise.store.dialects.locking_postgresql import LockingPostgreSQL
-from slotwise.store.dialects.one_writer import OneWriter
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.testing.dialects import DialectConformance
 

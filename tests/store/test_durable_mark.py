@@ -14,10 +14,10 @@ from psycopg import sql
 from tests.databases import provision
 from tests.store.bench import Bench
 
+from slotwise import Settings
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.errors import PostgresMissing
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 #: What the server goes by at the commit: a trigger that is deferred runs right before it.
 LISTEN = """

@@ -14,14 +14,14 @@ from tests.databases import Databases
 from tests.store.bench import LEASE, a_job, a_task, claim_due
 from tests.store.explained import Analysed, Explained, Sent, analysing, nodes, scanned
 
-from slotwise.client.client import Client
-from slotwise.model.clock import ManualClock
-from slotwise.model.records import Claim, HandedBack, Succeeded
-from slotwise.schedules import Every
+from slotwise import Client, Every
+from slotwise.model.records import HandedBack, Succeeded
+from slotwise.spi import Claim
 from slotwise.store.dialects.port import FIRST, LAST, Range
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store
+from slotwise.testing import ManualClock
 
 ROWS = 200_000
 #: Of the tables whose reads are counted.

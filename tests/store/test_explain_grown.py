@@ -13,7 +13,7 @@ from tests.databases import Databases
 from tests.store.bench import a_task
 from tests.store.explained import Explained, nodes, scanned
 
-from slotwise.client.client import Client
+from slotwise import Client
 from slotwise.store.slots.retention import Pruner
 
 pytestmark = pytest.mark.extended

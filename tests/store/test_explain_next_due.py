@@ -19,7 +19,7 @@ from tests.store.bench import a_job
 from tests.store.explained import Explained, nodes
 from tests.store.hearing import Sent
 
-from slotwise.schedules import Disabled
+from slotwise import Disabled
 from slotwise.store.schema.tables import WINDOW
 from slotwise.store.slots.claims import FEW, BatchSize
 

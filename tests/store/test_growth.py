@@ -26,11 +26,10 @@ import pytest
 from tests.databases import provision
 from tests.store.bench import LEASE, MINUTE, Bench, a_job, claim_due
 
-from slotwise import Item, JobContext, JobRegistry, task
+from slotwise import Item, JobContext, JobRegistry, Settings, task
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.model.records import Claim, Succeeded
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.model.records import Succeeded
+from slotwise.spi import Claim, Database
 from slotwise.store.slots.retention import BATCH as BATCH_OF_PRUNER
 from slotwise.store.slots.retention import STALLED, Pruner
 from slotwise.store.slots.store import Store

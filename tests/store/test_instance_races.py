@@ -10,7 +10,7 @@ import pytest
 from tests.store.bench import Bench
 from tests.store.waiting import wait_until_blocked
 
-from slotwise.schedules import Every
+from slotwise import Every
 
 
 @pytest.mark.parametrize("order", ["pause", "delete"])

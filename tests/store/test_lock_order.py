@@ -18,12 +18,10 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, a_task
 from tests.store.waiting import run_into_lock
 
-from slotwise import Item
-from slotwise.model.records import Failed, Follow, FollowUps, Key, Succeeded, Wanted, When
-from slotwise.schedules import Calendar, Daily, Disabled, Every
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.planning.calendars import Calendars
+from slotwise import Calendar, Daily, Disabled, Every, Item, Settings
+from slotwise.model.records import Failed, Follow, FollowUps, Succeeded, Wanted, When
+from slotwise.operations import Calendars
+from slotwise.spi import Database, Key
 
 #: In the order of their code points, which is not that of any language.
 IDS = ("B", "a", "b")

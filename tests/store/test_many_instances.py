@@ -13,13 +13,12 @@ import pytest
 from tests.databases import Databases
 from tests.store.bench import LEASE, a_job, claim_due
 
-from slotwise.model.clock import ManualClock
+from slotwise import Disabled, Settings
 from slotwise.model.records import Succeeded
-from slotwise.schedules import Disabled
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.schema.tables import HAS_SLOT, RANK, WINDOW
 from slotwise.store.slots.store import Store
+from slotwise.testing import ManualClock
 
 FEW, MANY, BATCH = 100, 100_000, 100
 SECOND = timedelta(seconds=1)

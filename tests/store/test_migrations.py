@@ -26,13 +26,11 @@ from alembic.config import CommandLine, Config
 from alembic.runtime.migration import MigrationContext
 from tests.store.bench import DB_SCHEDULER, JAVA_ROW, Bench, at
 
-from slotwise import migrate
-from slotwise.errors import SchemaMismatch
+from slotwise import SchemaMismatch, Settings, migrate
 from slotwise.migrate.revisions import LOCK_TIMEOUT
 from slotwise.model.records import FOREVER
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.schema.tables import SCHEMA_VERSION, columns_of_db_scheduler, tables
+from slotwise.spi import Database, tables
+from slotwise.store.schema.tables import SCHEMA_VERSION, columns_of_db_scheduler
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REVISIONS = ["sw0001", "sw0002"]

@@ -14,7 +14,7 @@ from tests.databases import Databases
 from tests.store.explained import Explained
 
 from slotwise.inspect import Inspection
-from slotwise.model.records import Key
+from slotwise.spi import Key
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.slots.ledger import end_orphans

@@ -13,7 +13,7 @@ from tests.store.bench import Bench
 from tests.store.conftest import granted, opened, plan
 from tests.store.statements import VERBS, Stage
 
-from slotwise.errors import DatabaseProblem
+from slotwise import DatabaseProblem
 from slotwise.store.connect.database_errors import lacks_permission
 from slotwise.store.slots.store import Store
 

@@ -14,12 +14,10 @@ from tests.docs.markdown import ROOT
 from tests.store.bench import a_job, a_task, claim_due
 from tests.store.explained import Explained, nodes
 
-from slotwise import migrate
-from slotwise.client.client import Client
+from slotwise import Client, Disabled, Every, migrate
 from slotwise.inspect import Inspection
-from slotwise.schedules import Disabled, Every
+from slotwise.spi import tables
 from slotwise.store.reading.failures import failed_attempts
-from slotwise.store.schema.tables import tables
 from slotwise.store.slots.retention import Pruner
 
 PAGE = (ROOT / "docs" / "schema.md").read_text()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.store.bench import LEASE, Bench
 
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise import Settings
+from slotwise.spi import Database
 
 
 @pytest.fixture

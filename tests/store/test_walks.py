@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from tests.kit.patience import PATIENCE
 from tests.store.bench import NOON, Bench, a_job, a_task
 
-from slotwise.engine.worker import Worker
+from slotwise import Every
 from slotwise.model.events import Listeners
-from slotwise.schedules import Every
+from slotwise.spi import Worker
 
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement.
 FROM_POLL_TO_SETTLED = 13

@@ -7,9 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise.model.records import Record
-from slotwise.model.vocabulary import Outcome, Reason, State
-from slotwise.store.connect.database import Database
-from slotwise.store.schema.tables import tables
+from slotwise.spi import Database, Outcome, Reason, State, tables
 
 PREPARED = """
     SELECT parameter_types::text FROM pg_prepared_statements

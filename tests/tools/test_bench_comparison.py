@@ -19,9 +19,9 @@ import psycopg
 import pytest
 
 import slotwise
+from slotwise import ConfigurationError
 from slotwise.embedded import EmbeddedPostgres, GivenPostgres
-from slotwise.errors import ConfigurationError
-from slotwise.model.clock import elapsed
+from slotwise.spi import elapsed
 from tools.bench.__main__ import bench
 from tools.bench.comparison import Comparison, Installation, Line
 from tools.bench.crew import ROOT

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotwise import CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
+from slotwise import Calendar, CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
 from slotwise.decide.claim import around, passed_over
 from slotwise.inspect import SlotInfo
 from slotwise.model.records import TICK, Gap
-from slotwise.schedules import Calendar, succeed
+from slotwise.schedules import succeed
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.testing import ManualClock, ManualWorker
 

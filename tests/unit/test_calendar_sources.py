@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from slotwise import ConfigurationError
 from slotwise.contrib import calendars
 from slotwise.contrib.calendars import from_holidays, from_ics
-from slotwise.errors import ConfigurationError
 
 ICS = """BEGIN:VCALENDAR
 VERSION:2.0

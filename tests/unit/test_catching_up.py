@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from slotwise import Every, job
+from slotwise import CatchUp, Every, Overlap, job
 from slotwise.decide import claim as decide
 from slotwise.decide.ending import at_finish
-from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp, Overlap
-from slotwise.model.records import RECURRING, Claim, Died, Gap, LedgerEntry, Row, Succeeded
+from slotwise.inspect import RECURRING
+from slotwise.model.records import Died, Gap, LedgerEntry, Succeeded
+from slotwise.spi import Claim, Definition, Row
 from slotwise.testing import ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from slotwise import ConfigurationError, Item
+from slotwise import ConfigurationError, InvalidPayload, InvalidSetting, Item
 from slotwise.client.bulk import BYTES, Chunk, chunks
-from slotwise.errors import InvalidPayload, InvalidSetting
 from slotwise.model.records import When
 from slotwise.payload.payload import UNTYPED
 from slotwise.store.connect.caller_transaction import copy_into

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slotwise import ConfigurationError
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.errors import ConfigurationError
 from slotwise.spi import ApplicationFailed, load_registry
 
 ONE = """

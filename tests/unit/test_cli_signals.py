@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 from tests.kit.patience import PATIENCE
 
-from slotwise.engine.process.signals import NUMBERS, Requests, StopSignals
+from slotwise.engine.process.signals import NUMBERS, Requests
+from slotwise.spi import StopSignals
 
 
 @pytest.fixture(autouse=True)

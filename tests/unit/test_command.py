@@ -16,13 +16,10 @@ from typing import Any
 
 import pytest
 
-from slotwise import CommandJob, Every, InvalidJob, Retry
-from slotwise.errors import CommandFailed
+from slotwise import CommandFailed, CommandJob, Every, InvalidJob, Retry
 from slotwise.inspect import SlotInfo
 from slotwise.jobs import command
-from slotwise.jobs.command import account_of
-from slotwise.jobs.definition import define
-from slotwise.model.error_text import error_summary
+from slotwise.spi import account_of, define, error_summary
 from slotwise.testing import ManualWorker
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

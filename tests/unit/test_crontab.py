@@ -12,7 +12,7 @@ import pytest
 from slotwise import InvalidCrontab, InvalidSchedule
 from slotwise.contrib.crontab import Crontabs, Entry, parse_crontab
 from slotwise.contrib.crontab.reader import read_assignment, split_input
-from slotwise.jobs.definition import define
+from slotwise.spi import define
 
 #: As packages of a Linux distribution put them into /etc/crontab and /etc/cron.d, in words of our
 #: own.

@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 from tests.unit.test_crontab import SYSTEM
 
-from slotwise import CommandJob, JobRegistry
+from slotwise import CommandJob, InvalidCrontab, JobRegistry
 from slotwise.cli.crontabs import CrontabChoice
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.contrib.crontab import parse_crontab, read_crontabs
 from slotwise.contrib.crontab.crontabs import module_text
-from slotwise.errors import InvalidCrontab
 from slotwise.inspect import json_value
-from slotwise.jobs.definition import define
+from slotwise.spi import define
 
 GOOD = "CRON_TZ=Europe/Vienna\n0 2 * * * /bin/a%b\n"
 BAD = "CRON_TZ=UTC\n61 * * * * /bin/a\n@daily /bin/b\n@reboot /bin/c\nPATH=$PATH\n"

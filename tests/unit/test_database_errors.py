@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from slotwise.errors import DatabaseUnreachable, SchemaMissing
-from slotwise.store.connect.database_errors import describe_error, is_transient, unreachable
-from slotwise.store.connect.dsn import database_url
+from slotwise import DatabaseUnreachable, SchemaMissing
+from slotwise.spi import database_url, describe_error
+from slotwise.store.connect.database_errors import is_transient, unreachable
 
 
 def wrapped(error: BaseException, *, invalidated: bool = False) -> DBAPIError:

@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 import tenacity
 
+from slotwise import (
+    CatchUp,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Overlap,
+    Retry,
+    Schedule,
+    parse_schedule,
+)
 from slotwise.decide import claim as decide
 from slotwise.decide import ending
-from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.inspect import RECURRING
 from slotwise.model.records import (
     FOREVER,
-    RECURRING,
     Aborted,
     AttemptOutcome,
     Cancelled,
@@ -24,21 +33,12 @@ from slotwise.model.records import (
     Gap,
     HandedBack,
     LedgerEntry,
-    Row,
     Snoozed,
     Succeeded,
     Transition,
 )
-from slotwise.model.vocabulary import Kind
-from slotwise.schedules import (
-    Disabled,
-    Every,
-    FixedDelay,
-    Once,
-    Schedule,
-    parse_schedule,
-    succeed,
-)
+from slotwise.schedules import succeed
+from slotwise.spi import Definition, Kind, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -24,8 +24,9 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.jobs.definition import POLICIES, Definition, Policy, define, policy_of
+from slotwise.jobs.definition import POLICIES, Policy, policy_of
 from slotwise.jobs.policies import TASK_RETRY
+from slotwise.spi import Definition, define
 
 HOURLY = Every("1h")
 

@@ -9,9 +9,8 @@ import time
 import pytest
 from sqlalchemy import create_engine
 
-from slotwise.errors import InvalidSetting
-from slotwise.model.error_text import hide_password
-from slotwise.store.connect.dsn import connect_arguments, database_url
+from slotwise import InvalidSetting
+from slotwise.spi import connect_arguments, database_url, hide_password
 
 WILD = "p@ss%w?rd^]/#:&"  # what a password generator makes
 

@@ -8,13 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.errors import InvalidSetting
-from slotwise.model.durations import (
-    LONGEST_DURATION,
-    about,
-    format_duration,
-    parse_duration,
-)
+from slotwise import InvalidSetting
+from slotwise.model.durations import about
+from slotwise.spi import LONGEST_DURATION, format_duration, parse_duration
 
 SPELLINGS = [
     ("10s", timedelta(seconds=10)),

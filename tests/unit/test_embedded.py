@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwise import DatabaseProblem, DatabaseUnreachable, InvalidSetting
 from slotwise.embedded import Binaries, EmbeddedPostgres, GivenPostgres
 from slotwise.embedded.binaries import (
     BINDIR_VARIABLE,
@@ -24,12 +25,7 @@ from slotwise.embedded.binaries import (
 )
 from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
-from slotwise.errors import (
-    DatabaseProblem,
-    DatabaseUnreachable,
-    InvalidSetting,
-    PostgresMissing,
-)
+from slotwise.errors import PostgresMissing
 
 OURSELVES = Account(name="ourselves", uid=os.geteuid(), gid=os.getegid(), switched=False)
 

@@ -8,7 +8,8 @@ from typing import NoReturn
 import pytest
 
 from slotwise.engine.run.outcomes import error_text
-from slotwise.model.error_text import LIMIT, error_summary
+from slotwise.model.error_text import LIMIT
+from slotwise.spi import error_summary
 
 
 def _of_a_driver() -> NoReturn:

@@ -10,7 +10,8 @@ from tests.unit.engine.parts import NOON, a_claim
 
 from slotwise.contrib.logging import LogListener
 from slotwise.model import events
-from slotwise.model.events import Claimed, DatabaseLost, Event, Listeners, PollBegan, about
+from slotwise.model.events import Claimed, Listeners, PollBegan, about
+from slotwise.spi import DatabaseLost, Event
 
 LOST = DatabaseLost(worker="w", loop="poller", error="gone")
 POLL = PollBegan(worker="w", capacity=3)

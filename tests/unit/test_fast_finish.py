@@ -10,23 +10,24 @@ from typing import Any
 import pytest
 from tests.store.bench import a_job, a_task
 
-from slotwise.decide.ending import at_finish
-from slotwise.errors import InvalidSchedule
-from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.model.records import RECURRING, SUCCEEDED, Row
-from slotwise.model.vocabulary import Kind, Origin
-from slotwise.schedules import (
+from slotwise import (
     Calendar,
+    CatchUp,
     Cron,
     Daily,
     Every,
     FixedDelay,
+    InvalidSchedule,
+    Overlap,
+    Retry,
     Schedule,
-    spread_out,
-    succeed,
 )
+from slotwise.decide.ending import at_finish
+from slotwise.inspect import RECURRING
+from slotwise.model.records import SUCCEEDED
+from slotwise.schedules import spread_out, succeed
 from slotwise.schedules.base import slot_after
+from slotwise.spi import Definition, Kind, Origin, Row
 from slotwise.store.slots.settlements import is_usual, onward
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from slotwise import InvalidSetting
+from slotwise import InvalidSetting, Settings
 from slotwise.cli.entry import status
 from slotwise.jobs.command import Account, Invocation, environment
 from slotwise.jobs.process_group import OUTPUT_BUDGET, Output
-from slotwise.settings.settings import Settings
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -27,7 +27,7 @@ from slotwise import (
 from slotwise.engine.run.active_claims import Holding
 from slotwise.jobs.context import Signal
 from slotwise.jobs.job import declared
-from slotwise.model.records import Claim
+from slotwise.spi import Claim
 
 
 class Watch:

@@ -24,8 +24,8 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.model.events import Pruned, Settled
 from slotwise.model.records import Failed, HandedBack
+from slotwise.spi import Pruned, Settled
 from slotwise.testing import ManualClock, ManualWorker
 
 pytest_plugins = ["pytester"]

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from slotwise import (
     ConfigurationError,
+    InvalidPayload,
     JobContext,
     JobRegistry,
     TaskContext,
@@ -22,7 +23,6 @@ from slotwise import (
     schedules,
     task,
 )
-from slotwise.errors import InvalidPayload
 from slotwise.testing import (
     ManualWorker,
     ScheduledTasks,

@@ -8,10 +8,8 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from slotwise import Cron, Daily, Every, Schedule
+from slotwise import Calendar, Cron, Daily, Disabled, Every, Schedule
 from slotwise.explain.no_slot import why_no_slot
-from slotwise.schedules import Disabled
-from slotwise.schedules.days import Calendar
 
 VIENNA = "Europe/Vienna"
 START, END = datetime(2026, 12, 1, tzinfo=UTC), datetime(2026, 12, 5, tzinfo=UTC)

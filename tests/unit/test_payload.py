@@ -34,9 +34,9 @@ from slotwise import (
     task,
 )
 from slotwise.errors import NewerPayload
-from slotwise.jobs.definition import define
 from slotwise.payload.converters import encode_result, shape_of
-from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload, register_codec
+from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload
+from slotwise.spi import define, register_codec
 
 
 class Colour(Enum):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slotwise.model.records import Claim, Row
+from slotwise.spi import Claim, Row
 from slotwise.store.dialects.port import FIRST, LAST, Range
 from slotwise.store.queue.queue_cursors import LOOK_BACK, MOST, SHARE, QueueCursors
 

@@ -7,11 +7,10 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from slotwise import Calendar, Cron
 from slotwise.explain.explanation import explain
 from slotwise.inspect import SlotInfo
-from slotwise.model.records import Row
-from slotwise.model.vocabulary import REASONS
-from slotwise.schedules import Calendar, Cron
+from slotwise.spi import REASONS, Row
 from slotwise.store.reading.facts import Facts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -11,19 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from slotwise import InvalidSetting, Settings
 from slotwise.contrib.logging import HumanFormatter, JsonFormatter
 from slotwise.engine.run.outcomes import error_text
-from slotwise.errors import InvalidSetting
 from slotwise.model import error_text as module
-from slotwise.model.error_text import (
-    ERROR_LIMIT,
-    bounded,
-    error_summary,
-    redact,
-    redact_also,
-    storable,
-)
-from slotwise.settings.settings import Settings
+from slotwise.model.error_text import ERROR_LIMIT, bounded, redact_also, storable
+from slotwise.spi import error_summary, redact
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,20 @@ import pytest
 
 from slotwise import (
     CatchUp,
+    ConfigurationError,
     Cron,
     Daily,
     Disabled,
     DistributedJob,
     Every,
+    InvalidJob,
+    InvalidSchedule,
     JobContext,
     JobRegistry,
     job,
     task,
 )
-from slotwise.errors import ConfigurationError, InvalidJob, InvalidSchedule
-from slotwise.jobs.definition import define
-from slotwise.schedules.combinators import Spread
+from slotwise.spi import Spread, define
 
 
 @job(name="report", schedule=Daily("02:00"))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from slotwise.errors import InvalidSetting
-from slotwise.settings.settings import READERS, Settings
+from slotwise import InvalidSetting, Settings
+from slotwise.settings.settings import READERS
 
 
 @pytest.fixture(autouse=True)
@@ -383,7 +383,7 @@ def test_identifiers_that_could_break_a_statement(setting: str, name: str) -> No
 
 def test_longest_prefix_leaves_room_for_the_names_behind_it() -> None:
     """Every name of a table or an index fits PostgreSQL's 63 bytes."""
-    from slotwise.store.schema.tables import tables
+    from slotwise.spi import tables
 
     prefix = "p" * 32
     assert Settings(table_prefix=prefix).table_prefix == prefix

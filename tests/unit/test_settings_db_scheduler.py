@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.errors import InvalidSetting
-from slotwise.settings.settings import Settings
+from slotwise import InvalidSetting, Settings
 
 POOL = {
     "jdbc-url": "jdbc:postgresql://primary:5432/app",

@@ -17,11 +17,11 @@ from slotwise import (
     InvalidJob,
     JobContext,
     Overlap,
+    Schedule,
 )
 from slotwise.decide.claim import Choice, choose_missed, choose_overlapped
-from slotwise.jobs.definition import define
 from slotwise.model.records import Gap
-from slotwise.schedules import Schedule
+from slotwise.spi import define
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -15,10 +15,10 @@ from types import ModuleType
 import pytest
 
 import slotwise.store
+from slotwise.spi import Dialect, Locking, OneWriter
 from slotwise.store.dialects.by_key import ByKey
-from slotwise.store.dialects.locking import Locking, LockingTasks
-from slotwise.store.dialects.one_writer import OneWriter, OneWriterTasks
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.locking import LockingTasks
+from slotwise.store.dialects.one_writer import OneWriterTasks
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.dialects.registered import dialect_of
 from slotwise.store.dialects.task_statements import TaskStatements, UpsertingTasks

@@ -17,21 +17,11 @@ from pathlib import Path
 import pytest
 
 import slotwise
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError
 from slotwise.explain.explanation import how_ended
 from slotwise.model import vocabulary
-from slotwise.model.vocabulary import (
-    REASONS,
-    Kind,
-    LossPolicy,
-    Origin,
-    Outcome,
-    Reason,
-    Release,
-    Sentences,
-    State,
-    register_reason,
-)
+from slotwise.model.vocabulary import LossPolicy, Release, Sentences
+from slotwise.spi import REASONS, Kind, Origin, Outcome, Reason, State, register_reason
 
 ENUMS: list[type[StrEnum]] = [Outcome, Release, Origin, Kind, State, LossPolicy, Reason]
 MEMBERS = [member for enum in ENUMS for member in enum]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from slotwise.engine.loops.housekeeping import Watch
-from slotwise.model.records import Key, Row
+from slotwise.spi import Key, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BEAT = timedelta(seconds=10)

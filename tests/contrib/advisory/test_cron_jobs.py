@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slotwise import InvalidCronJobs
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.contrib.advisory import (
@@ -18,7 +19,6 @@ from slotwise.contrib.advisory import (
     read_lock_keys,
 )
 from slotwise.contrib.advisory.cron_jobs import fixed_fields
-from slotwise.errors import InvalidCronJobs
 
 GUIDELINE = Path(__file__).with_name("guideline.toml")
 #: The guideline's example.

@@ -17,15 +17,22 @@ from tests.faults.proxy import Proxy
 from tests.integration.shell import Shell
 from tests.integration.test_pooler import pgbouncer
 
-from slotwise import Every, JobContext, JobRegistry, job
+from slotwise import (
+    ConfigurationError,
+    Every,
+    InvalidJob,
+    InvalidSetting,
+    JobContext,
+    JobRegistry,
+    job,
+)
 from slotwise.cli.shared import exits
 from slotwise.contrib.advisory import KeyedJob, distributed_scheduled, parse_cron_jobs
 from slotwise.contrib.advisory import gate as gate_module
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.contrib.locks.gate import LockGate
-from slotwise.errors import ConfigurationError, InvalidJob, InvalidSetting
 from slotwise.locks import LockUnavailable, SQLLocks, counts
-from slotwise.model.events import Event
+from slotwise.spi import Event
 from slotwise.testing import ManualWorker
 
 KEY = 5101

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from slotwise import ConfigurationError
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.contrib.advisory import KeyRange, read_lock_keys
 from slotwise.contrib.advisory.lock_keys import find_uses, problems, unused, uses_in
-from slotwise.errors import ConfigurationError
 
 GUIDELINE = Path(__file__).with_name("guideline.toml")
 Capture = pytest.CaptureFixture[str]

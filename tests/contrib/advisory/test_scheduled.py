@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from slotwise import JobContext, JobRegistry
+from slotwise import InvalidCronJobs, InvalidJob, JobContext, JobRegistry
 from slotwise.contrib.advisory import (
     KeyedJob,
     bind_cron_jobs,
@@ -20,7 +20,6 @@ from slotwise.contrib.advisory import (
     read_lock_keys,
 )
 from slotwise.contrib.advisory.gate import AdvisoryGate
-from slotwise.errors import InvalidCronJobs, InvalidJob
 from slotwise.testing import ManualWorker
 
 GUIDELINE = Path(__file__).with_name("guideline.toml")

@@ -6,11 +6,19 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from slotwise import AnyOf, Cron, Daily, Disabled, Every, FixedDelay, Once
+from slotwise import (
+    AnyOf,
+    Calendar,
+    ConfigurationError,
+    Cron,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Schedule,
+)
 from slotwise.contrib.kubernetes import firing
-from slotwise.errors import ConfigurationError
-from slotwise.schedules import Schedule
-from slotwise.schedules.days import Calendar
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VIENNA = "Europe/Vienna"

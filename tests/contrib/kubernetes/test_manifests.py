@@ -19,13 +19,12 @@ import yaml
 from kubernetes_validate.utils import all_versions
 from tests.docs.markdown import ROOT, blocks, table
 
-from slotwise import Cron, Every, JobRegistry, Overlap, job, task
+from slotwise import ConfigurationError, Cron, Every, JobRegistry, Overlap, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.contrib.kubernetes import Manifest, Plan, Pods, as_yaml, manifests, read_plan
 from slotwise.contrib.kubernetes.manifests import literal, object_name
 from slotwise.contrib.kubernetes.plan import _PLAN, _PODS
-from slotwise.errors import ConfigurationError
 
 VERSIONS = all_versions()[0], all_versions()[-1]
 

@@ -17,13 +17,10 @@ import redis
 import sqlalchemy as sa
 from tests.contrib.locks.servers import RedisServer, eventually
 
+from slotwise import ConfigurationError, InvalidSetting
 from slotwise.contrib.advisory.gate import AdvisoryGate
-from slotwise.errors import (
-    ConfigurationError,
-    InvalidSetting,
-)
 from slotwise.locks import Lock, LockNotAcquired, LockUnavailable, RedisLocks, SQLLocks
-from slotwise.store.connect.dsn import database_url
+from slotwise.spi import database_url
 
 FILE = "sqlite:///locks.db"
 

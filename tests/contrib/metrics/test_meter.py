@@ -11,7 +11,18 @@ from datetime import timedelta
 import pytest
 from tests.contrib.metrics.ports import ask
 
-from slotwise import Cancel, Context, Every, JobContext, JobRegistry, Retry, job, task
+from slotwise import (
+    Cancel,
+    ConfigurationError,
+    Context,
+    Every,
+    JobContext,
+    JobRegistry,
+    Retry,
+    Settings,
+    job,
+    task,
+)
 from slotwise.contrib.metrics import Metrics, Port
 from slotwise.contrib.metrics.figures import (
     FIGURES,
@@ -22,9 +33,7 @@ from slotwise.contrib.metrics.figures import (
     from_plain,
 )
 from slotwise.contrib.metrics.meter import ClusterReader, Sums
-from slotwise.errors import ConfigurationError
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.testing import ManualWorker
 
 ATTEMPTS = "slotwise_attempts"

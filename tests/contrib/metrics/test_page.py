@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from tests.contrib.metrics.test_prometheus import RULES
 from tests.docs.markdown import ROOT, blocks
 
+from slotwise import Settings
 from slotwise.cli.worker import worker
 from slotwise.contrib.metrics.figures import FIGURES
 from slotwise.contrib.metrics.meter import MAX_NAMES
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 PAGE = ROOT / "docs" / "monitoring.md"
 TEXT = PAGE.read_text()

@@ -25,8 +25,7 @@ from slotwise import (
     task,
 )
 from slotwise.inspect import Health, JobInfo, SlotInfo, WorkerInfo
-from slotwise.store.operations.backfill import Backfill
-from slotwise.store.operations.job_operations import Resumed
+from slotwise.operations import Backfill, Resumed
 
 
 @job(name="synchronous", schedule=Every("1m"))

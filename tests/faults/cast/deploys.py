@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from slotwise.schedules import parse_schedule
+from slotwise import parse_schedule
 
 _SPELLED = re.compile(r"(?P<name>(?P<kind>[^@=]+)[^=]*)(=(?P<schedule>.*))?")
 

@@ -9,7 +9,7 @@ import time
 
 from tests.faults.cast.witness import tell
 
-from slotwise.model.events import Event
+from slotwise.spi import Event
 
 
 class Trap:

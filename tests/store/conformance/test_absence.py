@@ -12,9 +12,9 @@ import pytest
 from tests.store.conformance.test_policies import drain, ledger, working
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Snoozed
-from slotwise.registry.manual_worker import ManualWorker
-from slotwise.store.connect.database import Database
+from slotwise.model.records import Aborted, Failed, HandedBack, Snoozed
+from slotwise.spi import Claim, Database
+from slotwise.testing import ManualWorker
 
 
 def pass_halves(worker: ManualWorker, number: int, *, beating: bool = True) -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, a_task, at, stale
 from tests.store.conformance.test_retention import prune
 
+from slotwise.inspect import Failure
 from slotwise.model.records import (
     Aborted,
     Failed,
@@ -20,8 +21,8 @@ from slotwise.model.records import (
     Snoozed,
     Succeeded,
 )
-from slotwise.model.vocabulary import Reason
-from slotwise.store.reading.failures import Failure, failed_attempts, failures
+from slotwise.spi import Reason
+from slotwise.store.reading.failures import failed_attempts, failures
 
 SECOND = timedelta(seconds=1)
 

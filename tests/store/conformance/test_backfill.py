@@ -10,10 +10,11 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, at
 from tests.store.hearing import hearing
 
-from slotwise.client.operations import Operations
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError
 from slotwise.explain.explanation import explain
-from slotwise.model.records import Claim, Failed, HandedBack
+from slotwise.model.records import Failed, HandedBack
+from slotwise.operations import Operations
+from slotwise.spi import Claim
 from slotwise.store.reading.facts import facts
 
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import Bench
 
+from slotwise.inspect import Backlog
 from slotwise.model.records import Failed
-from slotwise.store.reading.task_counts import Backlog
 
 MINUTE = timedelta(minutes=1)
 

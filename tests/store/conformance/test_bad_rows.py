@@ -15,8 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from tests.store.bench import MINUTE, NOON, Bench, at, claim_due
 
 from slotwise.decide import claim, ending
-from slotwise.model.records import RECURRING, Claim, Failed, HandedBack, Snoozed, Succeeded
+from slotwise.inspect import RECURRING
+from slotwise.model.records import Failed, HandedBack, Snoozed, Succeeded
 from slotwise.payload.payload import PAYLOAD_LIMIT
+from slotwise.spi import Claim
 from slotwise.store.dialects import by_key
 from slotwise.store.dialects.postgresql import dialect as postgresql
 from slotwise.store.schema.column_types import Duration, Instant

@@ -15,9 +15,8 @@ from tests.store.conformance.test_policies import (
 )
 
 from slotwise import CatchUp, Every, JobContext, job
-from slotwise.model.clock import ManualClock
-from slotwise.registry.manual_worker import ManualWorker
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
+from slotwise.testing import ManualClock, ManualWorker
 
 
 def test_catch_up_all_runs_every_missed_slot_in_order(database: Database) -> None:

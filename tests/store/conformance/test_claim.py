@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at, claim_due
 
-from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, to_micros
-from slotwise.schedules import Every
-from slotwise.store.connect.database import Database
+from slotwise import Every
+from slotwise.inspect import RECURRING
+from slotwise.model.records import FOREVER, Failed, HandedBack, to_micros
+from slotwise.spi import Database
 from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.slots.claims import FEW, MANY
 

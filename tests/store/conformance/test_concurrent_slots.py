@@ -14,13 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import TimeoutError
 from tests.store.conformance.test_policies import MINUTE, NOON, ledger, minute, rows
 
-from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.jobs.context import JobContext
-from slotwise.model.clock import ManualClock
-from slotwise.model.events import Settled
-from slotwise.model.records import Aborted, Claim, Failed
-from slotwise.registry.manual_worker import ManualWorker
-from slotwise.store.connect.database import Database
+from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
+from slotwise.model.records import Aborted, Failed
+from slotwise.spi import Claim, Database, Settled
+from slotwise.testing import ManualClock, ManualWorker
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from tests.store.bench import MINUTE, NOON, Bench, at
 
-from slotwise.model.records import RECURRING, Failed, HandedBack, Key, Succeeded
+from slotwise.inspect import RECURRING
+from slotwise.model.records import Failed, HandedBack, Succeeded
+from slotwise.spi import Key
 from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.slots.detached import detach
 

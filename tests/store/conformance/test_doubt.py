@@ -16,9 +16,9 @@ from tests.faults.proxy import Proxy
 from tests.kit.dialect import DIALECT
 from tests.store.bench import LEASE, Bench, at
 
-from slotwise.model.records import Claim, Failed, HandedBack, Succeeded
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise import Settings
+from slotwise.model.records import Failed, HandedBack, Succeeded
+from slotwise.spi import Claim, Database
 
 IS_LOCKING = DIALECT == "locking"
 CLAIM = b"given_rows.new_watermark" if IS_LOCKING else b"SET picked = true"

@@ -8,7 +8,7 @@ import pytest
 from tests.store.bench import Bench
 
 from slotwise import Cancel, ConfigurationError, Fail, UnknownTask, task
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.testing import ManualWorker
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
-from slotwise.explain.explanation import Explanation, explain, explain_now
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack, to_micros
-from slotwise.schedules import Every
-from slotwise.store.connect.database import Database
+from slotwise import CatchUp, Every, Overlap, Retry
+from slotwise.explain.explanation import explain, explain_now
+from slotwise.inspect import Explanation
+from slotwise.model.records import Aborted, Died, Failed, HandedBack, to_micros
+from slotwise.spi import Claim, Database
 from slotwise.store.reading.facts import facts
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.retention import Pruner

@@ -13,11 +13,9 @@ from tests.kit.patience import PATIENCE
 from tests.store.bench import LEASE, Bench, a_job, at, stale
 from tests.store.waiting import run_into_lock
 
-from slotwise.model.records import SUCCEEDED, Claim, Fence
-from slotwise.model.vocabulary import State
-from slotwise.schedules import Every
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise import Every, Settings
+from slotwise.model.records import SUCCEEDED, Fence
+from slotwise.spi import Claim, Database, State
 from slotwise.store.dialects.port import Parted
 from slotwise.store.slots.settlements import SettlementHooks, usual
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.store.bench import NOON, Bench, at, stale
 
-from slotwise.model.records import Claim
+from slotwise.spi import Claim
 
 
 def held(bench: Bench, count: int = 3) -> list[Claim]:

@@ -23,11 +23,9 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.jobs.definition import define
-from slotwise.model.clock import elapsed
 from slotwise.model.records import FOREVER
 from slotwise.payload.converters import RESULT_LIMIT
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database, define, elapsed
 from slotwise.testing import ManualClock, ManualWorker
 
 Handler = Callable[[Any], Any]

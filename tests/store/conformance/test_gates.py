@@ -15,10 +15,9 @@ from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 from tests.store.hearing import hearing
 
 from slotwise import Overlap, Skip
-from slotwise.client.operations import Operations
-from slotwise.jobs.definition import Definition
-from slotwise.model.records import HandedBack, Key, Row
-from slotwise.store.connect.database import Database
+from slotwise.model.records import HandedBack
+from slotwise.operations import Operations
+from slotwise.spi import Database, Definition, Key, Row
 from slotwise.store.slots import gates
 from slotwise.store.slots.gates import START, Answer, Gate, Later
 

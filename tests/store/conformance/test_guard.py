@@ -10,10 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from tests.store.bench import Bench, at, stale
 
-from slotwise.errors import ClaimLost, ConfigurationError
-from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise import ClaimLost, ConfigurationError, Settings
+from slotwise.model.records import Aborted, AttemptOutcome, Failed, Succeeded
+from slotwise.spi import Claim, Database
 from slotwise.store.slots.store import LedgerFence
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]

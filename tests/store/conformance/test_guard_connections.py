@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from tests.store.bench import Bench
 from tests.store.conformance.test_guard import KINDS, LEVELS, User, claimed, pg_user
 
-from slotwise.errors import ClaimLost, ConfigurationError
+from slotwise import ClaimLost, ConfigurationError
 from slotwise.model.records import Succeeded
 
 __all__ = ["pg_user"]

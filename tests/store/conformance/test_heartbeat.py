@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at, stale
 
-from slotwise.model.records import Claim, HandedBack
+from slotwise.model.records import HandedBack
+from slotwise.spi import Claim
 
 
 @contextmanager

@@ -13,11 +13,10 @@ import sqlalchemy as sa
 from tests.store.bench import Bench
 
 import slotwise
-from slotwise import JobContext, JobRegistry, task
-from slotwise.client.client import Client
-from slotwise.registry.manual_worker import ManualWorker
-from slotwise.store.queue.queue import Inserted
+from slotwise import Client, JobContext, JobRegistry, task
+from slotwise.spi import Inserted
 from slotwise.store.slots.store import Store
+from slotwise.testing import ManualWorker
 
 
 class Notes:

@@ -13,13 +13,12 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import MINUTE, Bench, a_job, at
 
-from slotwise.client.operations import Operations
-from slotwise.errors import ConfigurationError, UnknownTask
+from slotwise import ConfigurationError, Disabled, Every, Overlap, Retry, UnknownTask
 from slotwise.explain.explanation import explain
-from slotwise.jobs.policies import Overlap, Retry
-from slotwise.model.records import RECURRING, Aborted, Failed
-from slotwise.schedules import Disabled, Every
-from slotwise.store.connect.database import Database
+from slotwise.inspect import RECURRING
+from slotwise.model.records import Aborted, Failed
+from slotwise.operations import Operations
+from slotwise.spi import Database
 from slotwise.store.reading.facts import facts
 
 EACH = Every(MINUTE)

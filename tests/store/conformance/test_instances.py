@@ -11,28 +11,28 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, a_task, at
 
-from slotwise.errors import (
-    ConfigurationError,
-    InstanceExists,
-    InvalidJob,
-    InvalidSchedule,
-    UnknownTask,
-)
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.model.records import Failed, HandedBack, Succeeded
-from slotwise.schedules import (
+from slotwise import (
     AnyOf,
     Calendar,
+    CatchUp,
+    ConfigurationError,
     Cron,
     Daily,
     Disabled,
     Every,
     FixedDelay,
+    InstanceExists,
+    InvalidJob,
+    InvalidSchedule,
     Once,
+    Overlap,
+    Retry,
+    UnknownTask,
     parse_schedule,
 )
-from slotwise.store.connect.database import Database
-from slotwise.store.planning.calendars import Calendars
+from slotwise.model.records import Failed, HandedBack, Succeeded
+from slotwise.operations import Calendars
+from slotwise.spi import Database
 
 DEFINITIONS = (
     a_job("feed", Disabled()),

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from tests.store.bench import Bench
 
+from slotwise import Settings
 from slotwise.model.records import Succeeded
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 WHOSE = ["DATABASE {database}", "ROLE CURRENT_USER IN DATABASE {database}"]
 

@@ -10,8 +10,8 @@ from tests.store.bench import LEASE, MINUTE, Bench, a_job, at, claim_due
 from tests.store.hearing import hearing
 
 from slotwise import CatchUp, Every, Overlap
-from slotwise.model.records import Claim, HandedBack
-from slotwise.store.connect.database import Database
+from slotwise.model.records import HandedBack
+from slotwise.spi import Claim, Database
 from slotwise.store.slots.late_claims import ALIKE
 
 JOBS = (

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from tests.store.bench import LEASE, NOON, Bench, a_job, a_task, at
 
 from slotwise import Every, InvalidJob, job, task
-from slotwise.jobs.definition import define
-from slotwise.model.records import Claim, Failed
-from slotwise.store.connect.database import Database
+from slotwise.model.records import Failed
+from slotwise.spi import Claim, Database, define
 from slotwise.testing import ManualClock, ManualWorker
 
 

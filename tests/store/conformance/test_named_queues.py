@@ -10,7 +10,7 @@ from tenacity import wait_fixed
 from tests.store.bench import NOON
 
 from slotwise import JobContext, Retry, task
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.testing import ManualClock, ManualWorker
 
 

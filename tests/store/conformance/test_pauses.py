@@ -7,11 +7,9 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import Bench, a_job, at
 
-from slotwise.client.operations import Operations
-from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.jobs.policies import CatchUp, Overlap
+from slotwise import CatchUp, ConfigurationError, Every, Overlap, UnknownTask
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
-from slotwise.schedules import Every
+from slotwise.operations import Operations
 from slotwise.store.operations.slot_operations import claim_trigger
 
 

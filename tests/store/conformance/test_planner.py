@@ -13,13 +13,23 @@ import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
-from slotwise.errors import ConfigurationError, InvalidSchedule, NewerPayload, PlanMissing
+from slotwise import (
+    CatchUp,
+    ConfigurationError,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    InvalidSchedule,
+    Overlap,
+    PlanMissing,
+    Schedule,
+)
+from slotwise.errors import NewerPayload
 from slotwise.explain.explanation import explain_now
-from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded, to_micros
-from slotwise.model.vocabulary import Reason
-from slotwise.schedules import Daily, Disabled, Every, FixedDelay, Schedule, succeed
+from slotwise.schedules import succeed
+from slotwise.spi import Definition, Reason
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
 

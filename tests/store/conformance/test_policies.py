@@ -13,10 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
-from slotwise.jobs.definition import define
-from slotwise.model.clock import ManualClock
-from slotwise.registry.manual_worker import ManualWorker
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database, define
+from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

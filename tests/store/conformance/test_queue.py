@@ -12,19 +12,18 @@ import pytest
 from tests.store.bench import Bench, at
 
 from slotwise import BulkResult, ConfigurationError, Every, InstanceExists, Item, Receipt
+from slotwise.inspect import RECURRING
 from slotwise.model.records import (
     FOREVER,
-    RECURRING,
     Failed,
     HandedBack,
-    Key,
-    Row,
     Snoozed,
     Succeeded,
     Wanted,
     When,
     to_micros,
 )
+from slotwise.spi import Key, Row
 from slotwise.store.queue.queue import queue_of
 
 STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")

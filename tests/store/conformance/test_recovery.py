@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise.client.operations import Operations
 from slotwise.model.records import Failed, Succeeded, to_micros
+from slotwise.operations import Operations
 
 
 @pytest.fixture

@@ -16,13 +16,11 @@ import tenacity
 from tests.store.bench import Bench
 from tests.store.conformance.test_policies import MINUTE, NOON
 
-from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.model.clock import ManualClock
-from slotwise.model.records import TICK, Failed, HandedBack, Row
-from slotwise.registry.manual_worker import ManualWorker
-from slotwise.schedules import Schedule
-from slotwise.store.connect.database import Database
+from slotwise import CatchUp, Every, Overlap, Retry, Schedule, job
+from slotwise.model.records import TICK, Failed, HandedBack
+from slotwise.spi import Database, Row
 from slotwise.store.slots.gates import START, Answer, Later, RecoveryRate
+from slotwise.testing import ManualClock, ManualWorker
 
 SECOND = timedelta(seconds=1)
 

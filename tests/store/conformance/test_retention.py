@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tests.kit.breaks import always
 from tests.store.bench import Bench, a_job, a_task, at
 
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError
 from slotwise.model.records import Failed, FollowUps, Succeeded
 from slotwise.store.slots.retention import Page, Pruner
 

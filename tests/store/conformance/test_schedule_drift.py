@@ -7,12 +7,22 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
-from slotwise import JobRegistry, job
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise import (
+    CatchUp,
+    Cron,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    JobRegistry,
+    Once,
+    Overlap,
+    Retry,
+    job,
+)
 from slotwise.model import events
 from slotwise.model.records import Failed, HandedBack
-from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Once
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.planning.deploy_preview import Moved, moved
 from slotwise.store.reading.task_counts import since_success
 

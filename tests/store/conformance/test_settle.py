@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
 
+from slotwise import Settings
 from slotwise.model.records import (
     FOREVER,
     Aborted,
@@ -20,8 +21,7 @@ from slotwise.model.records import (
     HandedBack,
     Succeeded,
 )
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.store.operations.slot_operations import trigger
 
 OUTCOMES = [

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from tests.store.bench import Bench
 
 from slotwise import JobRegistry, task
-from slotwise.model.events import Settled
 from slotwise.model.records import Failed, HandedBack
-from slotwise.registry.manual_worker import ManualWorker
+from slotwise.spi import Settled
 from slotwise.store.slots.settlements import SettlementHooks
+from slotwise.testing import ManualWorker
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from tests.kit.patience import PATIENCE
 from tests.store.bench import LEASE, Bench, a_job, at
 from tests.store.waiting import run_into_lock
 
-from slotwise.client.operations import Operations
-from slotwise.errors import ConfigurationError, UnknownTask
+from slotwise import ConfigurationError, Cron, UnknownTask
+from slotwise.inspect import RECURRING
 from slotwise.model.records import (
-    RECURRING,
     Aborted,
     AttemptOutcome,
     Cancelled,
@@ -28,7 +27,7 @@ from slotwise.model.records import (
     Snoozed,
     Succeeded,
 )
-from slotwise.schedules import Cron
+from slotwise.operations import Operations
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.settlements import SettlementHooks
 

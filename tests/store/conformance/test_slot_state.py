@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 
+from slotwise import Cron, Every, FixedDelay, Overlap
 from slotwise.engine.process.slot_run import Leave, Over, Stay, Step, Take, next_step
-from slotwise.jobs.policies import Overlap
-from slotwise.model.records import RECURRING, Failed, Key
-from slotwise.schedules import Cron, Every, FixedDelay
+from slotwise.inspect import RECURRING
+from slotwise.model.records import Failed
+from slotwise.spi import Key
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.facts import slot_state

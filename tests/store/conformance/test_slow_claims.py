@@ -10,10 +10,8 @@ from tests.kit.dialect import DIALECT
 from tests.store.bench import NOON
 
 from slotwise import Every, job
-from slotwise.model.clock import ManualClock
-from slotwise.model.events import HandedBackEvent
-from slotwise.store.connect.database import Database
-from slotwise.testing import ManualWorker
+from slotwise.spi import Database, HandedBackEvent
+from slotwise.testing import ManualClock, ManualWorker
 
 JOBS = 20
 #: What each statement takes: to decide about all of these together takes longer than the lease,

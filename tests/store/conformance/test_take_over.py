@@ -15,8 +15,8 @@ from tests.faults.bench import eventually
 from tests.store.bench import Bench, a_job, at, stale
 from tests.store.conformance.test_concurrent_slots import begun, workers
 
-from slotwise.model.records import Claim, Fence, HandedBack
-from slotwise.store.connect.database import Database
+from slotwise.model.records import Fence, HandedBack
+from slotwise.spi import Claim, Database
 from slotwise.store.slots.settlements import Settlement
 
 

@@ -10,11 +10,9 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise import JobContext, job, task
-from slotwise.errors import InstanceExists
+from slotwise import Every, InstanceExists, JobContext, job, task
 from slotwise.model.records import FOREVER, to_micros
-from slotwise.schedules import Every
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 from slotwise.testing import ManualClock, ManualWorker
 
 

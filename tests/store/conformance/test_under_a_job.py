@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.store.bench import Bench, a_task, at
 
-from slotwise import InvalidJob, task
-from slotwise.client.client import Client
-from slotwise.store.connect.database import Database
+from slotwise import Client, InvalidJob, task
+from slotwise.spi import Database
 from slotwise.store.reading.routing import UNDER_A_JOB
 from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker

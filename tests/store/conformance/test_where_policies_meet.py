@@ -21,10 +21,9 @@ from tests.model.canonical_cases import (
 )
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.model.clock import ManualClock
-from slotwise.model.records import FOREVER, Claim, Failed, Outcome, Row, Snoozed, Succeeded
-from slotwise.registry.manual_worker import ManualWorker
-from slotwise.store.connect.database import Database
+from slotwise.model.records import FOREVER, Failed, Snoozed, Succeeded
+from slotwise.spi import Claim, Database, Outcome, Row
+from slotwise.testing import ManualClock, ManualWorker
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 LETTERS = {"overlap": "o", "late": "l", "collapsed": "c", "paused": "p"}

@@ -14,11 +14,10 @@ from tests.unit.engine.parts import NOON, Gate
 
 from slotwise import Every, JobContext, JobRegistry, job, task
 from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.worker import Worker
-from slotwise.model.clock import ManualClock
-from slotwise.model.events import Event
 from slotwise.model.records import AttemptOutcome, Succeeded
+from slotwise.spi import Event, Worker
 from slotwise.store.connect.notifications import WakeUps
+from slotwise.testing import ManualClock
 
 
 @job(name="plain", schedule=Every("1m"))

@@ -13,15 +13,15 @@ from typing import Any
 
 from tests.kit.patience import PATIENCE
 
+from slotwise import JobContext
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import BeforeStart, Interceptor, Runner
-from slotwise.jobs.context import JobContext
-from slotwise.jobs.definition import Definition, define
-from slotwise.model.clock import Stopwatch, elapsed
-from slotwise.model.events import Event, Listeners
-from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Row
-from slotwise.model.vocabulary import Kind
+from slotwise.inspect import RECURRING
+from slotwise.model.clock import Stopwatch
+from slotwise.model.events import Listeners
+from slotwise.model.records import AttemptOutcome
+from slotwise.spi import Claim, Definition, Event, Kind, Row, define, elapsed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

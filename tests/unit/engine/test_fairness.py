@@ -11,7 +11,8 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import JobContext, task
-from slotwise.model.events import Claimed, Settled
+from slotwise.model.events import Claimed
+from slotwise.spi import Settled
 
 
 def nothing(ctx: JobContext) -> None:

@@ -11,14 +11,9 @@ from tests.unit.engine.conftest import Bench, MakeBench
 
 from slotwise import task
 from slotwise.engine.loops.held_claims import LeaseWatch
-from slotwise.model.events import (
-    ClaimLostEvent,
-    ClaimSuspect,
-    HandedBackEvent,
-    HeartbeatSent,
-    Settled,
-)
-from slotwise.model.records import Claim, HandedBack, Succeeded
+from slotwise.model.events import ClaimSuspect
+from slotwise.model.records import HandedBack, Succeeded
+from slotwise.spi import Claim, ClaimLostEvent, HandedBackEvent, HeartbeatSent, Settled
 
 INTERVAL = timedelta(seconds=10)
 

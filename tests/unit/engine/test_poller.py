@@ -12,7 +12,8 @@ from slotwise import Disabled, Every, JobContext, job, task
 from slotwise.engine.loops.poller import Peers
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.loops.tuning import CROWDED, LONGEST_OFFSET
-from slotwise.model.events import Claimed, HandedBackEvent, PollBegan, Settled
+from slotwise.model.events import Claimed, PollBegan
+from slotwise.spi import HandedBackEvent, Settled
 from slotwise.store.connect.notifications import LOOK
 
 

@@ -28,9 +28,8 @@ from slotwise.engine.loops.tuning import (
 )
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.run.runner import Runner
-from slotwise.jobs.definition import define
-from slotwise.model.events import Event, Listeners, PollBegan
-from slotwise.model.records import Claim
+from slotwise.model.events import Listeners, PollBegan
+from slotwise.spi import Claim, Event, define
 from slotwise.store.dialects.port import Range
 from slotwise.store.slots.claims import BATCH
 

@@ -14,8 +14,8 @@ from tests.unit.engine.parts import Gate, a_claim
 from slotwise import Every, TaskContext, job, task
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.loops.tuning import FILLING, MOST_AHEAD, RATE_WINDOW
-from slotwise.jobs.policies import OnLost
 from slotwise.model.events import Claimed, PollBegan
+from slotwise.spi import OnLost
 from slotwise.store.slots.claims import BATCH
 
 

@@ -31,11 +31,12 @@ from slotwise import (
 from slotwise.engine.run import outcomes
 from slotwise.engine.run.outcomes import error_text
 from slotwise.engine.run.tuning import UNSETTLED
-from slotwise.model.clock import ManualClock, elapsed
 from slotwise.model.error_text import ERROR_LIMIT
 from slotwise.model.events import HandlerEnded
-from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Succeeded
+from slotwise.model.records import Aborted, Failed, HandedBack, Succeeded
 from slotwise.payload.payload import plain
+from slotwise.spi import Claim, elapsed
+from slotwise.testing import ManualClock
 
 Handler = Callable[[JobContext], object]
 

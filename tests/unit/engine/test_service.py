@@ -11,8 +11,9 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.engine.loops.service import AT_ONCE, Common, Service
-from slotwise.model.events import DatabaseBack, DatabaseLost, Event, Listeners
+from slotwise.engine.loops.service import AT_ONCE, Common
+from slotwise.model.events import DatabaseBack, Listeners
+from slotwise.spi import DatabaseLost, Event, Service
 
 PATIENCE = timedelta(seconds=30)
 

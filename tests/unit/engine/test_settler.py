@@ -17,14 +17,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.loops.tuning import LONGEST_STUCK_PAUSE
-from slotwise.model.events import (
-    ClaimLostEvent,
-    HandedBackEvent,
-    Reaped,
-    Settled,
-    SettledDead,
-    SettleSent,
-)
+from slotwise.model.events import SettledDead, SettleSent
 from slotwise.model.records import (
     SUCCEEDED,
     Aborted,
@@ -34,6 +27,7 @@ from slotwise.model.records import (
     HandedBack,
     Succeeded,
 )
+from slotwise.spi import ClaimLostEvent, HandedBackEvent, Reaped, Settled
 from slotwise.store.connect import sqlite_connections
 from slotwise.store.slots.settlements import Settlement
 

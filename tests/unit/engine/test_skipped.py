@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from slotwise import CatchUp, Every, Overlap, job
-from slotwise.model.events import SlotsSkipped
 from slotwise.model.records import Failed
+from slotwise.spi import SlotsSkipped
 from slotwise.testing import ManualWorker
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

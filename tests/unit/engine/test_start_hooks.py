@@ -14,16 +14,16 @@ from tests.kit.patience import PATIENCE
 from tests.unit.engine.parts import NOON, Rig
 
 from slotwise import Every, JobContext, Skip, job
-from slotwise.model.clock import ManualClock
 from slotwise.model.records import (
     Aborted,
     Cancelled,
-    Claim,
     Failed,
     HandedBack,
     Skipped,
     Succeeded,
 )
+from slotwise.spi import Claim
+from slotwise.testing import ManualClock
 
 HOURLY = Every("1h")
 Make = Callable[[Callable[[JobContext], object]], object]

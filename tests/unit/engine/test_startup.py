@@ -10,11 +10,12 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from slotwise import DatabaseRefused
 from slotwise.engine import tuning
 from slotwise.engine.loops.service import Common
 from slotwise.engine.sign_in import keep_trying
-from slotwise.errors import DatabaseRefused
-from slotwise.model.events import Event, Listeners
+from slotwise.model.events import Listeners
+from slotwise.spi import Event
 
 
 class Patience(threading.Event):

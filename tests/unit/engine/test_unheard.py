@@ -8,8 +8,8 @@ from tests.unit.engine.conftest import mail, plain
 from tests.unit.engine.parts import NOON
 
 from slotwise import JobRegistry
-from slotwise.model.clock import ManualClock
-from slotwise.model.events import Event
+from slotwise.spi import Event
+from slotwise.testing import ManualClock
 
 
 class Deaf:

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+from slotwise import InvalidSetting, Settings
 from slotwise.engine.loops.housekeeping import WakeUp
 from slotwise.engine.loops.service import Common
-from slotwise.errors import InvalidSetting
 from slotwise.model.events import Listeners
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
+from slotwise.spi import Database
 
 NOBODY = "postgresql://127.0.0.1:1/shop"
 

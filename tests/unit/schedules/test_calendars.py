@@ -7,19 +7,19 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import (
+from slotwise import (
     AnyOf,
     Calendar,
     Cron,
     Daily,
     Every,
     FixedDelay,
+    InvalidSchedule,
     Once,
     Schedule,
     parse_schedule,
-    succeed,
 )
+from slotwise.schedules import succeed
 from slotwise.schedules.days import parse_calendar
 
 DAY, TICK = timedelta(days=1), timedelta(microseconds=1)

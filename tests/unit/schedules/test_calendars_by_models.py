@@ -29,8 +29,7 @@ from tests.unit.schedules.models import (
     zones_that_change,
 )
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import AnyOf, Calendar, Cron, Schedule
+from slotwise import AnyOf, Calendar, Cron, InvalidSchedule, Schedule
 
 TICK = timedelta(microseconds=1)
 ROLLS = ["skip", "drop", "following", "preceding", "modified_following"]

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import (
+from slotwise import (
     AnyOf,
     Calendar,
     Cron,
@@ -15,6 +14,7 @@ from slotwise.schedules import (
     Disabled,
     Every,
     FixedDelay,
+    InvalidSchedule,
     Once,
     Schedule,
     parse_schedule,

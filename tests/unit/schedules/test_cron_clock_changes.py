@@ -7,8 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import Cron, Daily
+from slotwise import Cron, Daily, InvalidSchedule
 
 
 def local_slots(schedule: Cron | Daily, day: str, *, days: int = 1) -> list[str]:

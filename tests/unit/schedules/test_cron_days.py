@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 from croniter import croniter
 
-from slotwise.schedules import Cron
+from slotwise import Cron
 
 BEGIN, END = datetime(2023, 12, 31, 23, 59, tzinfo=UTC), datetime(2029, 12, 31, tzinfo=UTC)
 LONGER_END = datetime(2132, 12, 31, tzinfo=UTC)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.unit.schedules.work import within
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import Cron
+from slotwise import Cron, InvalidSchedule
 
 MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
 JUST_BEFORE = MONDAY - timedelta(seconds=1)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from slotwise import Cron, parse_schedule
 from slotwise.inspect import describe_schedule, explain_schedule, outlook
-from slotwise.schedules import Cron, parse_schedule
 
 FIRST_SENTENCE = [
     ("0 2 * * *", "At 02:00 every day"),

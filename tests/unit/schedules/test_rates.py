@@ -6,8 +6,7 @@ from datetime import UTC, datetime, time, timedelta, timezone
 
 import pytest
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import Daily, Disabled, Every, FixedDelay, Schedule
+from slotwise import Daily, Disabled, Every, FixedDelay, InvalidSchedule, Schedule
 
 T = datetime(2026, 6, 1, 12, 0, 30, 250_000, tzinfo=UTC)
 HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)

@@ -8,17 +8,17 @@ from functools import partial
 import pytest
 from tests.unit.schedules.work import within
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import (
+from slotwise import (
     AnyOf,
     Calendar,
     Cron,
     Daily,
     Every,
+    InvalidSchedule,
     Schedule,
     parse_schedule,
-    zones,
 )
+from slotwise.schedules import zones
 from slotwise.schedules.days import days_of
 
 T = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import (
+from slotwise import (
     AnyOf,
     Calendar,
     Cron,
@@ -18,11 +17,12 @@ from slotwise.schedules import (
     Disabled,
     Every,
     FixedDelay,
+    InvalidSchedule,
     Once,
     Schedule,
     parse_schedule,
 )
-from slotwise.schedules.combinators import Spread
+from slotwise.spi import Spread
 
 AUSTRIA = Calendar(
     name="AT",

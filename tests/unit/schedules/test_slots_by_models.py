@@ -28,18 +28,18 @@ from tests.unit.schedules.models import (
     zones_that_change,
 )
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import (
+from slotwise import (
     AnyOf,
     Calendar,
     Cron,
     Daily,
     Every,
+    InvalidSchedule,
     Once,
     Schedule,
     parse_schedule,
-    succeed,
 )
+from slotwise.schedules import succeed
 
 SECOND = timedelta(seconds=1)
 VIXIE_SPECS = SPECS.map(lambda spec: Spec(spec.minute, spec.hour, spec.day, spec.weekday))

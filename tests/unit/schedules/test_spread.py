@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slotwise import Cron, Daily, Every, FixedDelay, InvalidSchedule
-from slotwise.schedules import parse_schedule, spread_out, succeed
+from slotwise import Cron, Daily, Every, FixedDelay, InvalidSchedule, parse_schedule
+from slotwise.schedules import spread_out, succeed
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slotwise.errors import InvalidSchedule
-from slotwise.schedules import Cron, Disabled, Every, FixedDelay, parse_schedule, succeed
+from slotwise import Cron, Disabled, Every, FixedDelay, InvalidSchedule, parse_schedule
+from slotwise.schedules import succeed
 
 AT, JANUARY = datetime(2026, 11, 21, 2, 0, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from slotwise.model.records import from_micros, to_micros
 from slotwise.schedules.base import BEGINNING, DAY, END, SECOND
-from slotwise.schedules.zones import changes_between, span_at, zone_named
+from slotwise.schedules.zones import changes_between, span_at
+from slotwise.spi import zone_named
 
 ZONES = [
     "Europe/Vienna",
