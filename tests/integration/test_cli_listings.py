@@ -455,7 +455,7 @@ class TestJobs:
         ("row", "state"),
         [
             ({"execution_time": datetime.now(UTC) + timedelta(days=1)}, "waiting"),
-            ({}, "no live worker"),
+            ({}, "no_live_worker"),
             ({"picked": True, "picked_by": "host:1:f0"}, "running"),
             ({"state": "paused"}, "paused"),
             ({"slot": None, "execution_time": datetime(9000, 1, 1, tzinfo=UTC)}, "ended"),
@@ -553,7 +553,7 @@ class TestJobs:
             lines = (
                 line
                 for line in out.splitlines()
-                if line[:1] in "abcdefg" and "no live" in line
+                if line[:1] in "abcdefg" and "no_live_worker" in line
             )
             listed = "".join(line.split()[0] for line in lines)
             shown.append(
@@ -669,7 +669,7 @@ class TestWorkers:
             {"task_name": "a", "schedule": "x", "slot": NOON, "plan": {"runs_on": runs_on}},
         )
         (line,) = ask("jobs", "list")
-        stuck = "no live worker" if reason == "no worker is alive" else "unroutable"
+        stuck = "no_live_worker" if reason == "no worker is alive" else "unroutable"
         assert (line["state"], line["reason"]) == (stuck if reason else "waiting", reason)
         assert status(["jobs", "list"]) == exits.OK
         told = (

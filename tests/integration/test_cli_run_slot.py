@@ -726,5 +726,5 @@ def test_nothing_is_due(shell: Shell) -> None:
     done = shell.run("run", "off", "--slot", "due")
     assert (done.returncode, done.stderr) == (
         exits.OK,
-        "off: no-slot; no slot has come yet\n",
+        "off: no_slot; no slot has come yet\n",
     )

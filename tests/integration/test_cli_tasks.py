@@ -342,7 +342,7 @@ def test_tasks_are_tried_again_now(url: str, ask: Callable[..., Any]) -> None:
             ("gone", "gone"),
         ]
     assert {line["state"] for line in ask("list")} == {
-        "no live worker"
+        "no_live_worker"
     }  # due at once; nobody is there to run it
 
 

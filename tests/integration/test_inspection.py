@@ -82,7 +82,7 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
     assert (line.job, line.id, line.state, line.next_slot) == (
         "hourly",
         "recurring",
-        "no live worker",
+        "no_live_worker",
         NOON + 6 * HOUR,
     )
     assert look.job(hourly) == line

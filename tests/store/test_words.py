@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise.model.records import Record
-from slotwise.spi import Database, Outcome, Reason, State, tables
+from slotwise.spi import Database, Outcome, Reason, RowState, tables
 
 PREPARED = """
     SELECT parameter_types::text FROM pg_prepared_statements
@@ -50,7 +50,7 @@ def test_copy_takes_members(pg_empty_url: str, is_binary: bool) -> None:
         ) as copy:
             copy.set_types(["text", "text"])
             copy.write_row((Outcome.LOST, Reason.MAY_STILL_BE_RUNNING))
-            copy.write_row((State.DEAD, "own words"))
+            copy.write_row((RowState.DEAD, "own words"))
         found = connection.execute("SELECT * FROM words").fetchall()
     assert found == [("lost", "may still be running"), ("dead", "own words")]
 
@@ -59,8 +59,8 @@ def test_columns_take_members(database: Database) -> None:
     """Written by SQLAlchemy, compared with a member and with a text, and read as a plain text."""
     meta = tables().meta
     with database.main.begin() as connection:
-        connection.execute(meta.insert().values(key=State.DEAD, value=Reason.LATE))
-        for word in (State.DEAD, "dead"):
+        connection.execute(meta.insert().values(key=RowState.DEAD, value=Reason.LATE))
+        for word in (RowState.DEAD, "dead"):
             where = (
                 (meta.c.key == word)
                 & meta.c.value.in_((Reason.LATE, "x"))

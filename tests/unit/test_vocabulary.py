@@ -21,9 +21,21 @@ from slotwise import ConfigurationError
 from slotwise.explain.explanation import how_ended
 from slotwise.model import vocabulary
 from slotwise.model.vocabulary import LossPolicy, Release, Sentences
-from slotwise.spi import REASONS, Kind, Origin, Outcome, Reason, State, register_reason
+from slotwise.spi import (
+    REASONS,
+    Kind,
+    ListedState,
+    Origin,
+    Outcome,
+    Reason,
+    RowState,
+    SlotState,
+    WorkerState,
+    register_reason,
+)
 
-ENUMS: list[type[StrEnum]] = [Outcome, Release, Origin, Kind, State, LossPolicy, Reason]
+STATES: list[type[StrEnum]] = [RowState, ListedState, SlotState, WorkerState]
+ENUMS: list[type[StrEnum]] = [*STATES, Outcome, Release, Origin, Kind, LossPolicy, Reason]
 MEMBERS = [member for enum in ENUMS for member in enum]
 SOURCE = Path(slotwise.__file__).parent
 
@@ -157,7 +169,7 @@ FIELDS: dict[str, list[type[StrEnum]]] = {
     "stop_reason": [Reason],
     "cancel_reason": [Reason],
     "origin": [Origin],
-    "state": [State],
+    "state": STATES,
 }
 
 
@@ -255,7 +267,7 @@ def test_parameters_have_a_type() -> None:
             list(
                 typeless_words(
                     ast.parse(
-                        "sa.case((x, State.DEAD), else_=Outcome.LOST); sa.literal(Kind.TASK)"
+                        "sa.case((x, RowState.DEAD), else_=Outcome.LOST); sa.literal(Kind.TASK)"
                     )
                 )
             )

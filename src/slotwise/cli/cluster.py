@@ -39,7 +39,13 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import UTC, moment, say
 from slotwise.inspect import Health, Unreadable, WorkerInfo
-from slotwise.spi import State, describe_error, error_summary, format_duration, pasteable
+from slotwise.spi import (
+    WorkerState,
+    describe_error,
+    error_summary,
+    format_duration,
+    pasteable,
+)
 
 Answer = TypeVar("Answer")
 
@@ -78,7 +84,11 @@ def workers(given: Given, count: int | None) -> None:
 
 
 def _state(line: WorkerInfo) -> str:
-    return line.state if line.live or line.state == State.UNREADABLE else State.GONE
+    return (
+        line.state
+        if line.live or line.state == WorkerState.UNREADABLE
+        else WorkerState.GONE
+    )
 
 
 def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[str | Text]:

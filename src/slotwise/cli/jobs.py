@@ -34,7 +34,7 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.inspect import RECURRING, Inspection, JobInfo, describe_schedule, zone_of
-from slotwise.spi import Definition, State, error_summary
+from slotwise.spi import Definition, ListedState, error_summary
 
 #: Lines of a table of jobs.
 LINES = 100
@@ -113,7 +113,7 @@ def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> 
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not
     planned" has no row before a worker starts, "changed" has different schedules in the code and
-    in the row; the row decides. A due job is "no live worker" if none is up, and "unroutable" if
+    in the row; the row decides. A due job is "no_live_worker" if none is up, and "unroutable" if
     no live worker can claim it. A job whose row has an invalid value is "unreadable". The reasons
     are printed below the list.
 
@@ -163,11 +163,11 @@ def _print_page(page: Sequence[_Entry], now: datetime, *, compared: bool) -> Non
 
 def _plight(line: JobInfo) -> str:
     match line.state:
-        case State.NO_LIVE_WORKER:
+        case ListedState.NO_LIVE_WORKER:
             return "is due"
-        case State.UNROUTABLE:
+        case ListedState.UNROUTABLE:
             return "is due, and unroutable"
-        case State.UNREADABLE:
+        case ListedState.UNREADABLE:
             since = (
                 f", due since {moment(line.next_slot, zone_of(line.schedule))}"
                 if line.next_slot

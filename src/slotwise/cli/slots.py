@@ -51,7 +51,7 @@ from slotwise.inspect import (
     SlotInfo,
     TaskExplanation,
 )
-from slotwise.spi import Outcome, State, error_summary
+from slotwise.spi import Outcome, SlotState, error_summary
 
 #: The smallest step between two slots.
 _TICK: Final = timedelta(microseconds=1)
@@ -373,7 +373,7 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
         )
     if line.missed_count:
         parts.append(f"stands for {line.missed_count} more")
-    if line.outcome == State.WAITING and line.due is not None and line.due != line.slot:
+    if line.outcome == SlotState.WAITING and line.due is not None and line.due != line.slot:
         parts.append(f"due {moment(line.due, zone)}")
     if line.lost_by:
         parts.append(
@@ -527,7 +527,7 @@ def explain(given: Given, name: str, slot: Written | None, id: str, traceback: b
         say(_headline(found, zone), *_localized(found.sentences, zone))
         print_tracebacks(found.attempts if traceback else (), zone)
     word = found.outcome if isinstance(found, Explanation) else found.state
-    return exits.FAILED if word in (State.UNKNOWN, State.NO_SLOT) else exits.OK
+    return exits.FAILED if word in (SlotState.UNKNOWN, SlotState.NO_SLOT) else exits.OK
 
 
 def _explain_now(

@@ -54,9 +54,15 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say, unharmed
 from slotwise.inspect import TaskCount, TaskInfo, TaskResult
-from slotwise.spi import State, error_summary
+from slotwise.spi import ListedState, error_summary
 
-STATES: Final = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
+STATES: Final = (
+    ListedState.WAITING,
+    ListedState.RUNNING,
+    ListedState.PAUSED,
+    ListedState.BLOCKED,
+    ListedState.DEAD,
+)
 LARGEST_PRIORITY: Final = 32_767
 #: Names that ``slotwise tasks count`` counts.
 MOST_NAMES: Final = 1_000
@@ -133,7 +139,7 @@ def list_tasks(
 ) -> None:
     """List tasks that have not succeeded, of all names or of NAME, by name and id.
 
-    A due task is "no live worker" if none is up, and "unroutable" if no live worker can claim it;
+    A due task is "no_live_worker" if none is up, and "unroutable" if no live worker can claim it;
     the reason is printed below the list.
     """
     if after is not None and name is None:
@@ -154,7 +160,7 @@ def list_tasks(
     print_table(columns, [_row(line, zone) for line in lines])
     say_zones([zone])
     for task, line in sorted({line.task: line for line in lines if line.reason}.items()):
-        _tell_reason(task, line.reason, is_unroutable=line.state == State.UNROUTABLE)
+        _tell_reason(task, line.reason, is_unroutable=line.state == ListedState.UNROUTABLE)
     if len(found) > count:
         say(f"… more: {_next_page(lines[-1], name, state)}", err=True)
 
@@ -564,7 +570,7 @@ def retry_tasks(
             _print_receipts(given, receipts, dry_run=dry_run)
             return
         found = (
-            _ids(client, name, State.DEAD)
+            _ids(client, name, ListedState.DEAD)
             if dry_run
             else [one.id for one in client.retry(name, **when)]
         )
@@ -592,7 +598,7 @@ def retry_tasks(
 @click.argument("ids", nargs=-1, callback=_ids_of)
 @click.option(
     "--state",
-    type=click.Choice([state.value for state in STATES if state != State.RUNNING]),
+    type=click.Choice([state.value for state in STATES if state != ListedState.RUNNING]),
     help="All of these.",
 )
 @click.option("--all", "everything", is_flag=True, help="All that are not running.")
@@ -649,7 +655,7 @@ def _would(client: Client, name: str, id: str, idle: Status) -> Receipt:
     """Preview; ``idle`` is the status of a task that is not running."""
     line = client.get(name, id)
     status: Status = (
-        "gone" if line is None else "running" if line.state == State.RUNNING else idle
+        "gone" if line is None else "running" if line.state == ListedState.RUNNING else idle
     )
     return Receipt(task=name, id=id, status=status)
 
@@ -659,7 +665,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
     found: list[str] = []
     last: str | None = None
     while page := client.list(name, state=state, after=last, limit=PAGE):
-        found += [line.id for line in page if line.state != State.RUNNING]
+        found += [line.id for line in page if line.state != ListedState.RUNNING]
         last = page[-1].id
     return found
 

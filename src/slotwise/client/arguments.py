@@ -31,7 +31,7 @@ from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import EARLIEST, FOREVER, KNOWN_YEARS, RECURRING, Wanted, When
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import ListedState
 from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.store.dialects.task_statements import Status
 
@@ -266,8 +266,8 @@ def taken(name: str, instance: str | None, state: str | None = None) -> Instance
     """Return the error for an id that exists; ``instance`` is None if the task has ended since."""
     which = f"with id {instance!r} is" if instance else "with one of these ids was"
     said: dict[str | None, str] = {
-        State.RUNNING: "running; choose another id, or if_exists='keep'",
-        State.DEAD: "dead; retry it, or put this one in its place with if_exists='replace'",
+        ListedState.RUNNING: "running; choose another id, or if_exists='keep'",
+        ListedState.DEAD: "dead; retry it, or put this one in its place with if_exists='replace'",
     }
     scheduled = "already scheduled; choose another id, or if_exists='keep'"
     return InstanceExists(f"task {name!r} {which} {said.get(state, scheduled)}")

@@ -57,7 +57,7 @@ from slotwise.errors import (
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
-from slotwise.model.vocabulary import Outcome, State
+from slotwise.model.vocabulary import ListedState, Outcome
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.caller_transaction import (
     Joinable,
@@ -96,7 +96,13 @@ PAGE = 100
 #: The largest value that the column can store.
 MOST_ARRIVALS = 2_147_483_647
 
-STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
+STATES = (
+    ListedState.WAITING,
+    ListedState.RUNNING,
+    ListedState.PAUSED,
+    ListedState.BLOCKED,
+    ListedState.DEAD,
+)
 
 
 class Options(TaskOptions, total=False):
@@ -462,7 +468,7 @@ class Client:
         stop. Uses transactions of 500 each; in the caller's transaction all at once.
         """
         (name, _), count, last = self._known(task, "cancel_all"), 0, ""
-        if state not in (None, *set(STATES) - {State.RUNNING}):
+        if state not in (None, *set(STATES) - {ListedState.RUNNING}):
             raise ConfigurationError(
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )

@@ -15,7 +15,7 @@ from typing import Any
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, TICK, Gap, Row
-from slotwise.model.vocabulary import PLANNED, Origin, Reason, State
+from slotwise.model.vocabulary import PLANNED, Origin, Reason, RowState
 from slotwise.schedules import Disabled, Schedule, succeed
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.text import readable
@@ -284,7 +284,7 @@ def carried(row: Row) -> dict[str, Any]:
         ("parked_due", "last_error", "called_off")
     )
     # The number of the operation stays if it has paused the row, or created it.
-    is_ordered = row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
+    is_ordered = row.state == RowState.PAUSED if row.is_plan else row.origin not in PLANNED
     return kept | {"control": row.control if is_ordered else None}
 
 

@@ -27,7 +27,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
 from slotwise.model import records
 from slotwise.model.records import FOREVER, TICK, Gap, LedgerEntry, Record, Row, Transition
-from slotwise.model.vocabulary import Origin, Outcome, Reason, Release, State
+from slotwise.model.vocabulary import Origin, Outcome, Reason, Release, RowState
 from slotwise.schedules import Disabled, Schedule
 
 
@@ -518,7 +518,7 @@ def _end_task(
     if outcome == Outcome.SUCCEEDED:
         return Transition(label=outcome, row=None, ended=record)
     dead = {
-        "state": State.DEAD,
+        "state": RowState.DEAD,
         "execution_time": FOREVER,
         "parked_due": row.execution_time,
     }
@@ -551,7 +551,7 @@ def removed(
     """
     columns = transition.row
     record = transition.record
-    if row.state != State.DELETED or columns is None:
+    if row.state != RowState.DELETED or columns is None:
         return transition
     if record is not None and (record.forget or not record.final):
         record = replace(
@@ -622,7 +622,7 @@ def refuse(row: Row, now: datetime, flaw: str) -> Transition:
     if row.has_slot:
         return back
     dead = {
-        "state": State.DEAD,
+        "state": RowState.DEAD,
         "execution_time": FOREVER,
         "parked_due": row.execution_time,
         "last_error": flaw,

@@ -14,7 +14,7 @@ from slotwise.decide.claim import (
     without_decided,
 )
 from slotwise.model.records import FOREVER, TICK, Row, Transition
-from slotwise.model.vocabulary import Reason, State
+from slotwise.model.vocabulary import Reason, RowState
 from slotwise.schedules import Disabled, Once, Schedule
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.text import readable
@@ -23,14 +23,18 @@ from slotwise.schedules.text import readable
 def parked(row: Row, transition: Transition) -> Transition:
     """Pause a row that was paused while it was held."""
     columns = transition.row
-    if row.state != State.PAUSED or columns is None or columns["state"] != State.PAUSED:
+    if (
+        row.state != RowState.PAUSED
+        or columns is None
+        or columns["state"] != RowState.PAUSED
+    ):
         return transition
     return replace(transition, row={**columns, **asleep(columns["execution_time"])})
 
 
 def asleep(due: datetime) -> dict[str, object]:
     """Return the columns of a paused row. Programs that ignore ``state`` do not find it due."""
-    return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
+    return {"state": RowState.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
 
 def as_decided(row: Row, newest: datetime | None) -> Row:

@@ -22,7 +22,7 @@ from slotwise.model import events
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
 from slotwise.model.records import RECURRING, Key
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import WorkerState
 from slotwise.schedules import Disabled
 from slotwise.store.connect.database_errors import describe_error, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
@@ -64,7 +64,7 @@ class Membership:
                 self._badge is None
             ):  # race: a heartbeat on its way must not bring the row of a leaving worker back
                 return None
-            state = State.DRAINING if self.is_draining else State.RUNNING
+            state = WorkerState.DRAINING if self.is_draining else WorkerState.RUNNING
             skew, peers = self._worker_registry.sign_in(self._badge, state, self._skew)
             self._skew = skew
         self.peers.count = peers

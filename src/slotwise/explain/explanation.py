@@ -15,7 +15,16 @@ from slotwise.model.durations import about, format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK, Row, from_micros
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
+from slotwise.model.vocabulary import (
+    REASONS,
+    ListedState,
+    Origin,
+    Outcome,
+    Reason,
+    RowState,
+    Sentences,
+    SlotState,
+)
 from slotwise.schedules import Schedule
 from slotwise.schedules.description import describe_schedule
 from slotwise.store.operations.transaction import AuditEntry
@@ -190,7 +199,7 @@ def _overlapped(facts: Facts) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Value):
-    """``outcome`` as in the ledger, or waiting, undecided, upcoming, no-slot or unknown;
+    """``outcome`` as in the ledger, or waiting, undecided, upcoming, no_slot or unknown;
     ``sentences`` say why.
     """
 
@@ -260,11 +269,15 @@ def _verdict(
     if (
         facts.beside is not None
     ):  # also a slot of a range that did not run: a backfill has it run after all
-        return State.WAITING, facts.beside.origin, _waits(facts, facts.beside, definition)
+        return (
+            SlotState.WAITING,
+            facts.beside.origin,
+            _waits(facts, facts.beside, definition),
+        )
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
         return Outcome.SKIPPED, facts.gap.reason, skipped(facts, facts.gap, definition)
     if facts.plan is not None and facts.plan.slot == facts.slot:
-        return State.WAITING, None, _waits(facts, facts.plan, definition)
+        return SlotState.WAITING, None, _waits(facts, facts.plan, definition)
     return _without_trace(facts)
 
 
@@ -273,7 +286,7 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
     row = facts.row
     end = facts.end
     if row is None:
-        state = State.UNKNOWN if end is None else end.outcome
+        state = SlotState.UNKNOWN if end is None else end.outcome
         told = [
             "No row has this id, and no end is recorded: it has ended without a "
             "record, was cancelled while it waited, "
@@ -286,7 +299,7 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
                 *earlier,
             ]
     else:
-        state = State.RUNNING if row.picked else row.state or State.WAITING
+        state = ListedState.RUNNING if row.picked else row.state or SlotState.WAITING
         told = list(_task(facts, row, definition))
     return TaskExplanation(
         task=facts.key.task_name,
@@ -303,13 +316,13 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
             f"It is claimed by {row.picked_by}, attempt "
             f"{row.attempt}{_signs_of_life(row, facts)}."
         )
-    elif row.state == State.DEAD:
+    elif row.state == RowState.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
         yield pasteable(f"It is dead after {tries}; to try it again: {again}.")
-    elif row.state == State.BLOCKED:
+    elif row.state == RowState.BLOCKED:
         yield "It waits for other tasks to end."
-    elif facts.all_paused is not None or row.state == State.PAUSED:
+    elif facts.all_paused is not None or row.state == RowState.PAUSED:
         yield paused_by(facts)
     else:
         yield from _until_due(facts, row, definition)
@@ -479,14 +492,14 @@ def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[st
     yield from _passed_over(facts)
     if row.picked:
         yield f"It is claimed by {row.picked_by}, which is deciding about it now."
-    elif row.state == State.QUEUED:
+    elif row.state == RowState.QUEUED:
         other = (
             "a run before it"
             if row.origin == Origin.TRIGGER
             else "another slot of its backfill"
         )
         yield f"It waits until {other} has ended."
-    elif row.state == State.PAUSED or facts.all_paused is not None:
+    elif row.state == RowState.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, row)
     else:
         yield from _until_due(facts, row, definition)
@@ -623,29 +636,29 @@ def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
     if plan is None:
         told = "The job has no row, and neither ledger nor gaps know this slot."
         return (
-            State.UNKNOWN,
+            SlotState.UNKNOWN,
             None,
             filter(None, (told, _latest(facts.orders, "delete", facts.now))),
         )
     if schedule is None:
         return (
-            State.UNKNOWN,
+            SlotState.UNKNOWN,
             None,
             [f"This release cannot read the schedule {plan.schedule!r}."],
         )
     if schedule.from_end:
         return (
-            State.NO_SLOT,
+            SlotState.NO_SLOT,
             None,
             [f"It runs {describe_schedule(schedule)}: no run ended at this instant."],
         )
     if not facts.is_slot:
-        return State.NO_SLOT, None, _no_slot(facts, schedule)
+        return SlotState.NO_SLOT, None, _no_slot(facts, schedule)
     if plan.slot is not None and facts.slot > plan.slot:
         if facts.slot <= facts.now:
-            return State.UNDECIDED, None, _undecided(facts, plan, plan.slot)
-        return State.UPCOMING, None, _upcoming(facts, schedule, plan, plan.slot)
-    return State.UNKNOWN, None, _unknown(facts, plan)
+            return SlotState.UNDECIDED, None, _undecided(facts, plan, plan.slot)
+        return SlotState.UPCOMING, None, _upcoming(facts, schedule, plan, plan.slot)
+    return SlotState.UNKNOWN, None, _unknown(facts, plan)
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
@@ -680,7 +693,7 @@ def _undecided(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
             f"It came while {when(next_slot)} {state}; the job's overlap decides about "
             "it when that slot ends."
         )
-    elif plan.state == State.PAUSED or facts.all_paused is not None:
+    elif plan.state == RowState.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, plan)
     else:
         yield (
@@ -699,7 +712,7 @@ def _upcoming(
     yield from _passed_over(facts)
     before = f"{slots(count)} {verb} before it, the next at {when(next_slot)}"
     yield f"It comes in {about(facts.slot - facts.now)}; {before}."
-    if plan.state == State.PAUSED or facts.all_paused is not None:
+    if plan.state == RowState.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)
         yield (
             "It starts only if the pause ends before then. Otherwise it is skipped, "
@@ -754,7 +767,7 @@ def explain_now(
     return JobExplanation(
         job=name,
         id=id,
-        state=State.UNKNOWN if line is None else line.state,
+        state=SlotState.UNKNOWN if line is None else line.state,
         sentences=tuple(sentences),
         attempts=tuple(attempts),
     )
@@ -766,7 +779,7 @@ def _now(
     """Return what is said about the row now, and the attempts of its slot."""
     if line is not None and line.is_newer:
         return [f"It {line.reason}."], ()
-    if line is not None and line.state == State.UNREADABLE:
+    if line is not None and line.state == ListedState.UNREADABLE:
         return [f"Its row cannot be read: {line.reason}."], ()
     next_slot = None if line is None else line.next_slot
     found = facts(store, name, next_slot or store.now(), id)
@@ -796,10 +809,10 @@ def _gone(facts: Facts) -> Iterator[str]:
 
 
 def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iterator[str]:
-    if line.state in (State.DISABLED, State.ENDED):
+    if line.state in (ListedState.DISABLED, ListedState.ENDED):
         why = (
             "Its schedule is disabled"
-            if line.state == State.DISABLED
+            if line.state == ListedState.DISABLED
             else "Its schedule has no further slot"
         )
         yield f"{why}: {describe_schedule(line.schedule)}."
@@ -809,10 +822,10 @@ def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iter
         )
         return
     if line.next_slot is not None:
-        verb = "It runs for" if line.state == State.RUNNING else "Its next slot is"
+        verb = "It runs for" if line.state == ListedState.RUNNING else "Its next slot is"
         yield f"{verb} {when(line.next_slot)}; its schedule is {describe_schedule(line.schedule)}."
     if (
-        line.state == State.PAUSED and facts.is_over
+        line.state == RowState.PAUSED and facts.is_over
     ):  # as after a restore of the queue alone
         yield paused_by(facts)
     yield from explain(facts, definition).sentences

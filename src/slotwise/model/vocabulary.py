@@ -69,30 +69,49 @@ class Kind(_Word):
     DETACHED = "detached"
 
 
-class State(_Word):
-    """The state of a row, of a slot to come, or of a worker."""
+class RowState(_Word):
+    """The column ``state`` of a row. Claims ignore a row with a state; an active row has none."""
 
-    # A row's column: claims ignore rows with a state. Rows without one are active.
     PAUSED = "paused"
     QUEUED = "queued"
     BLOCKED = "blocked"
     DEAD = "dead"
     DELETED = "deleted"
-    # An active row, as listings show it. A worker is running, draining or gone.
+
+
+class ListedState(_Word):
+    """The state of a job or task in listings: that of its row, or what the active row does."""
+
     WAITING = "waiting"
     RUNNING = "running"
+    PAUSED = "paused"
+    BLOCKED = "blocked"
+    DEAD = "dead"
     ENDED = "ended"
     DISABLED = "disabled"
     UNROUTABLE = "unroutable"
-    NO_LIVE_WORKER = "no live worker"
+    NO_LIVE_WORKER = "no_live_worker"
     UNREADABLE = "unreadable"
-    DRAINING = "draining"
-    GONE = "gone"
-    # A slot that is in neither ledger nor gaps.
+    UNKNOWN = "unknown"
+
+
+class SlotState(_Word):
+    """The state of a slot, or of an instant, that neither the ledger nor a gap has."""
+
+    WAITING = "waiting"
     UNDECIDED = "undecided"
     UPCOMING = "upcoming"
-    NO_SLOT = "no-slot"
+    NO_SLOT = "no_slot"
     UNKNOWN = "unknown"
+
+
+class WorkerState(_Word):
+    """The state of a worker that has signed in."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    GONE = "gone"
+    UNREADABLE = "unreadable"
 
 
 class LossPolicy(_Word):

@@ -32,7 +32,7 @@ logger = logging.getLogger("slotwise.host")
 #: A registry, or a function that makes one: called once in each process, after the server's fork.
 RegistrySource: TypeAlias = JobRegistry | Callable[[], JobRegistry]
 
-State: TypeAlias = Literal["client", "stopped", "starting", "running", "failed"]
+HostState: TypeAlias = Literal["client", "stopped", "starting", "running", "failed"]
 
 #: How long a start may keep the server waiting, so that a mistake ends it. An absent database
 #: takes longer.
@@ -118,7 +118,7 @@ class Host:
         return self.registry.client
 
     @property
-    def state(self) -> State:
+    def state(self) -> HostState:
         """``client`` without a worker; else ``stopped``, ``starting``, ``running`` or
         ``failed``.
         """

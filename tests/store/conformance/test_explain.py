@@ -464,7 +464,7 @@ def nothing(bench: Bench) -> None:
         (
             nothing,
             2.5,
-            "no-slot",
+            "no_slot",
             ["The nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"],
         ),
         (
@@ -624,7 +624,7 @@ def test_other_schedules(bench: Bench, schedule: str) -> None:
     """One that cannot be read here, and one without slots of its own: said so."""
     bench.change("plain", schedule=schedule)
     found = told(bench, at(7))
-    assert found.outcome in ("unknown", "no-slot")
+    assert found.outcome in ("unknown", "no_slot")
     assert len(found.sentences) == 1
 
 

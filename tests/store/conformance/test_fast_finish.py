@@ -15,7 +15,7 @@ from tests.store.waiting import run_into_lock
 
 from slotwise import Every, Settings
 from slotwise.model.records import SUCCEEDED, Fence
-from slotwise.spi import Claim, Database, State
+from slotwise.spi import Claim, Database, RowState
 from slotwise.store.dialects.port import Parted
 from slotwise.store.slots.settlements import SettlementHooks, usual
 
@@ -122,7 +122,7 @@ def test_a_zombie_leaves_its_successors_claim_alone(bench: Bench, column: str) -
 
 ASKED: dict[str, dict[str, Any]] = {
     "paused": {"state": "paused"},
-    "deleted": {"state": State.DELETED},
+    "deleted": {"state": RowState.DELETED},
     "called off": {"cancel_requested": at(1)},
     "wished": {"wanted_due": at(5)},
     "next slot left out": {"watermark": at(2), "next_slot": at(3)},

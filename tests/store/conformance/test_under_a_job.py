@@ -38,7 +38,7 @@ def test_whoever_lists_it_is_told(bench: Bench) -> None:
     stranger.schedule("mail", id="1")
     assert {line.task: (line.state, line.reason) for line in look.tasks()} == {
         "plain": ("unroutable", UNDER_A_JOB),
-        "mail": ("no live worker", "no worker is alive"),
+        "mail": ("no_live_worker", "no worker is alive"),
     }
     assert {
         line.task: (line.reason, line.is_unroutable) for line in look.task_counts()

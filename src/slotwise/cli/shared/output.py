@@ -26,7 +26,7 @@ from slotwise.cli.shared.terminal import (
 )
 from slotwise.contrib.logging import escaped
 from slotwise.inspect import Value, json_value
-from slotwise.spi import Outcome, State
+from slotwise.spi import ListedState, Outcome
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -264,14 +264,14 @@ _STYLES: dict[str, str] = {
     Outcome.SUCCEEDED: "green",
     Outcome.RUNNING: "cyan",
     Outcome.CLAIMED: "cyan",
-    State.WAITING: "dim",
+    ListedState.WAITING: "dim",
     Outcome.FAILED: "red",
     Outcome.DEAD: "red",
     Outcome.LOST: "red",
     Outcome.CANCELLED: "yellow",
     Outcome.SKIPPED: "yellow",
-    State.PAUSED: "yellow",
-    State.UNREADABLE: "red",
+    ListedState.PAUSED: "yellow",
+    ListedState.UNREADABLE: "red",
     "overdue": "red",
     "gone": "red",
 }

@@ -26,7 +26,7 @@ from slotwise import Client, ConfigurationError, Context, OneTimeTask, Retry, Sl
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.scheduling import reading, writing
 from slotwise.inspect import TaskInfo, TaskResult
-from slotwise.spi import NAME_LIMIT, Outcome, State, Steering, parse_duration
+from slotwise.spi import NAME_LIMIT, ListedState, Outcome, Steering, parse_duration
 
 APP: Final = "slotwise.contrib.django"
 #: slotwise's priority of a task whose priority in Django is 0.
@@ -266,8 +266,14 @@ class SlotwiseTasks:
     # -- results ----------------------------------------------------------------------------------
 
     def _unfinished(self, info: TaskInfo, end: TaskResult | None) -> object:
-        dead = info.state == State.DEAD
-        status = "FAILED" if dead else "RUNNING" if info.state == State.RUNNING else "READY"
+        dead = info.state == ListedState.DEAD
+        status = (
+            "FAILED"
+            if dead
+            else "RUNNING"
+            if info.state == ListedState.RUNNING
+            else "READY"
+        )
         started = (
             end.started
             if dead and end

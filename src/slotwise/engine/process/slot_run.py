@@ -39,6 +39,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from queue import Empty, SimpleQueue
 from typing import Literal, TypeAlias, TypeVar
 
@@ -68,7 +69,7 @@ from slotwise.model.events import (
     Settled,
 )
 from slotwise.model.records import TICK, Aborted, Claim, Key, Row
-from slotwise.model.vocabulary import Outcome, Reason, State
+from slotwise.model.vocabulary import Outcome, Reason, RowState, SlotState
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import instant_text
 from slotwise.store.connect.database_errors import describe_error
@@ -316,7 +317,7 @@ def next_step(found: Facts, *, me: str, waits: bool) -> Step | None:
     if found.is_over:
         return Over()
     if found.paused is not None:
-        return Leave(f"{found.paused}; it starts no slot", State.PAUSED)
+        return Leave(f"{found.paused}; it starts no slot", RowState.PAUSED)
     if row is None:
         return None
     if row.picked:
@@ -333,28 +334,28 @@ def _while_held(found: Facts, row: Row, *, me: str, waits: bool) -> Step:
         return Stay(
             held
         )  # the reply to the claim was lost: the next heartbeat hands it back
-    left = _others(found, held, State.RUNNING, waits=waits)
+    left = _others(found, held, Outcome.RUNNING, waits=waits)
     return left or Stay(f"{held}, and no worker is live: waiting")
 
 
 def _while_waiting(found: Facts, row: Row, *, waits: bool) -> Step:
     if row.state is None and row.execution_time <= found.now:
         return Take(row.key)
-    if row.state == State.DELETED:
-        return Leave("the job was deleted", State.DELETED)
+    if row.state == RowState.DELETED:
+        return Leave("the job was deleted", RowState.DELETED)
     if row.attempt:
         why = f"attempt {row.attempt + 1} is due at {instant_text(row.execution_time)}"
-        left = _others(found, why, State.WAITING, waits=waits)
+        left = _others(found, why, SlotState.WAITING, waits=waits)
         return left or Stay(f"{why}, and no worker is live: waiting", row.execution_time)
     why = (
         f"it is due at {instant_text(row.due)}"
         if row.state is None
         else f"it is {row.state}"
     )
-    return Stay(f"{why}: waiting", row.due) if waits else Leave(why, State.WAITING)
+    return Stay(f"{why}: waiting", row.due) if waits else Leave(why, SlotState.WAITING)
 
 
-def _others(found: Facts, why: str, state: State, *, waits: bool) -> Leave | None:
+def _others(found: Facts, why: str, state: StrEnum, *, waits: bool) -> Leave | None:
     if found.obstacle is None:
         return Leave(f"{why}, and a live worker can finish it", state)
     return None if waits else Leave(f"{why}; not waiting", state)
@@ -416,7 +417,7 @@ class SlotRun:
             return SlotEnd(
                 job=self._name,
                 slot=None,
-                outcome=State.NO_SLOT,
+                outcome=SlotState.NO_SLOT,
                 left="no slot has come yet",
             )
         if len(slots) == 1 and (end := self._settled(self._state(slots[0]))) is not None:
@@ -545,7 +546,7 @@ class SlotRun:
             if self._waits or slot - found.now <= self._early:
                 return None
             why = f"it has not come, it is {instant_text(found.now)} in the database; not waiting"
-            return SlotEnd(job=self._name, slot=slot, outcome=State.WAITING, left=why)
+            return SlotEnd(job=self._name, slot=slot, outcome=SlotState.WAITING, left=why)
         if not found.is_over and not self._schedule.runs(
             slot
         ):  # the ledger has it once the next slot has come
@@ -611,7 +612,7 @@ class SlotRun:
         )
         if self._wanted != "due":
             raise ConfigurationError(f"slot {at} of job {self._name!r}: {why}")
-        return Leave(why, State.UNDECIDED)
+        return Leave(why, SlotState.UNDECIDED)
 
     def _take(self, key: Key) -> bool:
         """Claim the row and run what it starts; return False if it started nothing."""
@@ -647,7 +648,7 @@ class SlotRun:
             return SlotEnd(
                 job=self._name,
                 slot=slot,
-                outcome=State.RUNNING,
+                outcome=Outcome.RUNNING,
                 left="its handler did not stop",
                 ran_here=self._ran[slot],
                 unfinished=True,
@@ -655,7 +656,9 @@ class SlotRun:
         found = self._state(slot)
         return self._end(
             found,
-            Over() if found.is_over else Leave("this process was stopped", State.WAITING),
+            Over()
+            if found.is_over
+            else Leave("this process was stopped", SlotState.WAITING),
         )
 
     def _end(self, found: Facts, step: Over | Leave) -> SlotEnd:
@@ -665,7 +668,7 @@ class SlotRun:
             return SlotEnd(
                 job=self._name,
                 slot=found.slot,
-                outcome=outcome or State.UNDECIDED,
+                outcome=outcome or SlotState.UNDECIDED,
                 left=left,
             )
         return SlotEnd(

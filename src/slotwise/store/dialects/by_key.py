@@ -19,7 +19,15 @@ from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.clock import Clock
 from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, Row
-from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
+from slotwise.model.vocabulary import (
+    PLANNED,
+    Kind,
+    Origin,
+    Outcome,
+    Reason,
+    Release,
+    RowState,
+)
 from slotwise.schedules.text import readable
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import Conditions, of_key
@@ -327,7 +335,7 @@ class ByKey(ABC):
             self.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type
         )
         return {
-            "state": sa.case((goes_on, tasks.c.state), else_=State.DEAD.value),
+            "state": sa.case((goes_on, tasks.c.state), else_=RowState.DEAD.value),
             "parked_due": sa.case(
                 (goes_on | ~is_finite, sa.null()), else_=tasks.c.execution_time
             ),

@@ -33,7 +33,7 @@ from slotwise.model.records import (
     Wanted,
     to_micros,
 )
-from slotwise.model.vocabulary import Kind, State
+from slotwise.model.vocabulary import Kind, RowState
 from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.database_errors import is_locked
@@ -764,7 +764,7 @@ class LockingTasks(TaskStatements):
         }
         if wanted.waits_for > 0:
             row |= {
-                "state": State.BLOCKED,
+                "state": RowState.BLOCKED,
                 "parked_due": due,
                 "execution_time": FOREVER,
                 "waits_for": wanted.waits_for,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, ca
 import sqlalchemy as sa
 
 from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When
-from slotwise.model.vocabulary import Kind, State
+from slotwise.model.vocabulary import Kind, RowState
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.schema.column_types import Duration, Instant
 from slotwise.store.schema.tables import is_task
@@ -164,7 +164,7 @@ class TaskStatements(ABC):
     def replaced(self, new: NewRow) -> dict[str, Any]:
         """Return the columns of a row whose id gets a new task; tokens keep rising."""
         tasks = self.tasks
-        parked = (tasks.c.state == State.PAUSED) | (new["state"] == State.BLOCKED)
+        parked = (tasks.c.state == RowState.PAUSED) | (new["state"] == RowState.BLOCKED)
         version = sa.case(
             (tasks.c.version >= new["version"], tasks.c.version + 1), else_=new["version"]
         )
@@ -181,8 +181,8 @@ class TaskStatements(ABC):
                 else_=None,
             ),
             "state": sa.case(
-                (new["state"] == State.BLOCKED, State.BLOCKED.value),
-                (parked, State.PAUSED.value),
+                (new["state"] == RowState.BLOCKED, RowState.BLOCKED.value),
+                (parked, RowState.PAUSED.value),
                 else_=None,
             ),
             "waits_for": new["waits_for"],
@@ -195,7 +195,7 @@ class TaskStatements(ABC):
         }
 
     def alive(self) -> list[sa.ColumnElement[bool]]:
-        return [is_task(self.tasks), self.tasks.c.state.is_distinct_from(State.DEAD)]
+        return [is_task(self.tasks), self.tasks.c.state.is_distinct_from(RowState.DEAD)]
 
     def kept(self, shape: Hashable, build: Callable[[], Statement]) -> Statement:
         """Return the statement of this shape, built when it is first asked for: that takes longer
@@ -250,7 +250,7 @@ class UpsertingTasks(TaskStatements):
         }
         if waits:
             row |= {
-                "state": State.BLOCKED,
+                "state": RowState.BLOCKED,
                 "parked_due": due,
                 "execution_time": sa.literal(FOREVER, Instant),
                 "waits_for": sa.bindparam("count", type_=sa.Integer),

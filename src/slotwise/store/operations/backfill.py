@@ -29,7 +29,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.jobs.policies import LONGEST_QUEUE
 from slotwise.model.durations import format_duration
 from slotwise.model.records import RECURRING, TICK, Row
-from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
+from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, RowState
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, schedule_in
@@ -234,7 +234,7 @@ def _waiting(at: Operation, row: Row) -> tuple[set[datetime], set[datetime]]:
         of_plan(tasks, row.task_instance),
         tasks.c.slot.is_not(None),
     ]
-    is_queued = sa.and_(tasks.c.origin == Origin.BACKFILL, tasks.c.state == State.QUEUED)
+    is_queued = sa.and_(tasks.c.origin == Origin.BACKFILL, tasks.c.state == RowState.QUEUED)
     columns = tasks.c.slot, tasks.c.control, sa.func.coalesce(is_queued, sa.false())
     found = at.connection.execute(sa.select(*columns).where(*family)).all()
     free = {control for _, control, queued in found if not queued}

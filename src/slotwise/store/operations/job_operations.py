@@ -38,7 +38,7 @@ from slotwise.decide.pause import owed_by, passing
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import FOREVER, Row, to_micros
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Reason, State
+from slotwise.model.vocabulary import Reason, RowState
 from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
 from slotwise.store.operations.transaction import (
@@ -103,7 +103,7 @@ def pause(at: Operation, job: str, so_far: Progress) -> Progress:
         tasks.update()
         .where(*_among(tasks, rows))
         .values(
-            state=State.PAUSED,
+            state=RowState.PAUSED,
             parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
             execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
             # A row beside the plan keeps the operation that made it, and a held row the trigger
@@ -142,7 +142,7 @@ def pause_all(at: Operation) -> bool:
 def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progress:
     """Resume these rows of the job. ``replay``: leave slots of the pause to the job's catch-up."""
     tasks = at.tasks
-    rows, after = at.chunk_of(job, so_far, tasks.c.state == State.PAUSED)
+    rows, after = at.chunk_of(job, so_far, tasks.c.state == RowState.PAUSED)
     if not rows:
         return so_far.beyond(rows, after)
     number = so_far.number or at.sign("resume", job=job, replay=replay or None)
@@ -155,7 +155,7 @@ def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progre
     is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
     statement = (
         tasks.update()
-        .where(*_among(tasks, rows), tasks.c.state == State.PAUSED)
+        .where(*_among(tasks, rows), tasks.c.state == RowState.PAUSED)
         .values(
             state=None,
             parked_due=None,
@@ -204,7 +204,7 @@ def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     passed = None if schedule is None else passing(row, schedule, at.now, Reason.PAUSED)
     if passed is None:
         return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
-    due = {"execution_time": _due(at.tasks)} if row.state == State.PAUSED else {}
+    due = {"execution_time": _due(at.tasks)} if row.state == RowState.PAUSED else {}
     control = row.control if row.cancel_requested else None
     at.skip(row, *passed.gaps)
     at.change(
@@ -241,7 +241,7 @@ def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) ->
     """
     tasks = at.tasks
     number = so_far.number
-    rows, after = at.chunk_of(job, so_far, tasks.c.state.is_distinct_from(State.DELETED))
+    rows, after = at.chunk_of(job, so_far, tasks.c.state.is_distinct_from(RowState.DELETED))
     if number is None:
         held = (
             sa.select(tasks.c.picked_by)
@@ -276,7 +276,7 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
         if row.picked:
             # Race: only a mark goes onto a held row. Without the row, its holder would take the
             # run for lost.
-            at.change(row, state=State.DELETED)
+            at.change(row, state=RowState.DELETED)
         elif row.is_plan:
             # What has come and not begun ends, and a slot that waits for its retry; if the
             # schedule cannot be read, the slot in the row.

@@ -27,7 +27,7 @@ from slotwise.decide.ending import moved
 from slotwise.decide.pause import owed_by, skipping
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.model.records import FOREVER, RECURRING, TICK, Claim, Key, Row, to_micros
-from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
+from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, RowState
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.conditions import of_key
@@ -105,7 +105,9 @@ def _detach_trigger(
         version=4,
     )
     waits: dict[str, Any] = (
-        {"state": State.QUEUED, "parked_due": at.now, "due": FOREVER} if is_queued else {}
+        {"state": RowState.QUEUED, "parked_due": at.now, "due": FOREVER}
+        if is_queued
+        else {}
     )
     key = detach(
         at,
@@ -246,7 +248,7 @@ def cancel_waiting(at: Operation, row: Row, reason: str) -> None:
     """End a slot that waits in a detached row and has not begun, and delete the row."""
     ledger.end_unbegun(at.transaction, row, Outcome.CANCELLED, reason)
     at.delete(row)
-    if row.state != State.QUEUED:
+    if row.state != RowState.QUEUED:
         freed(at.transaction, row, never_began=True)
 
 
@@ -276,10 +278,10 @@ def cancel_backfill(
     if so_far.is_rehearsed or not count:
         return replace(so_far, rows=so_far.rows + count, is_done=True)
     number = so_far.number or at.sign("cancel-backfill", job=job, slots=count, id=instance)
-    queued_first = sa.case((tasks.c.state == State.QUEUED, 0), else_=1)
+    queued_first = sa.case((tasks.c.state == RowState.QUEUED, 0), else_=1)
     some = sa.select(id).where(*waiting).order_by(queued_first, id).limit(transaction.CHUNK)
     rows = at.rows(*waiting, id.in_(at.connection.scalars(some).all()))
-    for row in sorted(rows, key=lambda row: row.state != State.QUEUED):
+    for row in sorted(rows, key=lambda row: row.state != RowState.QUEUED):
         cancel_waiting(at, row, Reason.OPERATOR)
     return replace(
         so_far, rows=so_far.rows + len(rows), number=number, is_done=len(rows) == count

@@ -18,7 +18,7 @@ from slotwise.decide.pause import asleep
 from slotwise.errors import ConfigurationError, InvalidSchedule, SlotwiseError, UnknownTask
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database_errors import in_its_letters
@@ -290,7 +290,11 @@ class Operation:
     def plan_among(self, rows: Sequence[Row], job: str, instance: str) -> Row:
         """Return the plan row among these. Raises UnknownTask without one."""
         for row in rows:
-            if row.task_instance == instance and row.is_plan and row.state != State.DELETED:
+            if (
+                row.task_instance == instance
+                and row.is_plan
+                and row.state != RowState.DELETED
+            ):
                 return row
         self.expect_plan(job)
         raise UnknownTask(
@@ -321,7 +325,7 @@ class Operation:
         """Write columns of a locked row; the due time of a paused row goes into ``parked_due``."""
         due = columns.get("execution_time")
         state = columns.get("state", row.state)
-        if row.state == state == State.PAUSED and isinstance(due, datetime):
+        if row.state == state == RowState.PAUSED and isinstance(due, datetime):
             columns |= asleep(due)
         self.connection.execute(
             self.tasks.update().where(*self._as_locked(row)).values(**stored(row, columns))
@@ -331,7 +335,7 @@ class Operation:
         """Delete a locked row that is not held; the guard of an adopted table only permits rows in
         this state.
         """
-        self.change(row, state=State.DELETED)
+        self.change(row, state=RowState.DELETED)
         self.connection.execute(
             self.tasks.delete().where(*self._as_locked(row), ~self.tasks.c.picked)
         )

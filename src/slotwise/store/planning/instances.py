@@ -14,7 +14,7 @@ from slotwise.decide.claim import Advance
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
 from slotwise.model.records import RECURRING, Key, Row
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.conditions import of_key
@@ -94,7 +94,7 @@ class Instances:
         )
         rows = operation.family(task, id)
         if not any(
-            row.task_instance == id and row.is_plan and row.state != State.DELETED
+            row.task_instance == id and row.is_plan and row.state != RowState.DELETED
             for row in rows
         ):
             return False
@@ -118,8 +118,10 @@ class Instances:
         columns = changes.row | {
             name: value for name, value in told.items() if getattr(row, name) != value
         }
-        if row.state == State.DELETED:
-            columns["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
+        if row.state == RowState.DELETED:
+            columns["state"] = (
+                RowState.PAUSED if self._known(connection, wanted)[1] else None
+            )
         if columns:
             write(connection, self._store, row, replace(changes, row=columns), now)
         for gap in changes.gaps:
@@ -176,4 +178,4 @@ class Instances:
             for name in ("state", "control")
         )
         found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
-        return bool(found[0]), found[1] == State.PAUSED, found[2]
+        return bool(found[0]), found[1] == RowState.PAUSED, found[2]

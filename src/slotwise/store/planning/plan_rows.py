@@ -15,7 +15,7 @@ from slotwise.decide.claim import Advance, ahead, of_gap, slots_between, undecid
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import asleep, owed_by, passing
 from slotwise.model.records import EARLIEST, RECURRING, TICK, Key, Row, to_micros
-from slotwise.model.vocabulary import Kind, Reason, State
+from slotwise.model.vocabulary import Kind, Reason, RowState
 from slotwise.schedules import Once, Schedule, succeed
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.combinators import Succession
@@ -94,7 +94,7 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
     skipped.
     """
     is_paused, activation = (
-        row.state == State.PAUSED,
+        row.state == RowState.PAUSED,
         max(now, row.watermark or now),
     )  # the clock may be stepped back
     row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))

@@ -17,7 +17,7 @@ from slotwise.decide.claim import Advance
 from slotwise.errors import ConfigurationError, InvalidSchedule, PlanMissing, located
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import RowState
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.dialects.port import Transaction
@@ -382,7 +382,9 @@ class Planner:
         now: datetime,
     ) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
-        where = "parked_due" if columns.get("state") == State.PAUSED else "execution_time"
+        where = (
+            "parked_due" if columns.get("state") == RowState.PAUSED else "execution_time"
+        )
         if job.min_interval is None or where not in columns:
             return
         last = connection.scalar(

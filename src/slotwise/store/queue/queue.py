@@ -26,7 +26,7 @@ from slotwise.model.records import (
     to_micros,
 )
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Origin, State
+from slotwise.model.vocabulary import ListedState, Origin, RowState
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import ORDERS
@@ -81,7 +81,7 @@ TASK_COLUMNS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo(Value):
     """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or
-    dead; in ``slotwise.inspect`` also, where it is due, "no live worker", or unroutable.
+    dead; in ``slotwise.inspect`` also, where it is due, "no_live_worker", or unroutable.
     """
 
     task: str
@@ -146,10 +146,10 @@ def _task_result(values: Values) -> TaskResult:
 def _task_info(values: Values) -> TaskInfo:
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
     payload = row.get("task_data")
-    state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
+    state = ListedState.RUNNING if row["picked"] else row["state"] or ListedState.WAITING
     due = (
         row["parked_due"]
-        if state in (State.PAUSED, State.BLOCKED)
+        if state in (RowState.PAUSED, RowState.BLOCKED)
         else row["execution_time"]
     )
     born = row["created_version"] or 0
@@ -157,7 +157,7 @@ def _task_info(values: Values) -> TaskInfo:
         task=row["task_name"],
         id=row["task_instance"],
         state=state,
-        due=None if state == State.DEAD else due,
+        due=None if state == RowState.DEAD else due,
         priority=50 if row["priority"] is None else row["priority"],
         attempt=row["attempt"],
         worker=row["picked_by"],
@@ -387,10 +387,10 @@ class TaskCommands:
         last = tasks.c.waits_for <= count
         statement = (
             tasks.update()
-            .where(*of_key(tasks, key), tasks.c.state == State.BLOCKED)
+            .where(*of_key(tasks, key), tasks.c.state == RowState.BLOCKED)
             .values(
                 waits_for=tasks.c.waits_for - count,
-                state=sa.case((last, None), else_=State.BLOCKED.value),
+                state=sa.case((last, None), else_=RowState.BLOCKED.value),
                 execution_time=sa.case(
                     (last, tasks.c.parked_due), else_=tasks.c.execution_time
                 ),
@@ -406,7 +406,7 @@ class TaskCommands:
         return their ids.
         """
         tasks = self._tasks
-        dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, is_task(tasks)]
+        dead = [tasks.c.task_name == name, tasks.c.state == RowState.DEAD, is_task(tasks)]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
         chosen = (
@@ -544,8 +544,8 @@ class TaskReader:
 
 def _in_state(tasks: sa.Table, state: str) -> list[sa.ColumnElement[bool]]:
     match state:
-        case State.RUNNING:
+        case ListedState.RUNNING:
             return [tasks.c.picked]
-        case State.WAITING:
+        case ListedState.WAITING:
             return [~tasks.c.picked, tasks.c.state.is_(None)]
     return [~tasks.c.picked, tasks.c.state == state]

@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING, TICK, Key, Row
-from slotwise.model.vocabulary import PLANNED, State
+from slotwise.model.vocabulary import PLANNED, RowState
 from slotwise.schedules import Schedule
 from slotwise.schedules.description import zone_of
 from slotwise.schedules.text import readable
@@ -98,7 +98,7 @@ class Facts:
             )
         is_paused = (
             self.plan is not None
-            and self.plan.state == State.PAUSED
+            and self.plan.state == RowState.PAUSED
             and not self.plan.picked
         )
         return "the job is paused" if is_paused else None

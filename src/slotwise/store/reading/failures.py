@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Origin, Outcome, Reason, State
+from slotwise.model.vocabulary import Origin, Outcome, Reason, RowState
 from slotwise.store.reading.task_counts import names_in
 from slotwise.store.schema.rows import filled, utc
 from slotwise.store.schema.tables import OF_INSTANCES, is_task
@@ -120,8 +120,8 @@ def _tasks(
             id=row["task_instance"],
             slot=None,
             at=utc(row["last_failure"]),
-            outcome=Outcome.DEAD if row["state"] == State.DEAD else Outcome.FAILED,
-            reason=None if row["state"] == State.DEAD else Reason.RETRY,
+            outcome=Outcome.DEAD if row["state"] == RowState.DEAD else Outcome.FAILED,
+            reason=None if row["state"] == RowState.DEAD else Reason.RETRY,
             attempts=row["attempt"],
             worker=row["picked_by"],
             error=row["last_error"],

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.decide.ending import NEWER, UNREADABLE
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Kind, Origin, State
+from slotwise.model.vocabulary import Kind, ListedState, Origin, RowState
 from slotwise.store.operations.job_operations import all_paused
 from slotwise.store.reading.jobs import common_zone, jobs_among, paused_by
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
@@ -111,7 +111,7 @@ def health(store: Store, overdue_after: timedelta) -> Health:
         silent, undecoded = _silent(store, connection, now)
         unreadable = _unreadable(store, connection) + undecoded
         behind = [] if paused is not None else _behind(store, connection, now)
-        is_dead = tasks.c.state == State.DEAD
+        is_dead = tasks.c.state == RowState.DEAD
         dead = connection.scalar(sa.select(sa.func.count()).where(is_dead)) or 0
         ended_calendars = _ended_calendars(store, connection, utc(now) + _CALENDAR_NOTICE)
     lost = [name for name in silent if live and name not in known]
@@ -201,7 +201,7 @@ def _without_life(workers: Sequence[WorkerInfo]) -> tuple[list[str], list[str]]:
     gone = []
     unreadable = []
     for one in workers:
-        if one.state == State.UNREADABLE:
+        if one.state == ListedState.UNREADABLE:
             unreadable.append(one.worker)
         elif not one.live:
             gone.append(one.worker)
@@ -233,7 +233,7 @@ def _unreadable(store: Store, connection: sa.Connection) -> list[Unreadable]:
     since = sa.func.min(
         sa.func.coalesce(tasks.c.parked_due, tasks.c.slot, tasks.c.execution_time)
     )
-    dead = sa.func.coalesce(tasks.c.state, "") == State.DEAD
+    dead = sa.func.coalesce(tasks.c.state, "") == RowState.DEAD
     newer = tasks.c.last_error.startswith(NEWER)
     error = sa.func.max(sa.func.substr(tasks.c.last_error, 1, 1000))
     found = connection.execute(

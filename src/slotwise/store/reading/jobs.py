@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from slotwise.decide.ending import NEWER, UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import ListedState
 from slotwise.schedules import Disabled
 from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused
@@ -29,7 +29,7 @@ from slotwise.store.slots.store import Store
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo(Value):
     """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled, ended
-    (the schedule has no further slot), unreadable, or, where it is due, "no live worker", or
+    (the schedule has no further slot), unreadable, or, where it is due, "no_live_worker", or
     unroutable: the live workers cannot take it. ``reason`` says why, or gives the pause.
 
     ``refused``: live workers whose schedule for it is older than the row's, each with its
@@ -59,7 +59,9 @@ class JobInfo(Value):
     @property
     def is_newer(self) -> bool:
         """Whether the row waits for a worker of a newer release: no other can read it."""
-        return self.state == State.UNREADABLE and (self.reason or "").startswith(NEWER)
+        return self.state == ListedState.UNREADABLE and (self.reason or "").startswith(
+            NEWER
+        )
 
 
 def jobs(store: Store, *, after: str = "", limit: int | None = None) -> list[JobInfo]:
@@ -198,7 +200,7 @@ def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
 
 def _unread(row: Unread) -> JobInfo:
     name, id = row.key
-    return JobInfo(job=name, id=id, state=State.UNREADABLE, reason=row.error)
+    return JobInfo(job=name, id=id, state=ListedState.UNREADABLE, reason=row.error)
 
 
 def _job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
@@ -209,7 +211,7 @@ def _job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) 
     is_parked = row["slot"] is None or due >= FOREVER
     state = _state(row, is_parked=is_parked)
     reason = _reason(row, state)
-    if state == State.WAITING and row["execution_time"] <= now:
+    if state == ListedState.WAITING and row["execution_time"] <= now:
         reason = obstacle(name, declared.runs_on, workers)
         state = state_of_stuck(reason) if reason else state
     return filled(
@@ -240,19 +242,19 @@ def _state(row: sa.RowMapping, *, is_parked: bool) -> str:
     if row["state"]:
         return str(row["state"])
     if row["picked"]:
-        return State.RUNNING
+        return ListedState.RUNNING
     if (row["last_error"] or "").startswith((UNREADABLE, NEWER)):
-        return State.UNREADABLE
+        return ListedState.UNREADABLE
     if not is_parked:
-        return State.WAITING
-    return State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
+        return ListedState.WAITING
+    return ListedState.DISABLED if row["schedule"] == str(Disabled()) else ListedState.ENDED
 
 
 def _reason(row: sa.RowMapping, state: str) -> str | None:
-    if state == State.PAUSED and row["author"] is not None:
+    if state == ListedState.PAUSED and row["author"] is not None:
         pause = Paused(since=utc(row["at"]), author=row["author"], note=row["note"])
         return paused_by(pause, zone_of(row["schedule"]))
-    if state == State.UNREADABLE:
+    if state == ListedState.UNREADABLE:
         return str(row["last_error"]).removeprefix(UNREADABLE)
     return None
 

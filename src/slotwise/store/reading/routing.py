@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import ListedState, WorkerState
 from slotwise.store.reading.worker_registry import WorkerInfo
 
 NO_WORKER_LIVES = "no worker is alive"
@@ -15,11 +15,13 @@ UNDER_A_JOB = (
 )
 
 
-def state_of_stuck(reason: str) -> State:
+def state_of_stuck(reason: str) -> ListedState:
     """Return the state of a due row that no worker can take, from the reason that ``obstacle``
     returns.
     """
-    return State.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else State.UNROUTABLE
+    return (
+        ListedState.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else ListedState.UNROUTABLE
+    )
 
 
 def obstacle(
@@ -28,7 +30,9 @@ def obstacle(
     """Return why no live worker takes this task, or None. For a one-time task only workers know
     the tags.
     """
-    live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
+    live = [
+        worker for worker in workers if worker.live and worker.state == WorkerState.RUNNING
+    ]
     if not live:
         return NO_WORKER_LIVES
     knowing = [worker for worker in live if name in worker.tasks]

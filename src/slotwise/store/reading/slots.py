@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Origin, Outcome, Reason, State
+from slotwise.model.vocabulary import Origin, Outcome, Reason, RowState, SlotState
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.reading.paging import PAGE, Statement, paged, rows
 from slotwise.store.schema.rows import filled, utc
@@ -146,7 +146,7 @@ def _unended(
     waiting = of_job.where(~tasks.c.picked, tasks.c.state.is_(None))
     parked = [
         of_job.where(~tasks.c.picked, tasks.c.state == state)
-        for state in (State.PAUSED, State.QUEUED)
+        for state in (RowState.PAUSED, RowState.QUEUED)
     ]
     parts = [
         of_job.where(tasks.c.task_instance == (instance or RECURRING)),
@@ -160,7 +160,7 @@ def _unended(
 def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str]:
     """The sort key of slots that have not ended; ``own`` is the instance of the requested plan."""
     is_own = row["task_instance"] == own
-    is_queued = row["state"] == State.QUEUED
+    is_queued = row["state"] == RowState.QUEUED
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
 
 
@@ -294,7 +294,7 @@ def _has_row(tables: Tables) -> list[sa.ColumnElement[bool]]:
     found = sa.select(sa.literal(1)).where(
         tasks.c.task_name == slots.c.task_name,
         tasks.c.slot == slots.c.slot,
-        tasks.c.state.is_distinct_from(State.DEAD),
+        tasks.c.state.is_distinct_from(RowState.DEAD),
     )
     own = found.where(tasks.c.task_instance == slots.c.task_instance, ~is_detached(tasks))
     beside = found.where(tasks.c.plan_instance == slots.c.task_instance)
@@ -374,7 +374,7 @@ def _waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slo
     """Return a waiting slot as a line, with its last attempt from the ledger, if there was one."""
     line = SlotInfo(
         slot=utc(row["slot"]),
-        outcome=row["state"] or State.WAITING,
+        outcome=row["state"] or SlotState.WAITING,
         reason=Reason.RETRY if row["attempt"] else None,
         origin=row["origin"] or Origin.SCHEDULE,
         attempts=row["attempt"],

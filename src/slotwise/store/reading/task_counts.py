@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING, from_micros
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import ListedState, RowState
 from slotwise.store.reading.routing import NO_WORKER_LIVES
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK
@@ -81,10 +81,10 @@ def task_counts(store: Store) -> list[TaskCount]:
             task=name,
             waiting=counts[name].get("waiting", 0),
             next_due=None if wait is None else (now + wait).replace(microsecond=0),
-            running=counts[name].get(State.RUNNING, 0),
-            paused=counts[name].get(State.PAUSED, 0),
-            blocked=counts[name].get(State.BLOCKED, 0),
-            dead=counts[name].get(State.DEAD, 0),
+            running=counts[name].get(ListedState.RUNNING, 0),
+            paused=counts[name].get(RowState.PAUSED, 0),
+            blocked=counts[name].get(RowState.BLOCKED, 0),
+            dead=counts[name].get(RowState.DEAD, 0),
         )
         for name, wait in due.items()
     ]
@@ -92,11 +92,12 @@ def task_counts(store: Store) -> list[TaskCount]:
 
 def _others(connection: sa.Connection, tasks: sa.Table) -> dict[str, dict[str, int]]:
     still = sa.and_(
-        ~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD))
+        ~tasks.c.picked,
+        tasks.c.state.in_((RowState.PAUSED, RowState.BLOCKED, RowState.DEAD)),
     )
     counts: dict[str, dict[str, int]] = {}
     for state, rows in (
-        (sa.literal(State.RUNNING.value), tasks.c.picked),
+        (sa.literal(ListedState.RUNNING.value), tasks.c.picked),
         (tasks.c.state, still),
     ):
         found = (

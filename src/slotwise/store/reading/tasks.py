@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import ListedState
 from slotwise.store.queue.queue import TaskInfo
 from slotwise.store.reading.jobs import jobs_among
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle, state_of_stuck
@@ -30,7 +30,7 @@ def with_reasons(store: Store, lines: Sequence[TaskInfo]) -> list[TaskInfo]:
     """Return these tasks; those that are due and that no live worker takes with that state and
     the reason.
     """
-    if not any(line.state == State.WAITING for line in lines):
+    if not any(line.state == ListedState.WAITING for line in lines):
         return list(lines)
     now = store.now()
     due = {line.task for line in lines if _is_due(line, now)}
@@ -44,7 +44,7 @@ def with_reasons(store: Store, lines: Sequence[TaskInfo]) -> list[TaskInfo]:
 
 
 def _is_due(line: TaskInfo, now: datetime) -> bool:
-    return line.state == State.WAITING and line.due is not None and line.due <= now
+    return line.state == ListedState.WAITING and line.due is not None and line.due <= now
 
 
 def counts_with_reasons(store: Store, lines: Sequence[TaskCount]) -> list[TaskCount]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.model.clock import host_now
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import WorkerState
 from slotwise.store.schema.rows import MALFORMED, Unread, filled, rows_apart, texts_of
 from slotwise.store.slots.store import Store
 
@@ -122,7 +122,7 @@ class WorkerRegistry:
             .where(
                 others.c.tasks == mine.c.tasks,
                 others.c.tags == mine.c.tags,
-                others.c.state == State.RUNNING,
+                others.c.state == WorkerState.RUNNING,
             )
             .where(others.c.last_seen > dialect.ago(connection, badge.lease))
         )
@@ -156,7 +156,7 @@ class WorkerRegistry:
             connection.execute(
                 workers.update()
                 .where(dialect.locked(connection, silent))
-                .values(state=State.GONE)
+                .values(state=WorkerState.GONE)
             )
 
     def _silent(
@@ -169,7 +169,7 @@ class WorkerRegistry:
         return [
             workers.c.last_seen < ago,
             workers.c.lease <= badge.lease,
-            workers.c.state != State.GONE,
+            workers.c.state != WorkerState.GONE,
         ]
 
     def sign_out(self, worker: str) -> None:
@@ -233,7 +233,7 @@ def worker_infos(
             worker=one.key[0],
             host="",
             pid=0,
-            state=State.UNREADABLE,
+            state=WorkerState.UNREADABLE,
             live=False,
             capacity=0,
             running=0,

@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise.decide.pause import asleep
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import FOREVER, RECURRING, Key, Row, to_micros
-from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, State
+from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, RowState
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
@@ -60,7 +60,7 @@ def detach(
     )
     if instance is not None:
         row["task_instance"] = instance
-    if plan is not None and plan.state == State.PAUSED and "state" not in columns:
+    if plan is not None and plan.state == RowState.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
     is_new = at.dialect.insert_new(at.connection, at.dialect.tables.tasks, row)
     return Key(name, row["task_instance"]) if is_new else None
@@ -108,7 +108,7 @@ def queue_backfill(
                 "schedule": plan.schedule,
                 "task_data": plan.task_data,
                 "control": number,
-                "state": State.QUEUED,
+                "state": RowState.QUEUED,
                 "parked_due": at.now,
                 "attempt": attempt,
                 "last_failure": ended,
@@ -118,7 +118,7 @@ def queue_backfill(
     mine = [
         tasks.c.task_name == plan.task_name,
         tasks.c.task_instance.in_(ids),
-        tasks.c.state == State.QUEUED,
+        tasks.c.state == RowState.QUEUED,
     ]
     at.connection.execute(
         tasks.update()
@@ -135,7 +135,9 @@ def start_backfill(
     tasks = at.dialect.tables.tasks
     queue = _Queue(at, plan)
     queued = sa.select(tasks.c.task_instance).where(
-        *_detached_of(tasks, plan), tasks.c.state == State.QUEUED, tasks.c.control == number
+        *_detached_of(tasks, plan),
+        tasks.c.state == RowState.QUEUED,
+        tasks.c.control == number,
     )
     for place, id in enumerate(
         at.connection.scalars(queued.order_by(tasks.c.slot).limit(concurrency)).all()
@@ -296,7 +298,9 @@ class _Queue:
         tasks = self._tasks
         state = sa.select(tasks.c.state).where(*of_key(tasks, self.row.plan_key))
         awake = {"state": None, "execution_time": due, "parked_due": None}
-        columns = asleep(due) if self.at.connection.scalar(state) == State.PAUSED else awake
+        columns = (
+            asleep(due) if self.at.connection.scalar(state) == RowState.PAUSED else awake
+        )
         self.at.connection.execute(
             tasks.update()
             .where(*_detached_of(tasks, self.row), tasks.c.task_instance == instance)
@@ -312,7 +316,7 @@ class _Queue:
         tasks = self._tasks
         queued = sa.select(tasks.c.task_instance, tasks.c.slot, tasks.c.control).where(
             *_detached_of(tasks, self.row),
-            tasks.c.state == State.QUEUED,
+            tasks.c.state == RowState.QUEUED,
             tasks.c.origin == Origin.TRIGGER,
         )
         first = self.at.connection.execute(
@@ -320,7 +324,7 @@ class _Queue:
         ).first()
         if first is None:
             return
-        is_awake = tasks.c.state.is_(None) | (tasks.c.state == State.PAUSED)
+        is_awake = tasks.c.state.is_(None) | (tasks.c.state == RowState.PAUSED)
         is_to_end = tasks.c.picked | sa.and_(tasks.c.attempt == 0, is_awake)
         earlier = sa.and_(
             tasks.c.origin == Origin.TRIGGER, tasks.c.slot < first.slot, is_to_end
@@ -344,7 +348,7 @@ class _Queue:
             sa.select(tasks.c.task_instance, controls.c.arguments)
             .where(
                 *_detached_of(tasks, self.row),
-                tasks.c.state == State.QUEUED,
+                tasks.c.state == RowState.QUEUED,
                 tasks.c.origin == Origin.BACKFILL,
                 tasks.c.control == self.row.control,
             )
@@ -386,7 +390,7 @@ class _Queue:
         mine = [
             *_detached_of(tasks, self.row),
             tasks.c.control == order,
-            tasks.c.state.is_distinct_from(State.QUEUED),
+            tasks.c.state.is_distinct_from(RowState.QUEUED),
         ]
         going = sa.select(sa.func.max(due, type_=due.type)).where(
             *mine, tasks.c.picked | (tasks.c.attempt == 0)
