@@ -33,7 +33,7 @@ from slotwise.contrib.logging import JsonFormatter, LogListener, configure
 from slotwise.spi import Foreground, Supervisor, Worker, format_duration, lifespan_errors
 
 if TYPE_CHECKING:
-    from slotwise.contrib.metrics.health import Source
+    from slotwise.contrib.metrics.port import Source
 
 Result = TypeVar("Result")
 
@@ -64,7 +64,7 @@ class Monitoring:
                 "/metrics is off: run pip install 'slotwise[metrics]'; /livez and "
                 "/readyz are served"
             )
-        from slotwise.contrib.metrics.health import place_of_child
+        from slotwise.contrib.metrics.children import place_of_child
         from slotwise.contrib.metrics.meter import Metrics
 
         running: list[Worker] = []
@@ -91,7 +91,7 @@ class Monitoring:
         if not (self.http or self.alive_file):
             yield []
             return
-        from slotwise.contrib.metrics.health import Children
+        from slotwise.contrib.metrics.children import Children
 
         children = Children(processes)
         try:
@@ -113,7 +113,8 @@ class Monitoring:
 
     @contextmanager
     def _shown(self, source: Source, child: Path | None = None) -> Iterator[None]:
-        from slotwise.contrib.metrics.health import AliveFile, Port
+        from slotwise.contrib.metrics.alive_file import AliveFile
+        from slotwise.contrib.metrics.port import Port
 
         with ExitStack() as stack:
             for address in (
@@ -139,7 +140,7 @@ _monitoring_options = with_options(
         "--http",
         metavar="[HOST]:PORT",
         envvar="SLOTWISE_HTTP",
-        help="Serve /livez, /readyz and /metrics here.",
+        help="Serve /livez, /readyz and /metrics here; without HOST on the loopback.",
     ),
     click.option(
         "--alive-file",
@@ -199,7 +200,7 @@ def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]
     slotwise worker --app jobs                         one process, its registry found by itself
     slotwise worker --app shop.jobs:registry --processes 4 --threads 8
     slotwise worker --app jobs --only nightly-report --log-format json
-    slotwise worker --app jobs --http :8081 --alive-file /tmp/slotwise     for probes and Prometheus
+    slotwise worker --app jobs --http '*:8081' --alive-file /run/alive  for probes, Prometheus
     slotwise worker --crontab shop.crontab --crontab-tz Europe/Vienna      without an application
     slotwise worker --app jobs --revision "$(git log -1 --format=%cI)"     an older deploy waits
     """,

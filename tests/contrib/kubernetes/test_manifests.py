@@ -240,7 +240,7 @@ def test_workers() -> None:
             "selector": deployment["spec"]["selector"],
         }
         (container,) = pod_of(deployment)["containers"]
-        assert env_of(deployment)["SLOTWISE_HTTP"] == ":8081"
+        assert env_of(deployment)["SLOTWISE_HTTP"] == "*:8081"
         assert container["ports"] == [{"name": "http", "containerPort": 8081}]
         paths = {
             "startupProbe": "/livez",
@@ -254,7 +254,7 @@ def test_workers() -> None:
         exported(registry(), Plan(image="a", port=9000, cron_jobs=frozenset({"train"}))),
         "Deployment",
     )
-    assert env_of(other)["SLOTWISE_HTTP"] == ":9000"
+    assert env_of(other)["SLOTWISE_HTTP"] == "*:9000"
 
 
 def test_resources_are_merged_by_quantity() -> None:

@@ -209,7 +209,7 @@ class _Export:
         env = {
             "SLOTWISE_TAGS": ",".join(sorted(tags)),
             "SLOTWISE_ONLY": ",".join(only or ()),
-            "SLOTWISE_HTTP": f":{self.plan.port}",
+            "SLOTWISE_HTTP": f"*:{self.plan.port}",
         }
         pod = self._pod(["worker"], pods, component=component, env=env)
         pod["spec"]["containers"][0] |= self._probes()

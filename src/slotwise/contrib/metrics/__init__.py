@@ -6,7 +6,9 @@
 registry, the worker's loops and events, and reads of the store.
 """
 
-from slotwise.contrib.metrics.health import AliveFile, Port, Verdict, WorkerHealth
+from slotwise.contrib.metrics.alive_file import AliveFile
+from slotwise.contrib.metrics.health import Verdict, WorkerHealth
 from slotwise.contrib.metrics.meter import Metrics
+from slotwise.contrib.metrics.port import Port
 
 __all__ = ["AliveFile", "Metrics", "Port", "Verdict", "WorkerHealth"]
