@@ -180,15 +180,15 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "windows": (NOON, NOON + 8 * HOUR),
         "outcome_counts": (NOON, NOON + 8 * HOUR),
     }
-    calls = {name for name in vars(Inspection) if not name.startswith("_")} - {
+    calls = {name for name in dir(Inspection) if not name.startswith("_")} - {
         "aio",
         "iter_slots",
         "open",
     }
+    awaited = {name for name in dir(AsyncInspection) if not name.startswith("_")}
     assert (
         calls
-        == {name for name in vars(AsyncInspection) if not name.startswith("_")}
-        - {"iter_slots"}
+        == awaited - {"iter_slots"}
         == {*given, "now", "health", "backlog", "since_success"}
     )
 

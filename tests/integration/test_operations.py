@@ -169,8 +169,8 @@ def test_operations_need_no_application(planned: JobRegistry) -> None:
 
 def test_operations_are_awaited(planned: JobRegistry) -> None:
     """Each has the same arguments and result; the author is kept."""
-    calls = {name for name in vars(Operations) if not name.startswith("_")}
-    assert calls - {"open", "aio", "calendars"} <= set(vars(AsyncOperations))
+    calls = {name for name in dir(Operations) if not name.startswith("_")}
+    assert calls - {"open", "aio", "calendars"} <= set(dir(AsyncOperations))
 
     async def operate() -> list[bool]:
         operations = planned.operations.by("page").aio

@@ -231,7 +231,7 @@ def test_the_rights_of_worker_and_operator_are_enough_for_every_order(
         }
         others = {"aio", "by", "calendars", "open"}  # each leads to further operations
         assert {
-            name for name in vars(Operations) if not name.startswith("_")
+            name for name in dir(Operations) if not name.startswith("_")
         } - others == set(given)
         for order in given.values():
             order()

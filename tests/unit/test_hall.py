@@ -16,6 +16,8 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 
+from slotwise.client.calls import call
+
 GOLDEN = Path(__file__).with_name("hall.txt")
 MODULES = (
     "slotwise",
@@ -80,6 +82,8 @@ def _members(owner: type) -> Iterator[str]:
     for name, member in sorted(known.items()):
         if name.startswith("_"):
             continue
+        if isinstance(member, call):
+            member = getattr(owner, name)
         if isinstance(member, classmethod | staticmethod):
             yield f"    {type(member).__name__} {name}{_signature(member.__func__)}"
         elif inspect.isfunction(member):

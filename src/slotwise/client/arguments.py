@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Generic, Never, TypeAlias
 
 from slotwise.errors import (
@@ -29,15 +30,34 @@ from slotwise.jobs.definition import (
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
-from slotwise.model.records import EARLIEST, FOREVER, KNOWN_YEARS, RECURRING, Wanted, When
+from slotwise.model.records import (
+    EARLIEST,
+    FOREVER,
+    KNOWN_YEARS,
+    RECURRING,
+    Key,
+    Wanted,
+    When,
+    is_known,
+    is_whole,
+)
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ListedState
 from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.store.dialects.task_statements import Status
+from slotwise.store.queue.queue import TaskInfo
 
 ID_LIMIT = 250
 
 IF_EXISTS = ("keep", "raise", "replace", "reschedule")
+
+STATES = (
+    ListedState.WAITING,
+    ListedState.RUNNING,
+    ListedState.PAUSED,
+    ListedState.BLOCKED,
+    ListedState.DEAD,
+)
 
 #: Prefixes of the ids of a job's own rows.
 _OF_A_JOB = (f"{RECURRING}@", "trigger:")
@@ -99,6 +119,24 @@ def given_name(subject: object, need: str) -> str:
     return name
 
 
+def name_of(job: AnyTask) -> str:
+    """Return the name of a job, which may be given itself. Raises InvalidJob."""
+    return given_name(job, "a job; pass a DistributedJob or its name")
+
+
+def instant_of(given: datetime) -> datetime:
+    """Return a slot in UTC. Raises ConfigurationError for what can be none."""
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise ConfigurationError(
+            f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)"
+        )
+    if not is_known(given):
+        raise ConfigurationError(
+            f"{given.isoformat()} is not a slot: slots lie in {KNOWN_YEARS}"
+        )
+    return given.astimezone(UTC)
+
+
 def refuse_a_job(name: str, is_job: bool) -> None:
     """Raise InvalidJob: no worker would ever claim a one-time row under the name of a job."""
     if is_job:
@@ -149,6 +187,36 @@ def recurring(task: object, id: object) -> tuple[str, str]:
     """Return the task's name and the instance, of a job or a task."""
     name = given_name(task, "a job or a task; pass one, or its name")
     return name, checked_id(id, name, "schedule_recurring")
+
+
+def unregistered(name: str, known: Iterable[str]) -> UnknownTask:
+    """Return the error for a recurring instance of a task that the registry does not have."""
+    near = get_close_matches(name, known, n=1)
+    cure = "register it here, too: its policies come from the code"
+    if near:
+        cure = f"did you mean {near[0]!r}?"
+    return UnknownTask(
+        f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}"
+    )
+
+
+def page_place(name: str | None, after: object, state: object, limit: object) -> Key | None:
+    """Check the arguments of ``list``; return the key after which the page begins."""
+    if state is not None and state not in STATES:
+        raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
+    if not is_whole(limit, 1):
+        raise ConfigurationError(
+            f"list(limit={limit!r}): expected a whole number, 1 or more"
+        )
+    if isinstance(after, TaskInfo):
+        return Key(after.task, after.id)
+    if not after:
+        return None
+    if name is None:
+        raise ConfigurationError(
+            f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo"
+        )
+    return Key(name, str(after))
 
 
 def weight(priority: object, known: Definition | None, where: str) -> int:

@@ -7,26 +7,15 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
-from difflib import get_close_matches
-from typing import (
-    TYPE_CHECKING,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Self,
-    TypeVar,
-    Unpack,
-    overload,
-)
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from slotwise.client.arguments import (
+    STATES,
     AnyTask,
     Item,
     Receipt,
@@ -35,38 +24,30 @@ from slotwise.client.arguments import (
     checked_id,
     fresh_ids,
     is_soon,
+    page_place,
     payload_for,
     recurring,
     refuse_a_job,
     refuse_a_slip,
     taken,
     task_name,
+    unregistered,
     weight,
     when,
     wrong_id,
 )
 from slotwise.client.bulk import CHUNK, COPY_CHUNK, GATHER, Chunk, Load, chunks
-from slotwise.errors import (
-    CommitUnknown,
-    ConfigurationError,
-    DatabaseProblem,
-    DatabaseUnreachable,
-    SchemaMissing,
-    UnknownTask,
-)
+from slotwise.client.calls import Awaited, awaited, call
+from slotwise.client.lost_replies import LostReplies
+from slotwise.client.transactions import Transactions
+from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import ListedState, Outcome
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import (
-    Joinable,
-    Result,
-    call_within,
-    sqlalchemy_connection,
-)
-from slotwise.store.connect.database import ANSWER, was_committed
-from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
+from slotwise.store.connect.caller_transaction import Joinable, Result, call_within
+from slotwise.store.connect.database_errors import lacks_tables
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instance, Instances
@@ -87,22 +68,11 @@ if TYPE_CHECKING:
     from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
-Given = ParamSpec("Given")
-Inner = TypeVar("Inner")
-
 #: Default size of a page of ``list``.
 PAGE = 100
 
 #: The largest value that the column can store.
 MOST_ARRIVALS = 2_147_483_647
-
-STATES = (
-    ListedState.WAITING,
-    ListedState.RUNNING,
-    ListedState.PAUSED,
-    ListedState.BLOCKED,
-    ListedState.DEAD,
-)
 
 
 class Options(TaskOptions, total=False):
@@ -111,7 +81,307 @@ class Options(TaskOptions, total=False):
     connection: Connection | None
 
 
-class Client:
+class Commands:
+    """The commands on tasks that have a row; see Client and AsyncClient."""
+
+    def __init__(
+        self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self._make_store = store
+        self._wake = wake
+        self._transactions = Transactions(store, wake)
+
+    @call
+    def reschedule(
+        self,
+        task: Task,
+        id: str,
+        *,
+        at: datetime | None = None,
+        delay: timedelta | str | None = None,
+        priority: int | None = None,
+        connection: Connection | None = None,
+    ) -> Receipt:
+        """Change the due time, and optionally the priority, of a waiting task: "scheduled". By
+        default it is due now.
+
+        "running": a worker holds it; the time applies to the next attempt, if there is one.
+        "exists": it is dead and unchanged; retry it. "gone": it has ended, or never existed.
+        """
+        key = self._key(task, id, "reschedule")
+        due = when(at, delay, task_name(task), "reschedule")
+        rank = (
+            None
+            if priority is None
+            else weight(priority, None, f"reschedule({key.task_name!r}")
+        )
+        word = key.task_name if self._is_soon(due) else None
+        return self._transactions.done(
+            connection, self._move(connection, key, due, rank, word)
+        )
+
+    @call
+    def cancel(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> Receipt:
+        """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
+
+        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made:
+        it ends as cancelled, unless it succeeds.
+        """
+        key = self._key(task, id, "cancel")
+        receipt = self._command(
+            connection, key, lambda queue, own: queue.tasks.cancel(own, key)
+        )
+        return self._transactions.done(
+            connection, receipt, ORDERS if receipt.status == "running" else None
+        )
+
+    @call
+    def cancel_all(
+        self, task: Task, *, state: str | None = None, connection: Connection | None = None
+    ) -> int:
+        """Remove all tasks of this name that are not running, or those in one state; return how
+        many.
+
+        ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to
+        stop. Uses transactions of 500 each; in the caller's transaction all at once.
+        """
+        name, _ = self._known(task, "cancel_all")
+        count = 0
+        last: str | None = None
+        if state not in (None, *set(STATES) - {ListedState.RUNNING}):
+            raise ConfigurationError(
+                f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
+            )
+        while True:
+            with self._transactions.joining(connection, name, surely=True) as (queue, own):
+                some = queue.tasks.remove(own, name, state, last)
+            if not some:
+                return count
+            count += len(some)
+            last = some[-1]
+
+    @call
+    def retry(
+        self,
+        task: Task,
+        ids: str | Iterable[str] | None = None,
+        *,
+        at: datetime | None = None,
+        delay: timedelta | str | None = None,
+        connection: Connection | None = None,
+    ) -> builtins.list[Receipt]:
+        """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead
+        ones.
+
+        Without ``at`` and ``delay``: now. A task that waits, for instance for its next attempt,
+        also runs at this time, as after ``reschedule``. Returns a receipt for each id:
+        "scheduled", "running" (if this attempt fails, the next one is at this time), or "gone".
+        Each statement has up to 500 ids, and without ``connection`` a transaction of its own.
+        """
+        name, _ = self._known(task, "retry")
+        due = when(at, delay, name, "retry")
+        if isinstance(ids, str):
+            ids = [ids]
+        wanted = None if ids is None else [checked_id(one, name, "retry") for one in ids]
+        dead = self._retry_dead(connection, name, wanted, due)
+        found = []
+        for id in dead if wanted is None else wanted:
+            receipt = Receipt(task=name, id=id, status="scheduled")
+            if id not in dead:
+                receipt = self._move(connection, Key(name, id), due)
+            found.append(receipt)
+        return self._transactions.done(
+            connection, found, name if self._is_soon(due) else None
+        )
+
+    def _retry_dead(
+        self,
+        connection: Connection | None,
+        name: str,
+        ids: builtins.list[str] | None,
+        due: When,
+    ) -> dict[str, None]:
+        """Let the dead ones of these ids wait again, without ``ids`` all; return their ids, in
+        order.
+        """
+        dead: dict[str, None] = {}
+        first = 0
+        while ids is None or first < len(ids):
+            batch = None if ids is None else ids[first : first + AT_ONCE]
+            first += AT_ONCE
+            with self._transactions.joining(connection, name, surely=True) as (queue, own):
+                some = queue.tasks.retry(own, name, batch, due)
+            dead |= dict.fromkeys(some)
+            if ids is None and len(some) < AT_ONCE:
+                break
+        return dead
+
+    def _move(
+        self,
+        connection: Connection | None,
+        key: Key,
+        due: When,
+        rank: int | None = None,
+        word: str | None = None,
+    ) -> Receipt:
+        return self._command(
+            connection, key, lambda queue, own: queue.tasks.move(own, key, due, rank), word
+        )
+
+    @call
+    def get(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> TaskInfo | None:
+        """One task with its data and state; None if it has ended, or never existed."""
+        key = self._key(task, id, "get")
+        with self._transactions.joining(connection, key.task_name) as (queue, own):
+            return queue.reader.find(own, key)
+
+    @call
+    def list(
+        self,
+        task: Task | None = None,
+        *,
+        state: str | None = None,
+        after: TaskInfo | str | None = None,
+        limit: int = PAGE,
+        connection: Connection | None = None,
+    ) -> list[TaskInfo]:
+        """One page of tasks by name and id, without their data: of all tasks or of one, in any
+        state or in one.
+
+        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the
+        previous page, or its id if ``task`` is given: no task is missed or listed twice, whatever
+        happens in between.
+        """
+        name = None if task is None else self._known(task, "list")[0]
+        place = page_place(name, after, state, limit)
+        with self._transactions.joining(connection, name or "") as (queue, own):
+            return queue.reader.page(own, name=name, state=state, after=place, size=limit)
+
+    @call
+    def history(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> builtins.list[TaskResult]:
+        """The recorded ends of tasks under this id, the newest first; see ``record`` and
+        ``result_retention``.
+        """
+        key = self._key(task, id, "history")
+        with self._transactions.joining(connection, key.task_name) as (queue, own):
+            return queue.reader.ends(own, key)
+
+    @call
+    def result(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> TaskResult | None:
+        """The newest successful end under this id, with its ``result``; None if none is stored."""
+        ends = self.history(task, id, connection=connection)
+        return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)
+
+    @call
+    def schedule_recurring(
+        self,
+        task: AnyTask,
+        id: str,
+        schedule: Schedule | str,
+        data: object = None,
+        *,
+        priority: int | None = None,
+        connection: Connection | None = None,
+    ) -> datetime | None:
+        """Create or change the recurring instance ``id`` of ``task``; return its next slot, None
+        if there is none.
+
+        Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A
+        changed schedule applies as after a deploy. ``schedule`` is a Schedule or its text form; an
+        ``H`` in it is derived from task and id. With ``connection`` the row joins the caller's
+        transaction; keep that short, because settlements of the instance wait for it.
+
+        The registry must have the task, because policies such as ``runs_on`` and ``spread`` come
+        from the code.
+
+        Raises UnknownTask; InvalidSchedule, also for a calendar that is not in the database;
+        InstanceExists if a one-time task has this id; and what ``schedule`` raises for task, id,
+        data and connection.
+        """
+        name, instance = recurring(task, id)
+        store = self._make_store()
+        known = store.definitions.get(name)
+        if known is None:
+            raise unregistered(name, store.definitions)
+        timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
+        if not isinstance(timing, Schedule):
+            raise ConfigurationError(
+                f"schedule_recurring({name!r}): {timing!r:.60} is not a schedule; write Every('5m')"
+            )
+        check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
+        new = Instance(
+            task=name,
+            id=instance,
+            schedule=timing,
+            data=known.payload.encode(data, name),
+            priority=weight(priority, known, f"schedule_recurring({name!r}"),
+        )
+        with self._transactions.beside(connection, name) as own:
+            slot = Instances(store).put(own, new)
+            queue_of(store.dialect, self._transactions.horizon).rows.notify(own, name)
+        return self._transactions.done(connection, slot)
+
+    @call
+    def unschedule_recurring(
+        self, task: AnyTask, id: str, *, connection: Connection | None = None
+    ) -> bool:
+        """Delete the recurring instance ``id`` of ``task``; False if there is none. A running
+        handler finishes.
+
+        Its history stays, so an instance that comes back starts no slot twice. With
+        ``connection``, in the caller's transaction. Raises what ``schedule_recurring`` raises for
+        task, id and connection.
+        """
+        name, instance = recurring(task, id)
+        store = self._make_store()
+        with self._transactions.beside(connection, name) as own:
+            return Instances(store).remove(own, name, instance)
+
+    def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
+        name, _ = self._known(task, call)
+        return Key(name, checked_id(id, name, call))
+
+    def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
+        """Return the task's name, and its definition if known here. Raise UnknownTask for a typing
+        mistake.
+        """
+        name = task_name(task)
+        definitions = self._make_store().definitions
+        if (known := definitions.get(name)) is not None:
+            refuse_a_job(name, known.is_job)
+        elif isinstance(task, str):
+            refuse_a_slip(
+                name, (one for one, found in definitions.items() if not found.is_job), call
+            )
+        return name, known
+
+    def _is_soon(self, due: When) -> bool:
+        return is_soon(due, self._transactions.horizon)
+
+    def _command(
+        self,
+        connection: Connection | None,
+        key: Key,
+        command: Callable[[Queue, Joinable], Status],
+        word: str | None = None,
+    ) -> Receipt:
+        with self._transactions.joining(connection, key.task_name, word, surely=True) as (
+            queue,
+            own,
+        ):
+            status = command(queue, own)
+        return Receipt(task=key.task_name, id=key.task_instance, status=status)
+
+
+class Client(Commands):
     """Commands on one-time tasks; works without a worker in this process.
 
     Each takes ``connection``: a SQLAlchemy Connection or Session, a psycopg connection, or
@@ -125,11 +395,10 @@ class Client:
     def __init__(
         self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None
     ) -> None:
-        self._make_store = store
-        self._wake = wake
-        #: Tasks whose insert may have been committed although its reply was lost, with the id of
-        #: the transaction.
-        self._unknown: dict[Key, str | None] = {}
+        super().__init__(store, wake)
+        self._lost_replies = LostReplies(
+            store, lambda key: self.get(key.task_name, key.task_instance) is not None
+        )
 
     @classmethod
     @contextmanager
@@ -199,62 +468,27 @@ class Client:
         have called ``ctx.count_down`` with its id.
         """
         name, row, if_exists = self._follow(task, data, **options)
-        word = name if is_soon(row.when, self._horizon) and not row.waits_for else None
+        word = name if self._is_soon(row.when) and not row.waits_for else None
         key = Key(name, row.instance)
-        surely = connection is None and options.get("id") is not None
-        status: Status = "scheduled"
-        try:
-            if surely and key in self._unknown and self._was_scheduled(key):
-                return self._done(
-                    connection, Receipt(task=name, id=row.instance, status=status)
-                )
-            with self._joining(connection, name, word, surely=surely) as (queue, own):
-                status = queue.put(own, name, row, if_exists)
-                if if_exists == "raise" and status != "scheduled":
-                    found = queue.reader.find(own, key)
-                    raise taken(name, row.instance, found.state if found else None)
-        except CommitUnknown as error:
-            self._unknown[key], error.id = error.transaction, row.instance
-            raise
-        except DatabaseUnreachable as error:
-            if (
-                connection is not None
-                or surely
-                or not getattr(error.__cause__, "connection_invalidated", False)
-            ):
-                raise
-            self._unknown[key] = (
-                None  # a statement by itself: only the row can show that it was committed
-            )
-            self._was_scheduled(key)
-        return self._done(connection, Receipt(task=name, id=row.instance, status=status))
-
-    def _was_scheduled(self, key: Key) -> bool:
-        """Return whether a call of this client whose reply was lost has scheduled the task; raise
-        CommitUnknown.
-        """
-        store = self._make_store()
-        transaction = self._unknown[key]
-        if transaction is not None:
-            with _errors(store, key.task_name, is_own=True):
-                found = was_committed(
-                    store.database, store.dialect.committed, transaction, ANSWER
-                )
-            del self._unknown[key]
-            return found
-        for pause in (0.0, 0.1, 0.3, 0.6):  # the server may still be busy with it
-            time.sleep(pause)
-            with suppress(DatabaseProblem):
-                if self.get(key.task_name, key.task_instance) is not None:
-                    del self._unknown[key]
-                    return True
-        unknown = CommitUnknown(
-            f"the reply to schedule({key.task_name!r}) was lost: the task "
-            f"{key.task_instance!r} was not scheduled, or "
-            "it has run already; with an id of yours, the database can tell"
-        )
-        unknown.id = key.task_instance
-        raise unknown
+        has_id = options.get("id") is not None
+        surely = connection is None and has_id
+        receipt = Receipt(task=name, id=row.instance, status="scheduled")
+        if surely and self._lost_replies.was_scheduled(key):
+            return self._transactions.done(connection, receipt)
+        is_single = connection is None and not has_id
+        with (
+            self._lost_replies.noted(key, is_single=is_single),
+            self._transactions.joining(connection, name, word, surely=surely) as (
+                queue,
+                own,
+            ),
+        ):
+            status = queue.put(own, name, row, if_exists)
+            if if_exists == "raise" and status != "scheduled":
+                found = queue.reader.find(own, key)
+                raise taken(name, row.instance, found.state if found else None)
+            receipt = replace(receipt, status=status)
+        return self._transactions.done(connection, receipt)
 
     def schedule_many(
         self,
@@ -298,7 +532,9 @@ class Client:
         usual = when(at, delay, name)
         rank = weight(priority, known, f"schedule_many({name!r}")
         tell = functools.partial(self._tell_of, name) if connection is None else None
-        joining = functools.partial(self._joining, connection, name, surely=True)
+        joining = functools.partial(
+            self._transactions.joining, connection, name, surely=True
+        )
         store = self._make_store()
         # Hooks run in the caller's thread; SQLite in memory has one connection.
         is_ahead = (
@@ -319,7 +555,7 @@ class Client:
         """
         self._wake()
         whens = {id(row.when): row.when for row in chunk.rows}.values()
-        if not any(is_soon(when, self._horizon) for when in whens):
+        if not any(self._is_soon(when) for when in whens):
             return told
         self._make_store().database.wake_ups.tell(
             name, within=GATHER if told else timedelta(0)
@@ -347,7 +583,7 @@ class Client:
             )
         name, known = self._known(task)
         checked_choice(if_exists, name)
-        if type(countdown) is not int or not 0 <= countdown <= MOST_ARRIVALS:
+        if not is_whole(countdown, 0, MOST_ARRIVALS):
             raise ConfigurationError(
                 f"schedule({name!r}, countdown={countdown!r}): a whole number, 0 "
                 f"to {MOST_ARRIVALS:,}"
@@ -355,17 +591,8 @@ class Client:
         instance = next(fresh_ids()) if id is None else checked_id(id, name)
         due = when(at, delay, name)
         rank = weight(priority, known, f"schedule({name!r}")
-        return Follow(
-            name,
-            Wanted(
-                instance,
-                payload_for(task, name, known).encode(data, name),
-                due,
-                rank,
-                countdown,
-            ),
-            if_exists,
-        )
+        payload = payload_for(task, name, known).encode(data, name)
+        return Follow(name, Wanted(instance, payload, due, rank, countdown), if_exists)
 
     def typed_data(self, task: Task, plain: object) -> object:
         """Convert plain values, as of JSON, to the data type of this task.
@@ -398,386 +625,8 @@ class Client:
         """Return what is wrong with the id of a task, with the cure; None for a valid one."""
         return wrong_id(id)
 
-    def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
-        name, _ = self._known(task, call)
-        return Key(name, checked_id(id, name, call))
 
-    def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
-        """Return the task's name, and its definition if known here. Raise UnknownTask for a typing
-        mistake.
-        """
-        name = task_name(task)
-        definitions = self._make_store().definitions
-        if (known := definitions.get(name)) is not None:
-            refuse_a_job(name, known.is_job)
-        elif isinstance(task, str):
-            refuse_a_slip(
-                name, (one for one, found in definitions.items() if not found.is_job), call
-            )
-        return name, known
-
-    def reschedule(
-        self,
-        task: Task,
-        id: str,
-        *,
-        at: datetime | None = None,
-        delay: timedelta | str | None = None,
-        priority: int | None = None,
-        connection: Connection | None = None,
-    ) -> Receipt:
-        """Change the due time, and optionally the priority, of a waiting task: "scheduled". By
-        default it is due now.
-
-        "running": a worker holds it; the time applies to the next attempt, if there is one.
-        "exists": it is dead and unchanged; retry it. "gone": it has ended, or never existed.
-        """
-        key = self._key(task, id, "reschedule")
-        due = when(at, delay, task_name(task), "reschedule")
-        rank = (
-            None
-            if priority is None
-            else weight(priority, None, f"reschedule({key.task_name!r}")
-        )
-        word = key.task_name if is_soon(due, self._horizon) else None
-        return self._done(connection, self._move(connection, key, due, rank, word))
-
-    def cancel(
-        self, task: Task, id: str, *, connection: Connection | None = None
-    ) -> Receipt:
-        """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
-
-        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made:
-        it ends as cancelled, unless it succeeds.
-        """
-        key = self._key(task, id, "cancel")
-        receipt = self._command(
-            connection, key, lambda queue, own: queue.tasks.cancel(own, key)
-        )
-        return self._done(
-            connection, receipt, ORDERS if receipt.status == "running" else None
-        )
-
-    def cancel_all(
-        self, task: Task, *, state: str | None = None, connection: Connection | None = None
-    ) -> int:
-        """Remove all tasks of this name that are not running, or those in one state; return how
-        many.
-
-        ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to
-        stop. Uses transactions of 500 each; in the caller's transaction all at once.
-        """
-        (name, _), count, last = self._known(task, "cancel_all"), 0, ""
-        if state not in (None, *set(STATES) - {ListedState.RUNNING}):
-            raise ConfigurationError(
-                f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
-            )
-        while True:
-            with self._joining(connection, name, surely=True) as (queue, own):
-                some = queue.tasks.remove(own, name, state, last)
-            if not some:
-                return count
-            count = count + len(some)
-            last = some[-1]
-
-    def retry(
-        self,
-        task: Task,
-        ids: str | Iterable[str] | None = None,
-        *,
-        at: datetime | None = None,
-        delay: timedelta | str | None = None,
-        connection: Connection | None = None,
-    ) -> builtins.list[Receipt]:
-        """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead
-        ones.
-
-        Without ``at`` and ``delay``: now. A task that waits, for instance for its next attempt,
-        also runs at this time, as after ``reschedule``. Returns a receipt for each id:
-        "scheduled", "running" (if this attempt fails, the next one is at this time), or "gone".
-        Each statement has up to 500 ids, and without ``connection`` a transaction of its own.
-        """
-        name, _ = self._known(task, "retry")
-        due = when(at, delay, name, "retry")
-        given = [ids] if isinstance(ids, str) else ids
-        asked = None if given is None else [checked_id(one, name, "retry") for one in given]
-        batches: builtins.list[builtins.list[str] | None] = [None]
-        if asked is not None:
-            batches = [asked[at : at + AT_ONCE] for at in range(0, len(asked), AT_ONCE)]
-        dead: dict[str, None] = {}
-        for batch in batches:
-            with self._joining(connection, name, surely=True) as (queue, own):
-                some = queue.tasks.retry(own, name, batch, due)
-            dead |= dict.fromkeys(some)
-            if batch is None and len(some) == AT_ONCE:
-                batches.append(None)  # there may be more dead ones
-        found = [
-            Receipt(task=name, id=id, status="scheduled")
-            if id in dead
-            else self._move(connection, Key(name, id), due)
-            for id in (dead if asked is None else asked)
-        ]
-        return self._done(connection, found, name if is_soon(due, self._horizon) else None)
-
-    def _move(
-        self,
-        connection: Connection | None,
-        key: Key,
-        due: When,
-        rank: int | None = None,
-        word: str | None = None,
-    ) -> Receipt:
-        return self._command(
-            connection, key, lambda queue, own: queue.tasks.move(own, key, due, rank), word
-        )
-
-    def get(
-        self, task: Task, id: str, *, connection: Connection | None = None
-    ) -> TaskInfo | None:
-        """One task with its data and state; None if it has ended, or never existed."""
-        key = self._key(task, id, "get")
-        with self._joining(connection, key.task_name) as (queue, own):
-            return queue.reader.find(own, key)
-
-    def list(
-        self,
-        task: Task | None = None,
-        *,
-        state: str | None = None,
-        after: TaskInfo | str | None = None,
-        limit: int = PAGE,
-        connection: Connection | None = None,
-    ) -> list[TaskInfo]:
-        """One page of tasks by name and id, without their data: of all tasks or of one, in any
-        state or in one.
-
-        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the
-        previous page, or its id if ``task`` is given: no task is missed or listed twice, whatever
-        happens in between.
-        """
-        name = None if task is None else self._known(task, "list")[0]
-        if state is not None and state not in STATES:
-            raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
-        if not is_whole(limit, 1):
-            raise ConfigurationError(
-                f"list(limit={limit!r}): expected a whole number, 1 or more"
-            )
-        if isinstance(after, str) and task is None:
-            raise ConfigurationError(
-                f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo"
-            )
-        place = (
-            Key(after.task, after.id)
-            if isinstance(after, TaskInfo)
-            else Key(name or "", after)
-            if after
-            else None
-        )
-        with self._joining(connection, name or "") as (queue, own):
-            return queue.reader.page(own, name=name, state=state, after=place, size=limit)
-
-    def history(
-        self, task: Task, id: str, *, connection: Connection | None = None
-    ) -> builtins.list[TaskResult]:
-        """The recorded ends of tasks under this id, the newest first; see ``record`` and
-        ``result_retention``.
-        """
-        key = self._key(task, id, "history")
-        with self._joining(connection, key.task_name) as (queue, own):
-            return queue.reader.ends(own, key)
-
-    def result(
-        self, task: Task, id: str, *, connection: Connection | None = None
-    ) -> TaskResult | None:
-        """The newest successful end under this id, with its ``result``; None if none is stored."""
-        ends = self.history(task, id, connection=connection)
-        return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)
-
-    def schedule_recurring(
-        self,
-        task: AnyTask,
-        id: str,
-        schedule: Schedule | str,
-        data: object = None,
-        *,
-        priority: int | None = None,
-        connection: Connection | None = None,
-    ) -> datetime | None:
-        """Create or change the recurring instance ``id`` of ``task``; return its next slot, None
-        if there is none.
-
-        Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A
-        changed schedule applies as after a deploy. ``schedule`` is a Schedule or its text form; an
-        ``H`` in it is derived from task and id. With ``connection`` the row joins the caller's
-        transaction; keep that short, because settlements of the instance wait for it.
-
-        The registry must have the task, because policies such as ``runs_on`` and ``spread`` come
-        from the code.
-
-        Raises UnknownTask; InvalidSchedule, also for a calendar that is not in the database;
-        InstanceExists if a one-time task has this id; and what ``schedule`` raises for task, id,
-        data and connection.
-        """
-        name, instance = recurring(task, id)
-        timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
-        if not isinstance(timing, Schedule):
-            raise ConfigurationError(
-                f"schedule_recurring({name!r}): {timing!r:.60} is not a schedule; write Every('5m')"
-            )
-        store = self._make_store()
-        if (known := store.definitions.get(name)) is None:
-            near = get_close_matches(name, store.definitions, n=1)
-            cure = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else "register it here, too: its policies come from the code"
-            )
-            raise UnknownTask(
-                f"schedule_recurring({name!r}): the registry has no job or task of "
-                f"this name; {cure}"
-            )
-        check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
-        new = Instance(
-            task=name,
-            id=instance,
-            schedule=timing,
-            data=known.payload.encode(data, name),
-            priority=weight(priority, known, f"schedule_recurring({name!r}"),
-        )
-        with self._beside(connection, store, name) as own:
-            slot = Instances(store).put(own, new)
-            queue_of(store.dialect, self._horizon).rows.notify(own, name)
-        return self._done(connection, slot)
-
-    def unschedule_recurring(
-        self, task: AnyTask, id: str, *, connection: Connection | None = None
-    ) -> bool:
-        """Delete the recurring instance ``id`` of ``task``; False if there is none. A running
-        handler finishes.
-
-        Its history stays, so an instance that comes back starts no slot twice. With
-        ``connection``, in the caller's transaction. Raises what ``schedule_recurring`` raises for
-        task, id and connection.
-        """
-        name, instance = recurring(task, id)
-        store = self._make_store()
-        with self._beside(connection, store, name) as own:
-            return Instances(store).remove(own, name, instance)
-
-    def _command(
-        self,
-        connection: Connection | None,
-        key: Key,
-        command: Callable[[Queue, Joinable], Status],
-        word: str | None = None,
-    ) -> Receipt:
-        with self._joining(connection, key.task_name, word, surely=True) as (queue, own):
-            status = command(queue, own)
-        return Receipt(task=key.task_name, id=key.task_instance, status=status)
-
-    @contextmanager
-    def _joining(
-        self,
-        connection: Connection | None,
-        name: str,
-        word: str | None = None,
-        *,
-        surely: bool = False,
-    ) -> Iterator[tuple[Queue, Joinable]]:
-        """Yield the caller's transaction; else our own for one statement, which is followed by the
-        notification.
-
-        ``surely``: if the reply to our commit is lost, the database is asked. That costs three
-        more round trips.
-        """
-        store = self._make_store()
-        with _errors(store, name, is_own=connection is None):
-            if connection is not None:
-                queue = queue_of(store.dialect, self._horizon, store.at_insert)
-                yield queue, store.installation.join(connection, name)
-                return
-            is_asked = surely and store.database.dialect_name == "postgresql"
-            if store.at_insert or is_asked or not store.dialect.is_one_statement:
-                # Hooks and rows commit together; then the statements notify workers.
-                wake = self._horizon if store.at_insert else None
-                with store.surely() as own:
-                    yield queue_of(store.dialect, wake, store.at_insert), own
-                if word is not None and not store.at_insert:
-                    store.database.wake_ups.tell(word)
-                return
-            with store.database.telling(word) as own:
-                yield queue_of(store.dialect), own
-
-    @contextmanager
-    def _beside(
-        self, connection: Connection | None, store: Store, name: str
-    ) -> Iterator[sa.Connection]:
-        """Yield a SQLAlchemy connection: the caller's, or one of our own."""
-        with _errors(store, name, is_own=connection is None):
-            if connection is None:
-                with store.surely() as own:
-                    yield own
-                return
-            outer = sqlalchemy_connection(connection)
-            store.installation.join(outer, name)
-            yield outer
-
-    @property
-    def _horizon(self) -> timedelta | None:
-        """Workers are notified of tasks that are due within this time; None: of none."""
-        settings = self._make_store().database.settings
-        return settings.poll_interval if settings.wake_up else None
-
-    def _done(
-        self, connection: Connection | None, result: Result, word: str | None = None
-    ) -> Result:
-        """Wake workers after a transaction of our own; ``word`` notifies those in other
-        processes.
-        """
-        if connection is None:
-            self._wake()
-            if word is not None:
-                self._make_store().database.wake_ups.tell(word)
-        return result
-
-
-class Awaited(Generic[Inner]):
-    """The commands of ``inner``, awaited."""
-
-    def __init__(self, inner: Inner) -> None:
-        self._inner = inner
-
-    async def _run(
-        self, command: Callable[..., Result], *given: object, **named: object
-    ) -> Result:
-        own = self._inner
-        connection = named.get("connection")
-        if connection is None or not isinstance(own, Client):
-            return await asyncio.to_thread(command, own, *given, **named)
-        if (installation := own._make_store().installation).is_unknown:
-            await asyncio.to_thread(
-                installation.learn
-            )  # else the command would read the id in the event loop
-        return await call_within(
-            connection, lambda inner: command(own, *given, **named | {"connection": inner})
-        )
-
-
-def awaited(
-    command: Callable[Concatenate[Inner, Given], Result],
-) -> Callable[Concatenate[Awaited[Inner], Given], Coroutine[None, None, Result]]:
-    """Return the same command as a coroutine function."""
-
-    @functools.wraps(command)
-    async def call(
-        self: Awaited[Inner], /, *given: Given.args, **named: Given.kwargs
-    ) -> Result:
-        return await self._run(command, *given, **named)
-
-    return call
-
-
-class AsyncClient(Awaited[Client]):
+class AsyncClient(Awaited[Client], Commands):
     """The commands of Client with the same arguments, awaited.
 
     ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection; for
@@ -801,37 +650,17 @@ class AsyncClient(Awaited[Client]):
         return await self._run(Client.schedule, task, data, **options)
 
     schedule_many = awaited(Client.schedule_many)
-    reschedule = awaited(Client.reschedule)
-    cancel = awaited(Client.cancel)
-    cancel_all = awaited(Client.cancel_all)
-    retry = awaited(Client.retry)
-    get = awaited(Client.get)
-    list = awaited(Client.list)
-    schedule_recurring = awaited(Client.schedule_recurring)
-    unschedule_recurring = awaited(Client.unschedule_recurring)
-    history = awaited(Client.history)
-    result = awaited(Client.result)
 
-
-@contextmanager
-def _errors(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
-    """Raise SchemaMissing without our tables, ConfigurationError for characters that the database
-    cannot store.
-
-    Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in
-    the caller's.
-    """
-    try:
-        yield
-    except Exception as error:
-        with (
-            store.database.in_words() if is_own else nullcontext(),
-            in_its_letters(f"task {name!r}"),
-        ):
-            if not lacks_tables(error):
-                raise
-            prefix = store.tables.prefix
-            raise SchemaMissing(
-                f"the tables {prefix}* are missing in this database; name another, "
-                "or run: slotwise db upgrade"
-            ) from error
+    async def _run(
+        self, body: Callable[..., Result], *given: object, **named: object
+    ) -> Result:
+        connection = named.pop("connection", None)
+        if connection is None:
+            return await super()._run(body, *given, **named)
+        client = self._inner
+        installation = client._make_store().installation
+        if installation.is_unknown:  # else the command would read the id in the event loop
+            await asyncio.to_thread(installation.learn)
+        return await call_within(
+            connection, lambda joined: body(client, *given, **named, connection=joined)
+        )

@@ -5,16 +5,17 @@ dashboards.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
 from zoneinfo import ZoneInfo
 
-from slotwise.client.arguments import AnyTask, Task
-from slotwise.client.client import Awaited, Client, awaited
-from slotwise.client.operations import instant_of, name_of
+from slotwise.client.arguments import AnyTask, Task, instant_of, name_of
+from slotwise.client.calls import Awaited, call
+from slotwise.client.client import Client
 from slotwise.explain.explanation import (
     Explanation,
     JobExplanation,
@@ -57,14 +58,386 @@ if TYPE_CHECKING:
     from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
-Line = TypeVar("Line")
 
 #: Entries of a listing that does not say how many.
 PAGE = 100
 
 
-class Inspection:
+def read(
+    body: Callable[Concatenate[Reads, Given], Result],
+) -> call[Reads, Given, Result]:
+    """Declare a read, plain and awaited; driver errors become a DatabaseProblem."""
+
+    @functools.wraps(body)
+    def run(self: Reads, /, *given: Given.args, **named: Given.kwargs) -> Result:
+        with self._store.database.in_words():
+            return body(self, *given, **named)
+
+    return call(run)
+
+
+class Reads:
+    """The reads of Inspection and AsyncInspection."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._make_store = store
+
+    @property
+    def _store(self) -> Store:
+        return self._make_store()
+
+    @read
+    def now(self) -> datetime:
+        """Return the database's time."""
+        return self._store.now()
+
+    # -- names and time zones ---------------------------------------------------------------------
+
+    @read
+    def check_name(
+        self, job: AnyTask, *, id: str | None = None, kind: Literal["job", "task"] = "job"
+    ) -> None:
+        """Raise UnknownTask, with a near name, unless rows, ledger or a live worker have this job.
+
+        With ``id``, also unless it has this recurring instance. ``kind`` is what the message calls
+        it.
+        """
+        name = name_of(job)
+        names.check_name(self._store, name, id or RECURRING, kind=kind)
+
+    @read
+    def ledger_names(self) -> list[str]:
+        """Return the names that the ledger has, in order: of jobs, and of tasks that keep a
+        record.
+        """
+        return names.ledger_names(self._store)
+
+    @read
+    def jobs_among(self, tasks: Collection[str]) -> set[str]:
+        """Return those of these names that are jobs which workers have planned."""
+        return jobs.jobs_among(self._store, tasks)
+
+    @read
+    def zone(self, job: AnyTask, *, id: str | None = None) -> ZoneInfo:
+        """Return the time zone of a job's schedule, or of its instance; UTC if it has none."""
+        key = (name_of(job), id or RECURRING)
+        return self.zones([key]).get(key, UTC)
+
+    @read
+    def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
+        """Return the time zones of these jobs and ids; those without a row are left out."""
+        return jobs.zones(self._store, keys)
+
+    @read
+    def common_zone(self) -> ZoneInfo:
+        """Return the one zone besides UTC of the jobs that are due next, or UTC."""
+        return jobs.common_zone(self._store)
+
+    @read
+    def calendars(self, schedule: Schedule) -> dict[str, Calendar]:
+        """Return the business calendars that a schedule names, as they are now; for
+        ``schedule.bind``.
+
+        Raises InvalidSchedule, with a near name, for one that is neither here nor in the schedule.
+        """
+
+        with self._store.transaction() as connection:
+            return calendars_of(connection, self._store.tables, schedule, lock=False)
+
+    # -- jobs and their slots ---------------------------------------------------------------------
+
+    @read
+    def jobs(self, *, after: str = "", limit: int | None = None) -> list[JobInfo]:
+        """Return the jobs that workers have planned, by name, from the one after ``after``;
+        without ``limit``, all.
+        """
+        return jobs.jobs(self._store, after=after, limit=limit)
+
+    @read
+    def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
+        """Return a job, or one of its recurring instances; None if there is none."""
+        return jobs.job(self._store, name_of(job), id or RECURRING)
+
+    @read
+    def instances(
+        self, job: AnyTask, *, after: str = "", limit: int = PAGE
+    ) -> list[JobInfo]:
+        """Return a page of a task's recurring instances, by id, from the one after ``after``."""
+        return jobs.instances(self._store, name_of(job), limit=limit, after=after)
+
+    @read
+    def instance_counts(
+        self, *, after: str = "", until: str | None = None
+    ) -> dict[str, int]:
+        """Return the number of recurring instances of each task that has any.
+
+        ``after`` and ``until`` bound the names.
+        """
+        return jobs.instance_counts(self._store, after=after, until=until)
+
+    @read
+    def schedules(self) -> dict[str, int]:
+        """Return each schedule in force, as text, with the number of its jobs and instances."""
+        return jobs.schedules(self._store)
+
+    @read
+    def slots(
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = PAGE,
+    ) -> list[SlotInfo]:
+        """Return what the ledger has of a job: slots that started, and gaps, the newest first.
+
+        A gap is one entry with ``last`` and ``count``. Without ``id`` the slots of all instances
+        are among them. ``since`` is the earliest instant, ``before`` the slot with which the
+        previous page ended.
+        """
+        begin = _instant(since)
+        end = _instant(before)
+        return list(
+            slots.slots(self._store, name_of(job), id, limit=limit, since=begin, before=end)
+        )
+
+    @read
+    def gaps(
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = PAGE,
+    ) -> list[SlotInfo]:
+        """Return the ranges of two and more slots of a job that did not run, the newest first."""
+
+        lines = slots.slots(self._store, name_of(job), id, since=_instant(since))
+        return list(islice((line for line in lines if line.last is not None), limit))
+
+    @read
+    def pending(
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = PAGE,
+    ) -> list[SlotInfo]:
+        """Return the slots of a job that have not ended: those that wait, then those that run."""
+        return slots.unended(
+            self._store, name_of(job), id, limit=limit, since=_instant(since)
+        )
+
+    @read
+    def slot(
+        self, job: AnyTask, slot: datetime, *, id: str | None = None
+    ) -> SlotInfo | None:
+        """Return one slot as the ledger has it; None for one that has not started, or is part
+        of a gap.
+        """
+        return slots.slot(self._store, name_of(job), instant_of(slot), id or RECURRING)
+
+    @read
+    def slots_within(
+        self, job: AnyTask, start: datetime, end: datetime, *, id: str | None = None
+    ) -> list[datetime]:
+        """Return the slots from ``start`` to before ``end`` that the ledger or a row has."""
+        return slots.slots_within(
+            self._store, name_of(job), id or RECURRING, instant_of(start), instant_of(end)
+        )
+
+    @read
+    def attempts(
+        self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None
+    ) -> list[AttemptInfo]:
+        """Return the attempts of a slot, the oldest first: those that did not succeed, and the
+        ledger's own, the last.
+
+        Without ``slot``, those of the one-time tasks with this ``id``, if the task keeps a record.
+        """
+        return slots.attempts(self._store, name_of(job), id or RECURRING, _instant(slot))
+
+    @read
+    def trace(self, task: AnyTask, id: str) -> dict[str, str] | None:
+        """Return the trace headers that a hook has stored with a task; None without any."""
+        with self._store.database.alone() as connection:
+            return trace_of(connection, self._store.tables, name_of(task), id)
+
+    @read
+    def explain(
+        self, job: AnyTask, slot: datetime, *, id: str | None = None
+    ) -> Explanation:
+        """Return why a slot ran, or did not, in sentences."""
+        name = name_of(job)
+        wanted = instant_of(slot)
+        return explain(
+            facts(self._store, name, wanted, id or RECURRING),
+            self._store.definitions.get(name),
+        )
+
+    @read
+    def explain_job(self, job: AnyTask, *, id: str | None = None) -> JobExplanation | None:
+        """Return why a job does not run now, and when it will; None if there is no such job."""
+        name = name_of(job)
+        return explain_now(
+            self._store, name, id or RECURRING, self._store.definitions.get(name)
+        )
+
+    @read
+    def failures(
+        self,
+        since: datetime,
+        *,
+        name: str | None = None,
+        limit: int = PAGE,
+        attempts: bool = False,
+    ) -> list[Failure]:
+        """Return what failed or was lost since an instant, the newest first, of one job or task or
+        of all.
+
+        Slots that are more than a week older than ``since`` are not searched. ``attempts``: each
+        attempt, also of slots that succeeded later; one-time tasks are among them if they keep a
+        record.
+        """
+        begin = instant_of(since)
+        read = failures.failed_attempts if attempts else failures.failures
+        return read(self._store, begin, name=name, limit=limit)
+
+    @read
+    def windows(
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        after: tuple[str, str] = ("", ""),
+        limit: int | None = None,
+    ) -> list[SlotWindow]:
+        """Return expected and actual slots from ``start`` to before ``end``, of all jobs and
+        instances, by name and id.
+
+        ``after`` is name and id of the last window of the page before. At most 1,000 expected
+        slots of each, and 20,000 actual ones in all, are read; see ``complete``.
+        """
+        begin = instant_of(start)
+        until = instant_of(end)
+        return windows.windows(self._store, begin, until, after=after, limit=limit)
+
+    @read
+    def outcome_counts(
+        self, start: datetime, end: datetime, *, job: AnyTask | None = None
+    ) -> list[OutcomeCount]:
+        """Return how many slots had which outcome, for each job and hour from ``start`` to before
+        ``end``.
+
+        A range of skipped slots counts in the hour of its last one. Hours without slots are left
+        out. Raises ConfigurationError for more than 366 days.
+        """
+        begin = instant_of(start)
+        until = instant_of(end)
+        name = None if job is None else name_of(job)
+        return windows.outcome_counts(self._store, begin, until, name)
+
+    # -- one-time tasks ---------------------------------------------------------------------------
+
+    @read
+    def explain_task(self, task: Task, id: str) -> TaskExplanation:
+        """Return why a one-time task waits, runs or has ended, in sentences, with the limits that
+        hold it back.
+        """
+        name = name_of(task)
+        return explain_task(
+            task_facts(self._store, name, id), self._store.definitions.get(name)
+        )
+
+    @read
+    def tasks(
+        self,
+        task: Task | None = None,
+        *,
+        state: str | None = None,
+        after: TaskInfo | str | None = None,
+        limit: int = PAGE,
+    ) -> list[TaskInfo]:
+        """Return a page of one-time tasks, as ``client.list``, also with why none is taken."""
+        found = Client(self._make_store).list(task, state=state, after=after, limit=limit)
+        return tasks.with_reasons(self._store, found)
+
+    @read
+    def task(self, task: Task, id: str) -> TaskInfo | None:
+        """Return one task with its data, as ``client.get``, also with why it is not taken."""
+        found = Client(self._make_store).get(task, id)
+        if found is None:
+            return None
+        return tasks.with_reasons(self._store, [found])[0]
+
+    @read
+    def task_results(self, task: Task, id: str) -> list[TaskResult]:
+        """Return how tasks under this id have ended, as ``client.history``."""
+        return Client(self._make_store).history(task, id)
+
+    @read
+    def task_counts(self) -> list[TaskCount]:
+        """Return how many tasks of each name wait, run, are paused, blocked or dead.
+
+        At most 1,000 names are counted, and 10,000 waiting tasks of each.
+        """
+        return tasks.counts_with_reasons(self._store, task_counts.task_counts(self._store))
+
+    @read
+    def backlog(self) -> list[Backlog]:
+        """Return how much is due of each job and task and not claimed, and for how long: for
+        monitoring.
+        """
+        return task_counts.backlog(self._store)
+
+    @read
+    def since_success(self, names: Collection[str]) -> dict[str, timedelta]:
+        """Return the time since each of these jobs has last succeeded, or else since it was
+        planned first.
+        """
+        return task_counts.since_success(self._store, names)
+
+    # -- the cluster ------------------------------------------------------------------------------
+
+    @read
+    def workers(self) -> list[WorkerInfo]:
+        """Return all workers that have signed in and not out, the newest first; ``live`` says
+        which are alive.
+        """
+        return all_workers(self._store)
+
+    @read
+    def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:
+        """Return the cluster's health; rows count as overdue that are due for longer than
+        ``overdue_after``.
+        """
+        limit = parse_duration(overdue_after)
+        return health.health(self._store, limit)
+
+    @read
+    def all_paused(self) -> Paused | None:
+        """Return the author, time and note of a pause of all jobs and tasks; None if there is no
+        such pause.
+        """
+        with self._store.transaction() as connection:
+            return all_paused(connection, self._store.tables)
+
+    @read
+    def audit(
+        self, job: AnyTask | None = None, *, limit: int | None = PAGE
+    ) -> list[AuditEntry]:
+        """Return the recorded operations, the newest first; with ``job``, those on it and those on
+        all jobs.
+        """
+        name = None if job is None else name_of(job)
+        return list(audit.audit(self._store, name, limit))
+
+
+class Inspection(Reads):
     """Reads what the tables say, for people and dashboards: takes no locks and needs no worker in
     this process.
 
@@ -72,10 +445,6 @@ class Inspection:
     the database; ``aio`` has the same to be awaited. Raises a DatabaseProblem where the database
     cannot be used.
     """
-
-    def __init__(self, store: Callable[[], Store]) -> None:
-        self._make_store = store
-        self._client = Client(store)
 
     @classmethod
     @contextmanager
@@ -102,111 +471,6 @@ class Inspection:
         """The same calls for asyncio applications."""
         return AsyncInspection(self)
 
-    def now(self) -> datetime:
-        """Return the database's time."""
-        return self._ask(lambda store: store.now())
-
-    # -- names and time zones ---------------------------------------------------------------------
-
-    def check_name(
-        self, job: AnyTask, *, id: str | None = None, kind: Literal["job", "task"] = "job"
-    ) -> None:
-        """Raise UnknownTask, with a near name, unless rows, ledger or a live worker have this job.
-
-        With ``id``, also unless it has this recurring instance. ``kind`` is what the message calls
-        it.
-        """
-        name = name_of(job)
-        self._ask(lambda store: names.check_name(store, name, id or RECURRING, kind=kind))
-
-    def ledger_names(self) -> list[str]:
-        """Return the names that the ledger has, in order: of jobs, and of tasks that keep a
-        record.
-        """
-        return self._ask(names.ledger_names)
-
-    def jobs_among(self, tasks: Collection[str]) -> set[str]:
-        """Return those of these names that are jobs which workers have planned."""
-        return self._ask(lambda store: jobs.jobs_among(store, tasks))
-
-    def zone(self, job: AnyTask, *, id: str | None = None) -> ZoneInfo:
-        """Return the time zone of a job's schedule, or of its instance; UTC if it has none."""
-        key = (name_of(job), id or RECURRING)
-        return self.zones([key]).get(key, UTC)
-
-    def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
-        """Return the time zones of these jobs and ids; those without a row are left out."""
-        return self._ask(lambda store: jobs.zones(store, keys))
-
-    def common_zone(self) -> ZoneInfo:
-        """Return the one zone besides UTC of the jobs that are due next, or UTC."""
-        return self._ask(jobs.common_zone)
-
-    def calendars(self, schedule: Schedule) -> dict[str, Calendar]:
-        """Return the business calendars that a schedule names, as they are now; for
-        ``schedule.bind``.
-
-        Raises InvalidSchedule, with a near name, for one that is neither here nor in the schedule.
-        """
-
-        def read(store: Store) -> dict[str, Calendar]:
-            with store.transaction() as connection:
-                return calendars_of(connection, store.tables, schedule, lock=False)
-
-        return self._ask(read)
-
-    # -- jobs and their slots ---------------------------------------------------------------------
-
-    def jobs(self, *, after: str = "", limit: int | None = None) -> list[JobInfo]:
-        """Return the jobs that workers have planned, by name, from the one after ``after``;
-        without ``limit``, all.
-        """
-        return self._ask(lambda store: jobs.jobs(store, after=after, limit=limit))
-
-    def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
-        """Return a job, or one of its recurring instances; None if there is none."""
-        return self._ask(lambda store: jobs.job(store, name_of(job), id or RECURRING))
-
-    def instances(
-        self, job: AnyTask, *, after: str = "", limit: int = PAGE
-    ) -> list[JobInfo]:
-        """Return a page of a task's recurring instances, by id, from the one after ``after``."""
-        return self._ask(
-            lambda store: jobs.instances(store, name_of(job), limit=limit, after=after)
-        )
-
-    def instance_counts(
-        self, *, after: str = "", until: str | None = None
-    ) -> dict[str, int]:
-        """Return the number of recurring instances of each task that has any.
-
-        ``after`` and ``until`` bound the names.
-        """
-        return self._ask(
-            lambda store: jobs.instance_counts(store, after=after, until=until)
-        )
-
-    def schedules(self) -> dict[str, int]:
-        """Return each schedule in force, as text, with the number of its jobs and instances."""
-        return self._ask(jobs.schedules)
-
-    def slots(
-        self,
-        job: AnyTask,
-        *,
-        id: str | None = None,
-        since: datetime | None = None,
-        before: datetime | None = None,
-        limit: int | None = PAGE,
-    ) -> list[SlotInfo]:
-        """Return what the ledger has of a job: slots that started, and gaps, the newest first.
-
-        A gap is one entry with ``last`` and ``count``. Without ``id`` the slots of all instances
-        are among them. ``since`` is the earliest instant, ``before`` the slot with which the
-        previous page ended.
-        """
-        return list(self.iter_slots(job, id=id, since=since, before=before, limit=limit))
-
     def iter_slots(
         self,
         job: AnyTask,
@@ -221,260 +485,19 @@ class Inspection:
 
         ``ended`` leaves out what ``pending`` lists.
         """
-        name = name_of(job)
-        begin = _instant(since)
-        end = _instant(before)
-
-        def read(store: Store) -> Iterator[SlotInfo]:
-            return slots.slots(
-                store, name, id, limit=limit, since=begin, before=end, ended=ended
+        with self._store.database.in_words():
+            yield from slots.slots(
+                self._store,
+                name_of(job),
+                id,
+                limit=limit,
+                since=_instant(since),
+                before=_instant(before),
+                ended=ended,
             )
 
-        return self._iterate(read)
 
-    def gaps(
-        self,
-        job: AnyTask,
-        *,
-        id: str | None = None,
-        since: datetime | None = None,
-        limit: int | None = PAGE,
-    ) -> list[SlotInfo]:
-        """Return the ranges of two and more slots of a job that did not run, the newest first."""
-
-        found = self.iter_slots(job, id=id, since=since)
-        return list(islice((one for one in found if one.last is not None), limit))
-
-    def pending(
-        self,
-        job: AnyTask,
-        *,
-        id: str | None = None,
-        since: datetime | None = None,
-        limit: int | None = PAGE,
-    ) -> list[SlotInfo]:
-        """Return the slots of a job that have not ended: those that wait, then those that run."""
-        return self._ask(
-            lambda store: slots.unended(
-                store, name_of(job), id, limit=limit, since=_instant(since)
-            )
-        )
-
-    def slot(
-        self, job: AnyTask, slot: datetime, *, id: str | None = None
-    ) -> SlotInfo | None:
-        """Return one slot as the ledger has it; None for one that has not started, or is part
-        of a gap.
-        """
-        return self._ask(
-            lambda store: slots.slot(store, name_of(job), instant_of(slot), id or RECURRING)
-        )
-
-    def slots_within(
-        self, job: AnyTask, start: datetime, end: datetime, *, id: str | None = None
-    ) -> list[datetime]:
-        """Return the slots from ``start`` to before ``end`` that the ledger or a row has."""
-        return self._ask(
-            lambda store: slots.slots_within(
-                store, name_of(job), id or RECURRING, instant_of(start), instant_of(end)
-            )
-        )
-
-    def attempts(
-        self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None
-    ) -> list[AttemptInfo]:
-        """Return the attempts of a slot, the oldest first: those that did not succeed, and the
-        ledger's own, the last.
-
-        Without ``slot``, those of the one-time tasks with this ``id``, if the task keeps a record.
-        """
-        wanted = None if slot is None else instant_of(slot)
-        return self._ask(
-            lambda store: slots.attempts(store, name_of(job), id or RECURRING, wanted)
-        )
-
-    def trace(self, task: AnyTask, id: str) -> dict[str, str] | None:
-        """Return the trace headers that a hook has stored with a task; None without any."""
-
-        def read(store: Store) -> dict[str, str] | None:
-            with store.database.alone() as connection:
-                return trace_of(connection, store.tables, name_of(task), id)
-
-        return self._ask(read)
-
-    def explain(
-        self, job: AnyTask, slot: datetime, *, id: str | None = None
-    ) -> Explanation:
-        """Return why a slot ran, or did not, in sentences."""
-        name = name_of(job)
-        wanted = instant_of(slot)
-        return self._ask(
-            lambda store: explain(
-                facts(store, name, wanted, id or RECURRING), store.definitions.get(name)
-            )
-        )
-
-    def explain_job(self, job: AnyTask, *, id: str | None = None) -> JobExplanation | None:
-        """Return why a job does not run now, and when it will; None if there is no such job."""
-        name = name_of(job)
-        return self._ask(
-            lambda store: explain_now(
-                store, name, id or RECURRING, store.definitions.get(name)
-            )
-        )
-
-    def failures(
-        self,
-        since: datetime,
-        *,
-        name: str | None = None,
-        limit: int = PAGE,
-        attempts: bool = False,
-    ) -> list[Failure]:
-        """Return what failed or was lost since an instant, the newest first, of one job or task or
-        of all.
-
-        Slots that are more than a week older than ``since`` are not searched. ``attempts``: each
-        attempt, also of slots that succeeded later; one-time tasks are among them if they keep a
-        record.
-        """
-        begin = instant_of(since)
-        read = failures.failed_attempts if attempts else failures.failures
-        return self._ask(lambda store: read(store, begin, name=name, limit=limit))
-
-    def windows(
-        self,
-        start: datetime,
-        end: datetime,
-        *,
-        after: tuple[str, str] = ("", ""),
-        limit: int | None = None,
-    ) -> list[SlotWindow]:
-        """Return expected and actual slots from ``start`` to before ``end``, of all jobs and
-        instances, by name and id.
-
-        ``after`` is name and id of the last window of the page before. At most 1,000 expected
-        slots of each, and 20,000 actual ones in all, are read; see ``complete``.
-        """
-        begin = instant_of(start)
-        until = instant_of(end)
-        return self._ask(
-            lambda store: windows.windows(store, begin, until, after=after, limit=limit)
-        )
-
-    def outcome_counts(
-        self, start: datetime, end: datetime, *, job: AnyTask | None = None
-    ) -> list[OutcomeCount]:
-        """Return how many slots had which outcome, for each job and hour from ``start`` to before
-        ``end``.
-
-        A range of skipped slots counts in the hour of its last one. Hours without slots are left
-        out. Raises ConfigurationError for more than 366 days.
-        """
-        begin = instant_of(start)
-        until = instant_of(end)
-        name = None if job is None else name_of(job)
-        return self._ask(lambda store: windows.outcome_counts(store, begin, until, name))
-
-    # -- one-time tasks ---------------------------------------------------------------------------
-
-    def explain_task(self, task: Task, id: str) -> TaskExplanation:
-        """Return why a one-time task waits, runs or has ended, in sentences, with the limits that
-        hold it back.
-        """
-        name = name_of(task)
-        return self._ask(
-            lambda store: explain_task(
-                task_facts(store, name, id), store.definitions.get(name)
-            )
-        )
-
-    def tasks(
-        self,
-        task: Task | None = None,
-        *,
-        state: str | None = None,
-        after: TaskInfo | str | None = None,
-        limit: int = PAGE,
-    ) -> list[TaskInfo]:
-        """Return a page of one-time tasks, as ``client.list``, also with why none is taken."""
-        found = self._client.list(task, state=state, after=after, limit=limit)
-        return self._ask(lambda store: tasks.with_reasons(store, found))
-
-    def task(self, task: Task, id: str) -> TaskInfo | None:
-        """Return one task with its data, as ``client.get``, also with why it is not taken."""
-        found = self._client.get(task, id)
-        if found is None:
-            return None
-        return self._ask(lambda store: tasks.with_reasons(store, [found]))[0]
-
-    def task_results(self, task: Task, id: str) -> list[TaskResult]:
-        """Return how tasks under this id have ended, as ``client.history``."""
-        return self._client.history(task, id)
-
-    def task_counts(self) -> list[TaskCount]:
-        """Return how many tasks of each name wait, run, are paused, blocked or dead.
-
-        At most 1,000 names are counted, and 10,000 waiting tasks of each.
-        """
-        return self._ask(
-            lambda store: tasks.counts_with_reasons(store, task_counts.task_counts(store))
-        )
-
-    def backlog(self) -> list[Backlog]:
-        """Return how much is due of each job and task and not claimed, and for how long: for
-        monitoring.
-        """
-        return self._ask(task_counts.backlog)
-
-    def since_success(self, names: Collection[str]) -> dict[str, timedelta]:
-        """Return the time since each of these jobs has last succeeded, or else since it was
-        planned first.
-        """
-        return self._ask(lambda store: task_counts.since_success(store, names))
-
-    # -- the cluster ------------------------------------------------------------------------------
-
-    def workers(self) -> list[WorkerInfo]:
-        """Return all workers that have signed in and not out, the newest first; ``live`` says
-        which are alive.
-        """
-        return self._ask(all_workers)
-
-    def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:
-        """Return the cluster's health; rows count as overdue that are due for longer than
-        ``overdue_after``.
-        """
-        limit = parse_duration(overdue_after)
-        return self._ask(lambda store: health.health(store, limit))
-
-    def all_paused(self) -> Paused | None:
-        """Return the author, time and note of a pause of all jobs and tasks; None if there is no
-        such pause.
-        """
-        return self._ask(_all_paused)
-
-    def audit(
-        self, job: AnyTask | None = None, *, limit: int | None = PAGE
-    ) -> list[AuditEntry]:
-        """Return the recorded operations, the newest first; with ``job``, those on it and those on
-        all jobs.
-        """
-        name = None if job is None else name_of(job)
-        return self._ask(lambda store: list(audit.audit(store, name, limit)))
-
-    def _ask(self, work: Callable[[Store], Result]) -> Result:
-        store = self._make_store()
-        with store.database.in_words():
-            return work(store)
-
-    def _iterate(self, work: Callable[[Store], Iterator[Line]]) -> Iterator[Line]:
-        store = self._make_store()
-        with store.database.in_words():
-            yield from work(store)
-
-
-class AsyncInspection(Awaited[Inspection]):
+class AsyncInspection(Awaited[Inspection], Reads):
     """As Inspection, awaited: each call runs on a thread."""
 
     async def iter_slots(
@@ -494,48 +517,6 @@ class AsyncInspection(Awaited[Inspection]):
         while page := await asyncio.to_thread(lambda: list(islice(found, PAGE))):
             for line in page:
                 yield line
-
-    now = awaited(Inspection.now)
-    check_name = awaited(Inspection.check_name)
-    ledger_names = awaited(Inspection.ledger_names)
-    jobs_among = awaited(Inspection.jobs_among)
-    zone = awaited(Inspection.zone)
-    zones = awaited(Inspection.zones)
-    common_zone = awaited(Inspection.common_zone)
-    calendars = awaited(Inspection.calendars)
-    jobs = awaited(Inspection.jobs)
-    job = awaited(Inspection.job)
-    instances = awaited(Inspection.instances)
-    instance_counts = awaited(Inspection.instance_counts)
-    schedules = awaited(Inspection.schedules)
-    slots = awaited(Inspection.slots)
-    gaps = awaited(Inspection.gaps)
-    pending = awaited(Inspection.pending)
-    slot = awaited(Inspection.slot)
-    failures = awaited(Inspection.failures)
-    windows = awaited(Inspection.windows)
-    outcome_counts = awaited(Inspection.outcome_counts)
-    slots_within = awaited(Inspection.slots_within)
-    attempts = awaited(Inspection.attempts)
-    explain = awaited(Inspection.explain)
-    explain_job = awaited(Inspection.explain_job)
-    explain_task = awaited(Inspection.explain_task)
-    tasks = awaited(Inspection.tasks)
-    task = awaited(Inspection.task)
-    trace = awaited(Inspection.trace)
-    task_results = awaited(Inspection.task_results)
-    task_counts = awaited(Inspection.task_counts)
-    backlog = awaited(Inspection.backlog)
-    since_success = awaited(Inspection.since_success)
-    workers = awaited(Inspection.workers)
-    health = awaited(Inspection.health)
-    all_paused = awaited(Inspection.all_paused)
-    audit = awaited(Inspection.audit)
-
-
-def _all_paused(store: Store) -> Paused | None:
-    with store.transaction() as connection:
-        return all_paused(connection, store.tables)
 
 
 def _instant(given: datetime | None) -> datetime | None:

@@ -6,17 +6,17 @@ import getpass
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 import tenacity
 
-from slotwise.client.arguments import AnyTask, given_name
-from slotwise.client.client import Awaited, awaited
+from slotwise.client.arguments import AnyTask, instant_of, name_of
+from slotwise.client.calls import Awaited, call
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
-from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known, is_whole
+from slotwise.model.records import RECURRING, is_whole
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.operations import backfill, job_operations, slot_operations
@@ -48,23 +48,8 @@ class How(TypedDict, total=False):
     progress: Callable[[int], object] | None
 
 
-class Operations:
-    """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as
-    registered.
-
-    Each operation is one transaction and is recorded in the audit table with its author, time and
-    ``note``. Pausing, resuming and deleting a job with many instances, and backfills and their
-    cancelling, take a transaction for each 500 rows; if one is interrupted, call it again, and it
-    continues. The default ``author`` is the user and host of this process. With ``dry_run`` an
-    operation returns what it would do, and changes nothing. Works without a worker in this
-    process. It waits for the database; ``aio`` has the same to be awaited.
-
-    ``id`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then
-    applies to that instance, and its handler receives that instance's data.
-
-    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the
-    remedy, for an operation that is not possible now.
-    """
+class Requests:
+    """What operators request; see Operations and AsyncOperations."""
 
     def __init__(
         self,
@@ -77,41 +62,7 @@ class Operations:
         self._wake = wake
         self._author = author
 
-    @classmethod
-    @contextmanager
-    def open(
-        cls,
-        where: Settings | str | None = None,
-        *,
-        application: Application | None = None,
-        author: str | None = None,
-    ) -> Iterator[Self]:
-        """Open the tables without a worker, and close the connections at the end.
-
-        ``where``: settings, or the address of the database; by default those of the
-        ``application`` (a JobRegistry), else of environment and settings file. With an
-        ``application``, operations that its jobs rule out are rejected. Raises DatabaseUnreachable
-        or another DatabaseProblem, SchemaMissing, SchemaMismatch.
-        """
-        from slotwise.client.opening import open_store  # late: it brings alembic
-
-        with open_store(where, application) as store:
-            yield cls(lambda: store, author=author)
-
-    @property
-    def aio(self) -> AsyncOperations:
-        """The same operations for asyncio applications."""
-        return AsyncOperations(self)
-
-    @property
-    def calendars(self) -> Calendars:
-        """Business calendars in the database: read, changed, removed."""
-        return Calendars(self._make_store(), self._author or _this_user())
-
-    def by(self, author: str) -> Operations:
-        """The same operations under another author, for example the user of a web page."""
-        return Operations(self._make_store, self._wake, author=author)
-
+    @call
     def pause(self, job: AnyTask, **how: Unpack[How]) -> bool:
         """Start no slot, retry or trigger of the job any more; False if it was paused already.
 
@@ -120,12 +71,14 @@ class Operations:
         """
         return self._chunks(partial(job_operations.pause, job=name_of(job)), **how).rows > 0
 
+    @call
     def pause_all(self, **how: Unpack[How]) -> bool:
         """Start nothing in the whole installation any more, including jobs and tasks that are
         added later.
         """
         return self._order(job_operations.pause_all, **how)
 
+    @call
     def resume(
         self, job: AnyTask, *, replay: bool = False, **how: Unpack[How]
     ) -> list[Resumed]:
@@ -138,6 +91,7 @@ class Operations:
             ).found
         )
 
+    @call
     def resume_all(
         self, *, replay: bool = False, **how: Unpack[How]
     ) -> list[Resumed] | None:
@@ -148,6 +102,7 @@ class Operations:
         """
         return self._order(partial(job_operations.resume_all, replay=replay), **how)
 
+    @call
     def trigger(
         self,
         job: AnyTask,
@@ -176,6 +131,7 @@ class Operations:
             **how,
         )
 
+    @call
     def skip_next(
         self,
         job: AnyTask,
@@ -193,6 +149,7 @@ class Operations:
             **how,
         )
 
+    @call
     def cancel(
         self,
         job: AnyTask,
@@ -214,6 +171,7 @@ class Operations:
             **how,
         )
 
+    @call
     def retry(
         self, job: AnyTask, slot: datetime, *, id: str = RECURRING, **how: Unpack[How]
     ) -> None:
@@ -233,6 +191,7 @@ class Operations:
             **how,
         )
 
+    @call
     def backfill(
         self,
         job: AnyTask,
@@ -280,6 +239,7 @@ class Operations:
         (found,) = self._chunks(order, **how).found
         return cast("Backfill", found)
 
+    @call
     def cancel_backfill(
         self, job: AnyTask, *, id: str | None = None, **how: Unpack[How]
     ) -> int:
@@ -290,6 +250,7 @@ class Operations:
             partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how
         ).rows
 
+    @call
     def delete(self, job: AnyTask, *, force: bool = False, **how: Unpack[How]) -> int:
         """Delete the rows of a job that is no longer in the code; return how many. Its history
         stays.
@@ -301,6 +262,7 @@ class Operations:
             partial(job_operations.delete, job=name_of(job), known=force), **how
         ).rows
 
+    @call
     def new_epoch(self, **how: Unpack[How]) -> Epoch:
         """After a restore of all tables: raise all tokens, end all claims, and change the
         installation's id.
@@ -309,6 +271,7 @@ class Operations:
         """
         return self._order(job_operations.new_epoch, **how)
 
+    @call
     def settle_until(self, until: datetime, **how: Unpack[How]) -> list[SettledJob]:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return
         them by job.
@@ -359,26 +322,66 @@ class Operations:
             self._make_store().database.wake_ups.tell(ORDERS)
 
 
-class AsyncOperations(Awaited[Operations]):
+class Operations(Requests):
+    """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as
+    registered.
+
+    Each operation is one transaction and is recorded in the audit table with its author, time and
+    ``note``. Pausing, resuming and deleting a job with many instances, and backfills and their
+    cancelling, take a transaction for each 500 rows; if one is interrupted, call it again, and it
+    continues. The default ``author`` is the user and host of this process. With ``dry_run`` an
+    operation returns what it would do, and changes nothing. Works without a worker in this
+    process. It waits for the database; ``aio`` has the same to be awaited.
+
+    ``id`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then
+    applies to that instance, and its handler receives that instance's data.
+
+    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the
+    remedy, for an operation that is not possible now.
+    """
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        where: Settings | str | None = None,
+        *,
+        application: Application | None = None,
+        author: str | None = None,
+    ) -> Iterator[Self]:
+        """Open the tables without a worker, and close the connections at the end.
+
+        ``where``: settings, or the address of the database; by default those of the
+        ``application`` (a JobRegistry), else of environment and settings file. With an
+        ``application``, operations that its jobs rule out are rejected. Raises DatabaseUnreachable
+        or another DatabaseProblem, SchemaMissing, SchemaMismatch.
+        """
+        from slotwise.client.opening import open_store  # late: it brings alembic
+
+        with open_store(where, application) as store:
+            yield cls(lambda: store, author=author)
+
+    @property
+    def aio(self) -> AsyncOperations:
+        """The same operations for asyncio applications."""
+        return AsyncOperations(self)
+
+    @property
+    def calendars(self) -> Calendars:
+        """Business calendars in the database: read, changed, removed."""
+        return Calendars(self._make_store(), self._author or _this_user())
+
+    def by(self, author: str) -> Operations:
+        """The same operations under another author, for example the user of a web page."""
+        return Operations(self._make_store, self._wake, author=author)
+
+
+class AsyncOperations(Awaited[Operations], Requests):
     """As Operations, awaited: each call runs on a thread, and finishes even if it is cancelled."""
 
     def by(self, author: str) -> AsyncOperations:
         """The same operations under another author."""
         return AsyncOperations(self._inner.by(author))
-
-    pause = awaited(Operations.pause)
-    pause_all = awaited(Operations.pause_all)
-    resume = awaited(Operations.resume)
-    resume_all = awaited(Operations.resume_all)
-    trigger = awaited(Operations.trigger)
-    skip_next = awaited(Operations.skip_next)
-    cancel = awaited(Operations.cancel)
-    retry = awaited(Operations.retry)
-    backfill = awaited(Operations.backfill)
-    cancel_backfill = awaited(Operations.cancel_backfill)
-    delete = awaited(Operations.delete)
-    new_epoch = awaited(Operations.new_epoch)
-    settle_until = awaited(Operations.settle_until)
 
 
 def _this_user() -> str:
@@ -387,21 +390,3 @@ def _this_user() -> str:
     except (KeyError, OSError):  # a container's user need not have a name
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
-
-
-def name_of(job: AnyTask) -> str:
-    """Return the name of a job, which may be given itself. Raises InvalidJob."""
-    return given_name(job, "a job; pass a DistributedJob or its name")
-
-
-def instant_of(given: datetime) -> datetime:
-    """Return a slot in UTC. Raises ConfigurationError for what can be none."""
-    if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise ConfigurationError(
-            f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)"
-        )
-    if not is_known(given):
-        raise ConfigurationError(
-            f"{given.isoformat()} is not a slot: slots lie in {KNOWN_YEARS}"
-        )
-    return given.astimezone(UTC)

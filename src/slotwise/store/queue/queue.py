@@ -435,7 +435,7 @@ class TaskCommands:
         return sorted(row[0] for row in read(connection, told))
 
     def remove(
-        self, connection: Joinable, name: str, state: str | None, after: str
+        self, connection: Joinable, name: str, state: str | None, after: str | None
     ) -> list[str]:
         """Delete up to 500 rows that are not held, of one state or any, with ids after this one;
         return their ids.
@@ -449,12 +449,10 @@ class TaskCommands:
             is_task(tasks),
             *(_in_state(tasks, state) if state else [~tasks.c.picked]),
         ]
-        chosen = (
-            sa.select(*self._rows.key_columns)
-            .where(*loose, id > after)
-            .order_by(id)
-            .limit(AT_ONCE)
-        )
+        if after is not None:  # another program may have written a blank id
+            loose.append(id > after)
+        chosen = sa.select(*self._rows.key_columns).where(*loose)
+        chosen = chosen.order_by(id).limit(AT_ONCE)
         gone = tasks.delete().where(
             self._rows.dialect.locked(connection, chosen), self._rows.may_delete()
         )

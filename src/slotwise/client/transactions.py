@@ -1,0 +1,122 @@
+"""The transaction of a call: the caller's, or one of its own with the notification after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from slotwise.errors import SchemaMissing
+from slotwise.store.connect.caller_transaction import (
+    Joinable,
+    Result,
+    sqlalchemy_connection,
+)
+from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
+from slotwise.store.queue.queue import Queue, queue_of
+
+if TYPE_CHECKING:
+    from slotwise.jobs.context import Connection
+    from slotwise.store.slots.store import Store
+
+
+class Transactions:
+    """Joins the caller's ``connection``; without one, begins a transaction of its own.
+
+    ``name``, of a task, is what errors name.
+    """
+
+    def __init__(self, store: Callable[[], Store], wake: Callable[[], None]) -> None:
+        self._make_store = store
+        self._wake = wake
+
+    @property
+    def horizon(self) -> timedelta | None:
+        """Workers are notified of tasks that are due within this time; None: of none."""
+        settings = self._make_store().database.settings
+        return settings.poll_interval if settings.wake_up else None
+
+    @contextmanager
+    def joining(
+        self,
+        connection: Connection | None,
+        name: str,
+        word: str | None = None,
+        *,
+        surely: bool = False,
+    ) -> Iterator[tuple[Queue, Joinable]]:
+        """Yield the caller's transaction; else one for one statement, which is followed by the
+        notification.
+
+        ``surely``: if the reply to our commit is lost, the database is asked. That costs three
+        more round trips.
+        """
+        store = self._make_store()
+        with errors_of(store, name, is_own=connection is None):
+            if connection is not None:
+                queue = queue_of(store.dialect, self.horizon, store.at_insert)
+                yield queue, store.installation.join(connection, name)
+                return
+            is_asked = surely and store.database.dialect_name == "postgresql"
+            if store.at_insert or is_asked or not store.dialect.is_one_statement:
+                # Hooks and rows commit together; then the statements notify workers.
+                wake = self.horizon if store.at_insert else None
+                with store.surely() as own:
+                    yield queue_of(store.dialect, wake, store.at_insert), own
+                if word is not None and not store.at_insert:
+                    store.database.wake_ups.tell(word)
+                return
+            with store.database.telling(word) as own:
+                yield queue_of(store.dialect), own
+
+    @contextmanager
+    def beside(self, connection: Connection | None, name: str) -> Iterator[sa.Connection]:
+        """Yield a SQLAlchemy connection: the caller's, or one of our own."""
+        store = self._make_store()
+        with errors_of(store, name, is_own=connection is None):
+            if connection is None:
+                with store.surely() as own:
+                    yield own
+                return
+            outer = sqlalchemy_connection(connection)
+            store.installation.join(outer, name)
+            yield outer
+
+    def done(
+        self, connection: Connection | None, result: Result, word: str | None = None
+    ) -> Result:
+        """Wake workers after a transaction of our own; ``word`` notifies those in other
+        processes.
+        """
+        if connection is None:
+            self._wake()
+            if word is not None:
+                self._make_store().database.wake_ups.tell(word)
+        return result
+
+
+@contextmanager
+def errors_of(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
+    """Raise SchemaMissing without our tables, ConfigurationError for characters that the database
+    cannot store.
+
+    Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in
+    the caller's.
+    """
+    try:
+        yield
+    except Exception as error:
+        with (
+            store.database.in_words() if is_own else nullcontext(),
+            in_its_letters(f"task {name!r}"),
+        ):
+            if not lacks_tables(error):
+                raise
+            prefix = store.tables.prefix
+            raise SchemaMissing(
+                f"the tables {prefix}* are missing in this database; name another, "
+                "or run: slotwise db upgrade"
+            ) from error
