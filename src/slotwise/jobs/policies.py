@@ -192,6 +192,18 @@ def _whole(where: str, value: int) -> None:
         )
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors in an exception group, however deep; of any other error, itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+
+
+def matches(error: BaseException, types: ErrorTypes) -> bool:
+    """Return whether this error, or each one in this group, is of one of these types."""
+    return isinstance(error, types) or all(isinstance(one, types) for one in leaves(error))
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Further attempts of the same slot (or task) after a failure.
@@ -208,8 +220,9 @@ class Retry:
     about slots that come due meanwhile.
 
     ``retry_on`` and ``give_up_on`` are exception types, one or several. An error that is not in
-    ``retry_on``, or is in ``give_up_on``, ends the attempts, as with ``Fail``. A timeout and a
-    lost worker raise nothing here, so neither applies to them.
+    ``retry_on``, or is in ``give_up_on``, ends the attempts, as with ``Fail``. An exception group,
+    such as one of ``asyncio.TaskGroup``, is in them if it is of such a type, or if all of its
+    errors are. A timeout and a lost worker raise nothing here, so neither applies to them.
 
     Raises InvalidJob when ``max_attempts`` is below 1, or a strategy or an exception type is of
     the wrong type.
@@ -251,8 +264,8 @@ class Retry:
 
     def retries(self, error: BaseException) -> bool:
         """Return whether an attempt that raised this error may be followed by another one."""
-        wanted = self.retry_on is None or isinstance(error, self.retry_on)
-        return wanted and not isinstance(error, self.give_up_on)
+        wanted = self.retry_on is None or matches(error, self.retry_on)
+        return wanted and not matches(error, self.give_up_on)
 
     @classmethod
     def exponential(

@@ -9,6 +9,7 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -16,6 +17,7 @@ from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled, NewerPayload
 from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import leaves
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import storable
 from slotwise.model.records import (
@@ -37,6 +39,10 @@ from slotwise.payload.converters import encode_result
 _OWN = str(Path(__file__).parent)
 
 
+#: Raised by a handler that was asked to stop.
+_STOPPED = (JobCancelled, asyncio.CancelledError)
+
+
 class LeftAlone(Exception):
     """Only a newer release can read the data of this attempt, whose handler has not been
     called.
@@ -45,6 +51,10 @@ class LeftAlone(Exception):
 
 class Unfit(Fail):
     """No release can read the data of this attempt, whose handler has not been called."""
+
+
+#: Exceptions that ask for an outcome; ``Snooze`` does so, too.
+_REQUESTS = (Cancel, Skip, Fail, LeftAlone, NewerPayload)
 
 
 def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
@@ -100,33 +110,64 @@ def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None
 def raised(
     error: BaseException, holding: Holding, definition: Definition
 ) -> AttemptOutcome:
+    """Return what an exception means. A group counts as what all of its errors are."""
+    errors = leaves(error)
     reason = holding.stop_reason
-    if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
+    if reason is not None and all(isinstance(one, _STOPPED) for one in errors):
         return timed_out(holding, definition) or Aborted(reason)
-    match error:
+    request = _request(errors)
+    if request is not None:
+        outcome = _requested(request, holding, definition)
+        if outcome is not None:
+            return outcome
+    is_final = any(isinstance(one, Fail) for one in errors)
+    return _failed(error, holding, definition, is_final=is_final)
+
+
+def _request(errors: Sequence[BaseException]) -> BaseException | None:
+    """Return the request that these errors agree on, of several snoozes the longest; else None."""
+    snoozes = [one for one in errors if isinstance(one, Snooze)]
+    if len(snoozes) == len(errors):
+        return max(snoozes, key=lambda snooze: snooze.duration)
+    for kind in _REQUESTS:
+        if all(isinstance(one, kind) for one in errors):
+            return errors[0]
+    return None
+
+
+def _requested(
+    request: BaseException, holding: Holding, definition: Definition
+) -> AttemptOutcome | None:
+    match request:
         case Snooze(duration=duration):
             return timed_out(holding, definition) or Snoozed(duration)
         case Cancel(reason=said):
             return timed_out(holding, definition) or Cancelled(storable(said))
         case Skip(reason=said):
             return Cancelled(storable(said)) if holding.started else Skipped(storable(said))
-        case LeftAlone() | NewerPayload() if (
-            isinstance(error, LeftAlone) or not holding.started
-        ):
-            return HandedBack(Reason.NEWER, storable(error))
         case Unfit(reason=said):
             return Failed(storable(said), final=True, reason=Reason.UNREADABLE)
         case Fail(reason=said):
             return Failed(storable(said), final=True, promised=holding.promised)
+        case LeftAlone():
+            return HandedBack(Reason.NEWER, storable(request))
+        case NewerPayload() if not holding.started:
+            return HandedBack(Reason.NEWER, storable(request))
+    return None  # a newer payload that a running handler has met
+
+
+def _failed(
+    error: BaseException, holding: Holding, definition: Definition, *, is_final: bool
+) -> Failed:
     try:
         text = error_text(error)
-    except (
-        Exception
-    ):  # any exception must end the claim, even one whose traceback cannot be formatted
+    except Exception:
+        # Any exception must end the claim, even one whose traceback cannot be formatted.
         text = type(error).__name__
-    final = definition.retry is not None and not definition.retry.retries(error)
+    if definition.retry is not None and not definition.retry.retries(error):
+        is_final = True
     error.__traceback__ = _of_handler(error)  # as it is stored
-    return Failed(text, exception=error, final=final, promised=holding.promised)
+    return Failed(text, exception=error, final=is_final, promised=holding.promised)
 
 
 #: One entry per fork between the first process and this one. Asking the system for a process id
