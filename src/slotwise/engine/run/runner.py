@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
@@ -224,6 +225,13 @@ class Threads:
             time.sleep(pause)
 
     def _work(self) -> None:
+        """Take work until none is queued; each piece has a copy of this thread's context.
+
+        What a handler leaves in context variables or as the thread's name would otherwise be seen
+        by the next one.
+        """
+        thread = threading.current_thread()
+        name = thread.name
         queue = self._queue
         done = 0
         since = time.monotonic()
@@ -240,7 +248,9 @@ class Threads:
                 and (self._idle or len(self._threads) < self._limit)
             ):
                 self._attend()
-            work()
+            copy_context().run(work)
+            if thread.name != name:
+                thread.name = name
             del work  # a finished handler's claim must not live on in an idle thread
             done += 1
             if done == SPELL:
@@ -395,13 +405,12 @@ class Runner:
         self._report(holding, outcome)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
+        context = copy_context()  # what start hooks set in it, they can reset in the end
         try:
-            if (
-                self._before_start or definition.name in self._marked
-            ):  # these wait, so they have a thread
-                refused = await asyncio.wrap_future(
-                    self._threads.call(lambda: self._refusal(holding))
-                )
+            # Start hooks and the start mark wait for something, so they have a thread.
+            if self._before_start or definition.name in self._marked:
+                refusal = partial(context.run, self._refusal, holding)
+                refused = await asyncio.wrap_future(self._threads.call(refusal))
             else:
                 refused = self._refusal(holding)
             outcome = refused or await self._attempt_async(holding, definition)
@@ -410,7 +419,7 @@ class Runner:
         if holding.held is None:
             self.on_end(holding, outcome)
         else:
-            self._threads.submit(partial(self._report, holding, outcome))
+            self._threads.submit(partial(context.run, self._report, holding, outcome))
 
     def _report(self, holding: Holding, outcome: AttemptOutcome) -> None:
         """Give back what start hooks hold, and report the outcome."""
