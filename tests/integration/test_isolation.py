@@ -100,6 +100,37 @@ def starts(ctx):
     helper.terminate()
     note(f"ended {helper.wait()}")
 
+def alarmed():
+    signal.signal(signal.SIGALRM, lambda number, frame: note("alarm"))
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+@job(name="alarm", **options)
+def alarm(ctx):
+    alarmed()
+    time.sleep(0.1)
+
+@job(name="own-loop", **options)
+def own_loop(ctx):
+    async def main():
+        heard = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await asyncio.wait_for(heard.wait(), 30)
+    asyncio.run(main())
+
+@job(name="own-loop-async", **options)
+async def own_loop_async(ctx):
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await asyncio.wait_for(heard.wait(), 30)
+    alarmed()
+    await asyncio.sleep(0.1)
+
+@job(name="marked", on_lost="give_up", **options)
+async def marked(ctx):
+    note(f"main {threading.current_thread() is threading.main_thread()}")
+
 @job(name="unborn", **options)
 def unborn(ctx):
     note("unborn")
@@ -166,7 +197,7 @@ def paid_too_late(ctx):
     pay(ctx)
 
 engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
-jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn,
+jobs = [alarm, own_loop, own_loop_async, marked, well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn,
         held, refused, robbed]
 registry = JobRegistry(jobs=jobs, tasks=[paid_and_killed, paid_and_deaf, paid_too_late], lifespan=lifespan,
                        before_start=[before_start])
@@ -315,6 +346,18 @@ def test_what_comes_back(place: Place, run: Run) -> None:
     assert place.entry("cancels")["reason"] == "not today"
     assert place.entry("exits")["error"] == "its process ended with exit status 3"
     assert place.entry("crashes")["error"] == "its process ended by signal SIGSEGV"
+
+
+def test_it_is_the_main_thread_of_its_process(place: Place, run: Run) -> None:
+    """Signal handlers, alarms and loops with signal handlers work there, as under RQ."""
+    names = ["alarm", "own-loop", "own-loop-async", "marked"]
+    run(*names)
+    place.wait(lambda: all(place.ended(name) for name in names), 110)
+    ends = {
+        name: (place.entry(name)["outcome"], place.entry(name)["error"]) for name in names
+    }
+    assert ends == dict.fromkeys(names, ("succeeded", None))
+    assert sorted(text for _, text in place.notes()) == ["alarm", "alarm", "main True"]
 
 
 @pytest.mark.extended

@@ -4,6 +4,7 @@ starts it.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -11,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -27,6 +29,7 @@ from slotwise.model.events import Event, HandlerStarted
 from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.registry.application import load_registry
+from slotwise.registry.registry import JobRegistry
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import is_transient
 
@@ -103,32 +106,63 @@ def _die() -> None:
 
 
 def _obey(order: Order, channel: Channel, prepare: Prepare) -> AttemptOutcome:
+    """Run the attempt. The main thread is the handler's, or that of the loop on which it runs:
+    only there can it set signal handlers.
+    """
     try:
-        worker = _worker(order, channel, prepare)
+        registry = _registry(order, channel, prepare)
+        is_async = registry.definitions[order["task"]].is_async
+        loop = asyncio.new_event_loop() if is_async else None
+        worker = registry.make_worker(host_loop=loop)
+    except Exception as error:
+        return _cannot_start(error)
+    if loop is None:
+        return _attempt(order, channel, worker)
+    ended = Future[AttemptOutcome]()
+
+    def attempt() -> None:
+        try:
+            ended.set_result(_attempt(order, channel, worker))
+        except BaseException as error:
+            ended.set_exception(error)
+        loop.call_soon_threadsafe(loop.stop)
+
+    loop.call_soon(threading.Thread(target=attempt, daemon=True).start)
+    while not ended.done():
+        # A background task that exits ends neither the loop nor the attempt.
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+    return ended.result()
+
+
+def _cannot_start(error: Exception) -> Failed:
+    return Failed(f"its process cannot start: {error}")
+
+
+def _attempt(order: Order, channel: Channel, worker: Worker) -> AttemptOutcome:
+    try:
         claim, words = _find_claim(worker, order, channel)
     except Exception as error:
-        return Failed(f"its process cannot start: {error}")
+        return _cannot_start(error)
     if claim is None:
         return HandedBack(Reason.LOST)  # while the application was imported
     (holding,) = worker.active_claims.add([claim], order["renewed"])
-    for word in [
-        *words,
-        *(channel.lines(0) or ()),
-    ]:  # it may have been renewed while the application was imported
-        _heed(word, holding, worker)
+    # It may have been renewed while the application was imported.
+    for word in [*words, *(channel.lines(0) or ())]:
+        _heed(cast(Message, word), holding, worker)
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
     ended: SimpleQueue[AttemptOutcome] = SimpleQueue()
+    worker.runner.on_end = lambda _, outcome: ended.put(outcome)
     try:
-        worker.runner.on_end = lambda _, outcome: ended.put(outcome)
         worker.loop.start()
-        worker.runner.start([holding])
-        return ended.get()
     except BaseException as error:
         if (name := worker.blame(error)) is None:
             raise
         return Failed(
             f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}"
         )
+    worker.runner.run_here(holding)
+    return ended.get()
 
 
 def _find_claim(
@@ -154,9 +188,9 @@ def _find_claim(
     raise AssertionError("pauses never end")
 
 
-def _worker(order: Order, channel: Channel, prepare: Prepare) -> Worker:
-    """The application's worker. Only its runner is used, with the same handler, interceptors and
-    lifespan.
+def _registry(order: Order, channel: Channel, prepare: Prepare) -> JobRegistry:
+    """The application's registry, whose worker reports the start of a handler. Of that worker,
+    only the runner is used, with the same handler, interceptors and lifespan.
     """
     sys.path[:] = order["path"]
     registry = load_registry(order["app"], Path.cwd())
@@ -170,10 +204,9 @@ def _worker(order: Order, channel: Channel, prepare: Prepare) -> Worker:
             channel.send(say="starting")
 
     registry.listeners = (tell,)
-    registry.hooks = replace(
-        registry.hooks, before_start=()
-    )  # the parent has called them, and holds what they return
-    return registry.make_worker()
+    # The parent has called these hooks, and holds what they return.
+    registry.hooks = replace(registry.hooks, before_start=())
+    return registry
 
 
 def _listen(channel: Channel, holding: Holding, worker: Worker) -> None:

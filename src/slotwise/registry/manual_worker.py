@@ -62,14 +62,9 @@ class HeldRunner(Runner):
         else:
             self.waiting.extend(held)
 
-    def run(self, holding: Holding) -> None:
-        """Run the handler to its end: in this thread, or on the loop if it is ``async def``."""
+    def run_here(self, holding: Holding) -> None:
         self.waiting.remove(holding)
-        definition = self._definitions[holding.claim.row.task_name]
-        if definition.is_async:
-            self._loop.submit(self._run_async(holding, definition)).result()
-        else:
-            self._run(holding, definition)
+        super().run_here(holding)
 
     def begin(self, holding: Holding) -> bool:
         """Do all that precedes a handler. False: the attempt may no longer start, and the claim is
@@ -263,7 +258,7 @@ class ManualWorker:
     def run(self, claim: Claim) -> None:
         """Run the handler of a waiting claim to its end; ``settle`` then writes the outcome."""
         self._worker.enter_loop()
-        self._runner.run(self._holding(claim))
+        self._runner.run_here(self._holding(claim))
 
     def begin(self, claim: Claim) -> bool:
         """Start an attempt without its handler. False: it may no longer start, and the claim is

@@ -390,6 +390,14 @@ class Runner:
                 work.append(partial(self._run, holding, definition))
         self._threads.submit(*work, first=first)
 
+    def run_here(self, holding: Holding) -> None:
+        """Run one attempt to its end: in this thread, or on the loop if it is ``async def``."""
+        definition = self._definitions[holding.claim.row.task_name]
+        if definition.is_async:
+            self._loop.submit(self._run_async(holding, definition)).result()
+        else:
+            copy_context().run(self._run, holding, definition)
+
     def close(self) -> None:
         """Let the threads end; a handler that still runs is left behind."""
         self._threads.close()
