@@ -170,6 +170,15 @@ def test_it_is_a_job_like_any_other() -> None:
             id="shell",
         ),
         pytest.param(
+            "exit 168", "exit status 168 (of a shell: ended by signal 40)", id="unnamed"
+        ),
+        pytest.param(
+            "exit 192", "exit status 192 (of a shell: ended by SIGRTMAX)", id="last-signal"
+        ),
+        pytest.param("exit 193", "exit status 193; it wrote nothing", id="no-signal"),
+        pytest.param("exit 255", "exit status 255; it wrote nothing", id="of-ssh"),
+        pytest.param("exit 128", "exit status 128; it wrote nothing", id="128"),
+        pytest.param(
             "no-such-program",
             "exit status 127 (not found; PATH is /usr/bin:/bin)",
             id="not-found",

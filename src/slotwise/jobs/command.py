@@ -17,7 +17,7 @@ from slotwise.errors import CommandFailed, InvalidJob, JobCancelled
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import POLICIES, duration
 from slotwise.jobs.job import DistributedJob
-from slotwise.jobs.process_group import Output, ProcessGroup, Switch
+from slotwise.jobs.process_group import Output, ProcessGroup, Switch, signal_name
 from slotwise.model.durations import format_duration
 from slotwise.model.vocabulary import Reason
 
@@ -347,17 +347,11 @@ def _told(status: int | None, env: dict[str, str]) -> str:
             "for its children"
         )
     if status < 0:
-        return f"ended by {_signal_name(-status)}"
-    if status > 128:
-        return f"exit status {status} (of a shell: ended by {_signal_name(status - 128)})"
+        return f"ended by {signal_name(-status)}"
+    # Above that, it is a program's own: ssh, php and xargs end with 255.
+    if 128 < status <= 128 + max(signal.valid_signals()):
+        return f"exit status {status} (of a shell: ended by {signal_name(status - 128)})"
     return f"exit status {status}{_HINTS.get(status, '').format(path=env.get('PATH', ''))}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _failure(told: str, output: Output) -> str:

@@ -437,3 +437,11 @@ class Guardian:
 
 #: The only one of this process.
 GUARDIAN: Final = Guardian()
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as SIGKILL; of one without a name, such as ``signal 40``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

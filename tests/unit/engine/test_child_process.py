@@ -92,3 +92,18 @@ def test_words_arrive_whole_and_in_order() -> None:
     assert channel.lines(1) is None
     channel.send(n=3)
     channel.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(-9, "by SIGKILL"), (-40, "by signal 40"), (255, "with exit status 255")],
+)
+def test_a_child_that_ends_without_a_word_has_failed(status: int, how: str) -> None:
+    """Its status names the signal; real-time signals have no name."""
+    (holding,) = ActiveClaims().add([a_claim()], 0.0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen([sys.executable, "-c", ""]) as child:
+        attempt = _Attempt(Channel(ours), child, holding, 1.0)
+        assert attempt._end(status) == Failed(
+            f"its process ended {how} before its handler started"
+        )

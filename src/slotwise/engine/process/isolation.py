@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, get_args
 
 from slotwise.engine.process.tuning import CHILD_LOOK, START_LIMIT
 from slotwise.engine.run.active_claims import Holding
+from slotwise.jobs.process_group import signal_name
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import (
@@ -203,11 +204,7 @@ class _Attempt:
         """Return the outcome of a child that ended without a report."""
         if (reason := self._holding.stop_reason) is not None:
             return Aborted(reason) if self._started else HandedBack(reason)
-        how = (
-            f"by signal {signal.Signals(-status).name}"
-            if status < 0
-            else f"with exit status {status}"
-        )
+        how = f"by {signal_name(-status)}" if status < 0 else f"with exit status {status}"
         when = "" if self._started else " before its handler started"
         return Failed(f"its process ended {how}{when}", promised=self._started)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -24,6 +23,7 @@ from queue import Empty, SimpleQueue
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.process.tuning import LONGEST_RESTART_PAUSE, RESTART_PAUSE
 from slotwise.jobs.policies import growing_pauses
+from slotwise.jobs.process_group import signal_name
 from slotwise.model.clock import elapsed
 
 logger = logging.getLogger("slotwise.supervisor")
@@ -258,9 +258,4 @@ class Supervisor:
 
 
 def _spelled(status: int) -> str:
-    if status >= 0:
-        return f"status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
+    return f"status {status}" if status >= 0 else signal_name(-status)
