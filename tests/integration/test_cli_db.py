@@ -144,9 +144,17 @@ def test_somebody_dropped_a_table(
     told = capsys.readouterr()
     assert "nothing to do" not in told.out
     assert f"missing in the database: table scheduled_{lost}" in told.err
-    assert "slotwise db downgrade, then slotwise db upgrade" in told.err
-    assert status(["db", "downgrade", "--yes"]) == exits.OK
-    assert status(["db", "upgrade"]) == exits.OK
+    assert "downgrade" not in told.err
+    assert status(["db", "sql"]) == exits.OK
+    for statement in capsys.readouterr().out.split(";"):
+        if f"TABLE scheduled_{lost} " in statement or f" ON scheduled_{lost} " in statement:
+            connection.exec_driver_sql(statement.replace("%", "%%"))
+    connection.commit()
+    if lost == "meta":
+        assert status(["db", "check"]) == exits.DATABASE
+        cure = capsys.readouterr().err.partition("say so: ")[2]
+        connection.exec_driver_sql(cure)
+        connection.commit()
     assert status(["db", "check"]) == exits.OK
 
 
@@ -433,6 +441,42 @@ def test_foreign_table(
     assert "--table-prefix" in capsys.readouterr().err
     assert tables(connection) == {"scheduled_tasks"}
     assert status(["db", "upgrade", "--table-prefix", "mine_"]) == exits.OK
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("CREATE TYPE scheduled_tasks AS ENUM ('a')", "type scheduled_tasks"),
+        ("CREATE TYPE scheduled_slots AS (a integer)", "type scheduled_slots"),
+        ("CREATE DOMAIN scheduled_meta AS text", "type scheduled_meta"),
+        ("CREATE SEQUENCE scheduled_slots", "sequence scheduled_slots"),
+        ("CREATE SEQUENCE scheduled_controls_id_seq", "sequence scheduled_controls_id_seq"),
+        (
+            "CREATE TABLE mine (a integer); CREATE INDEX scheduled_gaps ON mine (a)",
+            "index scheduled_gaps",
+        ),
+        ("CREATE VIEW scheduled_meta AS SELECT 1 AS a", "table scheduled_meta"),
+        (
+            "CREATE MATERIALIZED VIEW scheduled_keys AS SELECT 1 AS a",
+            "table scheduled_keys",
+        ),
+    ],
+)
+def test_a_name_that_is_taken(
+    pg_empty_url: str,
+    statement: str,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever of PostgreSQL's has a name of ours: it is named, with the way out."""
+    monkeypatch.setenv("DATABASE_URL", pg_empty_url)
+    with psycopg.connect(pg_empty_url, autocommit=True) as connection:
+        connection.execute(statement)
+    assert status(["db", "upgrade"]) == exits.DATABASE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {what} exists and is not slotwise's; ")
+    assert "--table-prefix" in line
 
 
 @pytest.mark.extended

@@ -10,7 +10,7 @@ from tests.connections import HEARTBEAT, Open, conninfo, engines, show, with_que
 
 from slotwise.spi import describe_error
 from slotwise.store.connect.database_errors import is_transient
-from slotwise.store.connect.postgresql_connections import read_options, write_options
+from slotwise.store.connect.session_parameters import read_options, write_options
 
 
 class TestDeadlines:

@@ -530,7 +530,10 @@ def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) ->
             address = sa.make_url(pg_url).set(
                 username=f"{database}_{name}", password="secret"
             )
-            urls[name] = address.render_as_string(hide_password=False)
+            urls[name] = (
+                f"{address.render_as_string(hide_password=False)}"
+                "?options=-c%20row_security%3Don"
+            )
             recipe = re.sub(rf"\b{name}\b", f"{database}_{name}", recipe)
         sql.execute(recipe.encode())
         registry = JobRegistry(

@@ -78,6 +78,36 @@ class TestUnreachable:
         ):
             database(with_query(pg_empty_url, sslmod="require"))
 
+    @pytest.mark.parametrize(
+        ("query", "words"),
+        [
+            ("pgbouncer=true&connection_limit=1", ("'pgbouncer'", "pooler = true")),
+            ("connection_limit=1", ("'connection_limit'", "pool_size")),
+            ("schema=public", ("'schema'", "--schema")),
+            ("currentSchema=jobs", ("'currentSchema'", "--schema")),
+            ("prepareThreshold=0", ("'prepareThreshold'", "pooler = true")),
+            ("statement_cache_size=0", ("'statement_cache_size'", "pooler = true")),
+            ("socketTimeout=30", ("'socketTimeout'", "connect_timeout")),
+            ("pool_size=5", ("'pool_size'", "SLOTWISE_POOL_SIZE")),
+        ],
+    )
+    def test_an_option_of_another_tool(
+        self, database: Open, query: str, words: tuple[str, ...]
+    ) -> None:
+        """It is named, with what to write in its place."""
+        with pytest.raises(InvalidSetting) as refused:
+            database(f"postgresql://u:secret@h/db?{query}")
+        for word in words:
+            assert word in str(refused.value)
+
+    def test_an_unknown_option_is_named(self, database: Open) -> None:
+        """Unless it may be a piece of a password."""
+        with pytest.raises(InvalidSetting, match="option 'colour' of the database address"):
+            database("postgresql://u@h/db?colour=blue")
+        with pytest.raises(InvalidSetting) as refused:
+            database("postgresql://u@h/db?password=pa&hunter2=blue")
+        assert "hunter2" not in str(refused.value)
+
     def test_wrong_options(self, database: Open, pg_empty_url: str) -> None:
         """So is one that the server could not take."""
         with pytest.raises(

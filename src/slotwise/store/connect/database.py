@@ -246,16 +246,6 @@ class Database:
             pool.checkedin() for pool in pools
         )
 
-    def durability_warning(self, connection: Connection) -> str | None:
-        """Return one line on what a crash of the server may lose; None if every commit waits for
-        the disk.
-        """
-        return (
-            self._link.durability_warning(connection)
-            if isinstance(self._link, PostgreSQLLink)
-            else None
-        )
-
     def limit_replies(self, within: timedelta | None) -> None:
         """Wait no longer than this for a reply of the server, from now on: a stop must not hang.
         None: as usual.

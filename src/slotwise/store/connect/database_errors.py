@@ -70,6 +70,12 @@ _STATES = {
     "57P": (_Kind.AWAY, ""),  # an operator's intervention
     "58": (_Kind.PASSES, ""),  # the operating system
 }
+#: The cure where row-level security would hide rows, or refuses one.
+_HIDDEN = (
+    "row-level security is on for this table, and this role's rows are hidden or refused; as the "
+    "owner of the table: ALTER TABLE … DISABLE ROW LEVEL SECURITY; for tenants, see Tenants in "
+    "the page on security"
+)
 # Busy, locked, no memory, I/O error, disk full, cannot open, protocol of locks. By number, and
 # above by the attribute: this module must not be the one that imports a driver.
 _PASSING_SQLITE = frozenset({5, 6, 7, 10, 13, 14, 15})
@@ -160,7 +166,7 @@ def describe_error(error: BaseException) -> str:
     if (state := sqlstate(error)) is None:
         return text
     notes = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
-    cure = _meaning(error)[1]
+    cure = _HIDDEN if "row-level security" in text else _meaning(error)[1]
     return f"{text}{notes} [{state}]{cure and f'; {cure}'}"
 
 

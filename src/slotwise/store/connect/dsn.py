@@ -50,6 +50,68 @@ _SPELLED_ELSEWHERE = {
     "dbName": "dbname",
     "username": "user",
 }
+_NO_SCHEMA = (
+    "remove it, and name the schema of slotwise's tables with --schema or SLOTWISE_SCHEMA"
+)
+_POOLER = "behind a pooler, set pooler = true, or SLOTWISE_POOLER=true; and remove it"
+_POOL = "remove it, and set pool_size, or SLOTWISE_POOL_SIZE"
+_TIMEOUT = "remove it, and write connect_timeout, or options=-c statement_timeout=20s"
+#: Options that Prisma, JDBC, SQLAlchemy, asyncpg, Npgsql, Go and hosts of databases put into
+#: addresses, with what to write in their place.
+OPTIONS_OF_OTHERS = {
+    **dict.fromkeys(("schema", "currentSchema", "search_path", "searchpath"), _NO_SCHEMA),
+    **dict.fromkeys(
+        (
+            "pgbouncer",
+            "prepareThreshold",
+            "preparedStatementCacheQueries",
+            "prepared_statement_cache_size",
+            "prepared_statements",
+            "statement_cache_size",
+            "statement_cache_capacity",
+            "default_query_exec_mode",
+            "supa",
+            "workaround",
+        ),
+        _POOLER,
+    ),
+    **dict.fromkeys(
+        (
+            "connection_limit",
+            "pool_timeout",
+            "pool_size",
+            "pool_max_conns",
+            "pool_min_conns",
+            "max_overflow",
+            "max_connections",
+            "min_size",
+            "max_size",
+            "maxPoolSize",
+        ),
+        _POOL,
+    ),
+    **dict.fromkeys(
+        (
+            "connectTimeout",
+            "loginTimeout",
+            "socketTimeout",
+            "socket_timeout",
+            "command_timeout",
+            "statement_timeout",
+            "lock_timeout",
+            "timeout",
+        ),
+        _TIMEOUT,
+    ),
+    "ApplicationName": "write application_name",
+    "sslaccept": "write sslmode=verify-full, or sslmode=require",
+    "sslfactory": "write sslmode=verify-full, or sslmode=require",
+    "uselibpqcompat": "remove it: this is libpq",
+    "tcpKeepAlive": "write keepalives=1",
+    "charset": "remove it: sessions speak UTF8",
+    "client_encoding": "remove it: sessions speak UTF8",
+}
+_QUOTES = ('"', "'", "`")
 
 
 def database_url(text: str | None) -> URL:
@@ -59,6 +121,11 @@ def database_url(text: str | None) -> URL:
     text = (text or "").strip()
     if not text:
         raise InvalidSetting(NO_ADDRESS)
+    if text[0] in _QUOTES:
+        raise _not_understood(
+            "it begins with a quote, which is part of the value, as docker --env-file leaves it; "
+            "write the address without quotes"
+        )
     scheme = _SCHEME.match(text)
     kind = scheme["name"].lower() if scheme else ""
     if kind in ("postgres", "postgresql"):

@@ -16,7 +16,6 @@ import functools
 import logging
 import math
 import os
-import re
 import select
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -33,9 +32,15 @@ from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.model.clock import elapsed
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import name_role
-from slotwise.store.connect.dsn import connect_arguments, psycopg
+from slotwise.store.connect.dsn import OPTIONS_OF_OTHERS, connect_arguments, psycopg
 from slotwise.store.connect.exact_names import qualified
 from slotwise.store.connect.notifications import Along, Hearing
+from slotwise.store.connect.session_parameters import (
+    insist_on_formats,
+    pinned_over,
+    read_options,
+    write_options,
+)
 from slotwise.store.schema.column_types import document
 
 if TYPE_CHECKING:
@@ -68,11 +73,6 @@ NOTIFY = "SELECT pg_catalog.pg_notify(%s, word) FROM pg_catalog.unnest(%s::text[
 #: "client" if the option came with the connection.
 _SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"
 
-#: Formats of values, whatever the defaults of role and database: the driver reads only these.
-_FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
-# The isolation is also sent with each BEGIN; a single-statement transaction has none. In a table
-# adopted from Java's db-scheduler a trigger rejects deletions without the second option.
-_ALWAYS = {"default_transaction_isolation": "read committed", "slotwise.delete": "on"}
 # Planning a claim takes as long as claiming a hundred rows. A plan may date from an empty table,
 # and must be right for a full one. What is due first is at the front of an index, of which a
 # bitmap would read all.
@@ -87,48 +87,28 @@ _PLANNED = {
 R = TypeVar("R")
 
 
-def read_options(text: str) -> dict[str, str]:
-    """Parse `-c name=value --other-name=value`, as in libpq's `options`. Raise `InvalidSetting`
-    for other forms.
-    """
-    # libpq splits at spaces; a backslash escapes the next character.
-    joined = re.sub(r"(?<!\S)-c\s+", "-c", text)
-    options: dict[str, str] = {}
-    for place, word in enumerate(re.findall(r"(?:\\.|[^\s\\])+", joined), start=1):
-        match = re.fullmatch(
-            r"(?:-c|--)(?P<name>[\w.-]+)=(?P<value>.*)",
-            re.sub(r"\\(.)", r"\1", word),
-            re.DOTALL,
-        )
-        if match is None:
-            raise InvalidSetting(
-                f"item {place} of the options in the database address is not "
-                "understood; write -c name=value"
-            )
-        options[match["name"].replace("-", "_").lower()] = match["value"]
-    return options
-
-
-def write_options(parameters: Mapping[str, str]) -> str:
-    """The inverse of `read_options`."""
-    escaped = (
-        (name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items()
-    )
-    return " ".join(f"-c {name}={value}" for name, value in escaped)
-
-
 def _refuse_unknown(arguments: Mapping[str, str]) -> None:
-    """Raise `InvalidSetting` for an option unknown to libpq. Its name may be a piece of a
-    password: it is not shown.
+    """Raise `InvalidSetting` for an option unknown to libpq.
+
+    A name may be a piece of a password with an & in it. So it is shown if other tools have it, or
+    if nothing in the address can be a password.
     """
     known = {option.keyword.decode() for option in psycopg().pq.Conninfo.get_defaults()}
+    has_secret = "password" in arguments or any(
+        "@" in value for value in arguments.values()
+    )
     for place, name in enumerate(arguments, start=1):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            cure = f"did you mean {near[0]}?" if near else "remove it"
-            raise InvalidSetting(
-                f"option {place} of the database address is unknown to libpq; {cure}"
-            )
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        cure = OPTIONS_OF_OTHERS.get(name) or (
+            f"did you mean {near[0]}?" if near else "remove it"
+        )
+        is_shown = name in OPTIONS_OF_OTHERS or not has_secret
+        option = f"option {name!r}" if is_shown else f"option {place}"
+        raise InvalidSetting(
+            f"{option} of the database address is unknown to libpq; {cure}"
+        )
 
 
 def can_go_along() -> bool:
@@ -181,14 +161,8 @@ class PostgreSQLLink:
         if role == "migrations":
             deadlines = {}
             waits = {}
-        forms = {name.lower(): form for name, form in _FORMS.items()}
-        parameters = (
-            deadlines
-            | (_PLANNED if role == "claims" else {})
-            | self._options
-            | forms
-            | _ALWAYS
-        )
+        planned = _PLANNED if role == "claims" else {}
+        parameters = pinned_over(deadlines | planned | self._options)
         engine = create_engine(
             self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits
         )
@@ -248,23 +222,6 @@ class PostgreSQLLink:
                 "upgrade the server"
             )
 
-    def durability_warning(self, connection: Connection) -> str | None:
-        """Return what a crash of the server may lose, if role or database do not wait for the
-        disk.
-        """
-        level = connection.exec_driver_sql(
-            "SELECT pg_catalog.current_setting('synchronous_commit')"
-        ).scalar_one()
-        if level != "off":
-            return None
-        return (
-            "synchronous_commit is off: a crash of the server loses its latest "
-            "commits, so tasks and operations may "
-            "vanish and slots that had ended run again (complete_in and slots of "
-            "give_up jobs are safe); set it to "
-            "on for role or database"
-        )
-
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
         """Send these payloads on a channel, in a single-statement transaction."""
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -310,7 +267,7 @@ class PostgreSQLLink:
                 self._notice_pooler()
             else:
                 with _closed_on_error(connection):
-                    _insist_on_forms(connection)
+                    insist_on_formats(connection)
                 return connection
         return self._open(role)
 
@@ -484,16 +441,6 @@ def _closed_on_error(connection: Driver) -> Iterator[None]:
     except BaseException:
         connection.close()
         raise
-
-
-def _insist_on_forms(connection: Driver) -> None:
-    """Set the formats again: libpq sends PGTZ and PGDATESTYLE of the environment after our
-    options.
-    """
-    for name, form in _FORMS.items():
-        if not (connection.info.parameter_status(name) or "").startswith(form):
-            connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", (name, form))
-            connection.commit()
 
 
 def _milliseconds(span: timedelta) -> str:
