@@ -82,7 +82,7 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         next_release.setattr(
             "slotwise.migrate.revisions.scripts", lambda: tmp_path / "migrations"
         )
-        next_release.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 2)
+        next_release.setattr("slotwise.migrate.checks.SCHEMA_VERSION", 2)
         yield
 
 
@@ -164,7 +164,7 @@ def test_an_old_worker_does_not_start_on_newer_tables(
     with (
         monkeypatch.context() as old_release
     ):  # undone before the fixture's own change, which it would restore
-        old_release.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 1)
+        old_release.setattr("slotwise.migrate.checks.SCHEMA_VERSION", 1)
         with pytest.raises(
             SchemaMismatch,
             match="schema version 2, this slotwise knows 1; upgrade slotwise here",

@@ -27,7 +27,7 @@ from alembic.runtime.migration import MigrationContext
 from tests.store.bench import DB_SCHEDULER, JAVA_ROW, Bench, at
 
 from slotwise import SchemaMismatch, Settings, migrate
-from slotwise.migrate.revisions import LOCK_TIMEOUT
+from slotwise.migrate.adoption import LOCK_TIMEOUT
 from slotwise.model.records import FOREVER
 from slotwise.spi import Database, tables
 from slotwise.store.schema.tables import SCHEMA_VERSION, columns_of_db_scheduler
@@ -300,7 +300,7 @@ def test_older_tables_want_an_upgrade(
 ) -> None:
     """By the command that does it."""
     migrate.apply(connection)
-    monkeypatch.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 2)
+    monkeypatch.setattr("slotwise.migrate.checks.SCHEMA_VERSION", 2)
     with pytest.raises(
         SchemaMismatch,
         match="of schema version 1, this slotwise needs 2; run: slotwise db upgrade",

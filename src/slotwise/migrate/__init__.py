@@ -6,17 +6,10 @@ user's own. Imports ``store``, ``model`` and ``errors``.
 
 from __future__ import annotations
 
+from slotwise.migrate.checks import check, current, include_name
 from slotwise.migrate.grants import ROLES, grants
-from slotwise.migrate.revisions import (
-    Target,
-    apply,
-    check,
-    current,
-    include_name,
-    revert,
-    scripts,
-    sql,
-)
+from slotwise.migrate.revisions import apply, revert, scripts, sql
+from slotwise.migrate.target import Target
 
 __all__ = [
     "ROLES",

@@ -12,13 +12,15 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.errors import ConfigurationError
-from slotwise.migrate import revisions
+from slotwise.migrate import checks, revisions
 from slotwise.migrate.grants import ROLES, grants
 from slotwise.migrate.row_guard import unguarded_warning
+from slotwise.migrate.target import Where
 from slotwise.migrate.trusted_schemas import creators_warning
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables, sqlstate
+from slotwise.store.connect.session_parameters import session_warnings
 from slotwise.store.schema.tables import SCHEMA_VERSION
 
 #: PostgreSQL's code for a role that does not exist.
@@ -59,8 +61,7 @@ class Schema:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._prefix = settings.table_prefix
-        self._schema = settings.schema
+        self._where = Where(prefix=settings.table_prefix, schema=settings.schema)
 
     def upgrade(self, *, adopt: bool = False, revision: str = "heads") -> SchemaUpgrade:
         """Create the tables, or upgrade them, and check them. Several processes may do so at once.
@@ -69,26 +70,20 @@ class Schema:
         programs from deleting our rows. ``revision``: go no further than this
         one. Raises SchemaMismatch if a foreign table is in the way, or for an unknown revision.
         """
-        prefix = self._prefix
-        schema = self._schema
         with self._connected(new=True) as (connection, _):
             applied = revisions.apply(
-                connection, prefix=prefix, schema=schema, adopt=adopt, revision=revision
+                connection, adopt=adopt, revision=revision, **self._where
             )
             # alembic knows the revision only; columns may be missing
-            revisions.check(connection, prefix=prefix, schema=schema)
-            warning = creators_warning(connection, prefix=prefix, schema=schema)
+            checks.check(connection, **self._where)
+            warning = creators_warning(connection, **self._where)
         return SchemaUpgrade(applied=applied, warnings=[warning] if warning else [])
 
     def version(self) -> SchemaVersion:
         """Return which version the tables have, and which this slotwise needs."""
         with self._connected() as (connection, _):
-            version = revisions.current(
-                connection, prefix=self._prefix, schema=self._schema
-            )
-            revision = revisions.applied(
-                connection, prefix=self._prefix, schema=self._schema
-            )
+            version = checks.current(connection, **self._where)
+            revision = revisions.applied(connection, **self._where)
         return SchemaVersion(version=version, needed=SCHEMA_VERSION, revision=revision)
 
     def check(self) -> list[str]:
@@ -97,16 +92,13 @@ class Schema:
         Raises SchemaMissing or SchemaMismatch, with the cure, unless all tables, columns and
         indexes exist.
         """
-        prefix = self._prefix
-        schema = self._schema
-        with self._connected() as (connection, database):
-            revisions.check(connection, prefix=prefix, schema=schema)
-            revisions.refuse_unversioned(connection, prefix=prefix, schema=schema)
+        with self._connected() as (connection, _):
+            checks.check(connection, **self._where)
             warnings = [
-                revisions.unapplied(connection, prefix=prefix, schema=schema),
-                database.durability_warning(connection),
-                creators_warning(connection, prefix=prefix, schema=schema),
-                unguarded_warning(connection, prefix=prefix, schema=schema),
+                revisions.revision_warning(connection, **self._where),
+                *session_warnings(connection),
+                creators_warning(connection, **self._where),
+                unguarded_warning(connection, **self._where),
             ]
         return [warning for warning in warnings if warning]
 
@@ -123,9 +115,8 @@ class Schema:
         is_sqlite = (self._settings.database_url or "").startswith("sqlite")
         return revisions.sql(
             dialect or ("sqlite" if is_sqlite else "postgresql"),
-            prefix=self._prefix,
-            schema=self._schema,
             transaction=transaction,
+            **self._where,
         )
 
     def grants(self, role: str, to: str) -> str:
@@ -134,7 +125,7 @@ class Schema:
         They are for one transaction of PostgreSQL; no database is needed. Raises
         ConfigurationError for what can be no name of a role.
         """
-        return grants(role, to, prefix=self._prefix, schema=self._schema)
+        return grants(role, to, **self._where)
 
     def grant(self, role: str, to: str) -> None:
         """Execute ``grants``. Raises ConfigurationError if there is no such role, or with SQLite,
@@ -154,7 +145,7 @@ class Schema:
                         f"create it: createuser {shlex.quote(to)}"
                     ) from None
                 if lacks_tables(error):
-                    revisions.check(connection, prefix=self._prefix, schema=self._schema)
+                    checks.check(connection, **self._where)
                 raise
             connection.commit()
 
@@ -171,9 +162,7 @@ class Schema:
         applied.
         """
         with self._connected() as (connection, _):
-            return revisions.revert(
-                connection, prefix=self._prefix, schema=self._schema, revision=revision
-            )
+            return revisions.revert(connection, revision=revision, **self._where)
 
     @contextmanager
     def _connected(self, *, new: bool = False) -> Iterator[tuple[Connection, Database]]:
