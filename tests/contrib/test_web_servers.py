@@ -144,9 +144,9 @@ def test_flask_workers_in_processes(pg_url: str) -> None:
     try:
         assert process.stderr is not None
         said = ""
-        while said.count("worker-start") < 2 and (line := process.stderr.readline()):
+        while said.count("worker_start") < 2 and (line := process.stderr.readline()):
             said += line
-        assert said.count("worker-start") == 2, said
+        assert said.count("worker_start") == 2, said
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     finally:

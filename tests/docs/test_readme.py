@@ -139,7 +139,7 @@ def test_steps_work(project: Project) -> None:
     assert re.fullmatch(r"report for 20\d\d-.*\+00:00\n", project.run(run))
     with project.running(worker) as process:
         assert process.stderr is not None
-        started = any("worker-start" in line for line in process.stderr)
+        started = any("worker_start" in line for line in process.stderr)
         assert started, "the worker ended before it had started"
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0

@@ -149,7 +149,7 @@ class Events:
                     )
 
     def tail(self, count: int = 60) -> str:
-        dull = ("poll-begin", "heartbeat")
+        dull = ("poll_begin", "heartbeat")
         with self._changed:
             return "\n".join(
                 [str(seen) for seen in self._seen if seen.name not in dull][-count:]
@@ -305,7 +305,7 @@ class Bench:
         """Start workers, and wait until all of them are at work."""
         players = [self.start() for _ in range(count)]
         for player in players:
-            self.wait("worker-start", by=player)
+            self.wait("worker_start", by=player)
         return players
 
     def wait(

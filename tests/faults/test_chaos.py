@@ -39,7 +39,7 @@ class Storm:
 
     def kill(self) -> None:
         """SIGKILL in a handler: its slot is taken over in time."""
-        victim = self._at("handler-start")
+        victim = self._at("handler_start")
         victim.worker.kill()
         self._replace(victim.worker)
         dead = self.stage.wait("exit", by=victim.worker)
@@ -53,7 +53,7 @@ class Storm:
         """SIGSTOP past the lease: the slot is taken over, and the zombie's own outcome is
         refused.
         """
-        victim = self._at("handler-start", job=lambda job: job in ("give-up", "rerun"))
+        victim = self._at("handler_start", job=lambda job: job in ("give-up", "rerun"))
         victim.worker.freeze()
         reaped = self.stage.wait(
             "reaped", after=victim, job=victim["job"], token=victim["token"]
@@ -70,7 +70,7 @@ class Storm:
         thawed = self.stage.mark()
         victim.worker.thaw()
         self.stage.wait(
-            "claim-lost", by=victim.worker, job=victim["job"], token=victim["token"]
+            "claim_lost", by=victim.worker, job=victim["job"], token=victim["token"]
         )
         self.stage.wait("claimed", by=victim.worker, after=thawed)  # it goes on working
         assert (
@@ -80,7 +80,7 @@ class Storm:
     def nap(self) -> None:
         """SIGSTOP for less than the lease: nobody takes anything over."""
         for _ in range(5):
-            victim = self._at("handler-start", job="async")
+            victim = self._at("handler_start", job="async")
             asleep = victim.worker
             asleep.freeze()
             self.stage.rest(LEASE * 0.6)
@@ -98,7 +98,7 @@ class Storm:
 
     def drain(self) -> None:
         """SIGTERM: what runs ends, nothing is lost, the process leaves in order."""
-        victim = self._at("handler-start").worker
+        victim = self._at("handler_start").worker
         victim.kill(signal.SIGTERM)
         self._replace(victim)
         assert self.stage.wait("exit", by=victim)["status"] == 0
@@ -113,7 +113,7 @@ class Storm:
 
     def disconnect(self) -> None:
         """The server ends all sessions."""
-        last = self._at("handler-start")
+        last = self._at("handler_start")
         ended = self.stage.rows(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where pid <> pg_backend_pid() and backend_type = 'client backend'"
@@ -122,7 +122,7 @@ class Storm:
         self.stage.wait("settled", after=last)
 
     def _restart(self, mode: str) -> None:
-        self._at("handler-start")
+        self._at("handler_start")
         self.server.restart(mode)  # type: ignore[arg-type]
         begun = self.stage.mark()
         back = [
@@ -148,7 +148,7 @@ class Storm:
         """
         for player in self.crew:
             self.stage.wait(
-                "worker-start", by=player
+                "worker_start", by=player
             )  # before that, SIGTERM ends whatever Python imports
         until = self.stage.now()
         for job in CAST.split(","):

@@ -56,15 +56,15 @@ def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
     stage = bench("rerun,give-up,hold,hold-give-up", url=own_server.dsn)
     holder = stage.start("holder", only="hold")
     victim = stage.start("victim", only="hold-give-up")
-    start = stage.wait("handler-start", job="hold", by=holder)
-    doomed = stage.wait("handler-start", job="hold-give-up", by=victim)
+    start = stage.wait("handler_start", job="hold", by=holder)
+    doomed = stage.wait("handler_start", job="hold-give-up", by=victim)
     others = [
         stage.start("other-1", only="rerun,give-up,hold-give-up,hold"),
         stage.start("other-2", only="rerun,hold"),
     ]
     for other in others:
         stage.wait("settled", job="rerun")
-        stage.wait("worker-start", by=other)
+        stage.wait("worker_start", by=other)
 
     victim.freeze()  # its last heartbeat is an hour ahead of the database then
     expect_step(stage, database_clock, -HOUR)
@@ -88,7 +88,7 @@ def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
     stage.rest(LEASE)
 
     assert (
-        stage.events.all("reaped", "claim-lost", job=start["job"], token=start["token"])
+        stage.events.all("reaped", "claim_lost", job=start["job"], token=start["token"])
         == []
     )
     assert [seen["job"] for seen in stage.events.all("reaped")] == ["hold-give-up"]

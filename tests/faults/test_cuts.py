@@ -338,7 +338,7 @@ def test_an_outage_at_any_phase_is_judged_by_the_seven_rules(
                     "by": player,
                     "job": lambda job, kind=kind: job.startswith(f"{kind}@"),
                 }
-                stage.wait("handler-start", within=LANES * PATIENCE, **starts)
+                stage.wait("handler_start", within=LANES * PATIENCE, **starts)
         shares = [CUTS // LANES + (number < CUTS % LANES) for number in range(LANES)]
         for done in [
             pool.submit(lane.run, *one)

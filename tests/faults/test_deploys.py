@@ -36,7 +36,7 @@ def test_two_releases_with_other_jobs_leave_each_other_alone(bench: MakeBench) -
     after(stage.now(), stage, "rerun", "give-up", "async")
     # A holder of something that the other does not know dies: nobody may touch it until somebody
     # knows it.
-    victim = stage.wait("handler-start", job="rerun", by=old, after=stage.mark())
+    victim = stage.wait("handler_start", job="rerun", by=old, after=stage.mark())
     old.kill()
     stage.wait("exit", by=old)
     after(stage.now(), stage, "give-up", "async")
@@ -69,7 +69,7 @@ def test_a_schedule_changed_while_the_old_release_runs_belongs_to_both(
     new = stage.start("new", cast=f"rerun={NEW},give-up={NEW}")
     plans = [stage.wait("planned", by=new, job=job) for job in ("rerun", "give-up")]
     assert {plan["change"] for plan in plans} == {"changed"}
-    up = stage.wait("worker-start", by=new)
+    up = stage.wait("worker_start", by=new)
     active = stage.now()
     second.kill(
         signal.SIGTERM
@@ -123,7 +123,7 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
     stage = bench("parcel,sealed", poll_interval="100ms")
     old, new = stage.start("old", beneath={"CAST_RELEASE": "1"}), stage.start("new")
     for player in (old, new):
-        stage.wait("worker-start", by=player)
+        stage.wait("worker_start", by=player)
     client, until, count = stage.registry.client, time.monotonic() + seconds, 0
     while time.monotonic() < until:
         of_both = [Item({"grams": 1}, id=f"both-{count + n}") for n in range(5)]
@@ -152,7 +152,7 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
         new.pid
     }
     assert old.pid in {line.pid for line in stage.log.read()}
-    assert stage.events.all("handed-back", by=old, reason="newer")
+    assert stage.events.all("handed_back", by=old, reason="newer")
 
 
 @pytest.mark.extended

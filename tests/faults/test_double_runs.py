@@ -37,7 +37,7 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(
         stage.wait("heartbeat", by=player, skew=lambda skew, off=off: abs(skew - off) < 1)
 
     begun = stage.now()
-    start = stage.wait("handler-start", job="hold-long")
+    start = stage.wait("handler_start", job="hold-long")
     clocks[str(start.worker)].step(offsets[str(start.worker)] - HOUR)
     stage.wait(
         "heartbeat",
@@ -46,7 +46,7 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(
     )
     for job in ("beat", "give-up"):
         stage.wait("settled", job=job, slot=lambda slot: slot > begun + 4 * SECOND)
-    assert stage.events.all("handler-end", job="hold-long") == []
+    assert stage.events.all("handler_end", job="hold-long") == []
     stage.release("hold-long")
     end = stage.wait("settled", job="hold-long", slot=start["slot"])
     assert (end.worker, end["attempt"], end["outcome"]) == (start.worker, 1, "succeeded")
@@ -87,4 +87,4 @@ def test_tasks_that_wait_behind_others_for_longer_than_a_lease_run_once(
     assert Counter(line.instance for line in stage.starts("linger")) == {
         str(number): 1 for number in range(4)
     }
-    assert stage.events.all("reaped", "claim-lost") == []
+    assert stage.events.all("reaped", "claim_lost") == []

@@ -68,7 +68,7 @@ def test_workers_follow_the_primary(bench: MakeBench, open_path: Path) -> None:
                 stage.wait("settled", job=job)
             gone = stage.mark()
             first._cluster.stop("immediate")
-            stage.wait("database-lost", after=gone)
+            stage.wait("database_lost", after=gone)
             with psycopg.connect(second.dsn, autocommit=True) as connection:
                 assert connection.execute("select pg_promote()").fetchone() == (True,)
             up = stage.mark()

@@ -144,7 +144,7 @@ def stays_locked(stage: Bench) -> None:
     """
     with a_users_lock(stage, "locked"):
         began = stage.mark()
-        stage.wait("handler-end", id="locked")
+        stage.wait("handler_end", id="locked")
         stage.rest(2 * HEARTBEAT)
         eventually(lambda: len(settled_since(stage, began)) > HELD / 10)
         assert stage.events.all("settled", id="locked") == []
@@ -168,7 +168,7 @@ def crowd_at_work(
     crowd, over = Crowd(stage, random.Random(1)), threading.Event()
     crowd.fill(span)
     stage.registry.client.schedule("stay", 1.5, id="locked")
-    stage.wait("handler-start", id="locked")
+    stage.wait("handler_start", id="locked")
     eventually(lambda: crowd.count("picked") >= HELD * 0.9)
     assert {seen.worker for seen in stage.events.all("claimed", job="stay")} == set(crew)
     with ThreadPoolExecutor(OPERATORS + MOVERS) as others:
@@ -189,7 +189,7 @@ def crowd_at_work(
         stage.registry.client.operations.resume(job)
     assert set(stage.end_all()) == {0}
     expect_no_deadlock(server)
-    assert stage.events.all("reaped", "claim-lost", "claim-suspect", "database-lost") == []
+    assert stage.events.all("reaped", "claim_lost", "claim_suspect", "database_lost") == []
     starts = Counter(
         (line.job, line.instance, line.token)
         for line in stage.log.read()

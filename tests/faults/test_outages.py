@@ -57,7 +57,7 @@ def expect_one_complaint_each(stage: Bench, after: Seen, *players: Player) -> No
     """
     said = [
         seen
-        for seen in stage.events.all("database-lost", "log", "text")
+        for seen in stage.events.all("database_lost", "log", "text")
         if seen.number > after.number
     ]
     loud = [seen for seen in said if seen["level"] not in ("DEBUG", "INFO")]
@@ -77,16 +77,16 @@ def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
     begun = stage.mark()
     with down(own_server):
         waits, stops = stage.start("waits"), stage.start("stops")
-        stage.wait("database-lost", by=waits)
-        stage.wait("database-lost", by=stops)
+        stage.wait("database_lost", by=waits)
+        stage.wait("database_lost", by=stops)
         assert stops.end() == 0
         stage.rest(timedelta(seconds=2))
         assert waits.is_alive
     expect_one_complaint_each(stage, begun, waits, stops)
     up = stage.mark()
-    started = stage.wait("worker-start", by=waits)
+    started = stage.wait("worker_start", by=waits)
     assert started.at - up.at <= loaded(timedelta(seconds=15)).total_seconds()
-    stage.wait("database-back", by=waits)
+    stage.wait("database_back", by=waits)
     leave(stage)
 
 
@@ -100,8 +100,8 @@ def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) 
         scene.client.schedule(mail)
         scene.heard.wait("settled")
         with down(own_server):
-            scene.heard.wait("database-lost")
-        scene.heard.wait("database-back")
+            scene.heard.wait("database_lost")
+        scene.heard.wait("database_back")
         assert scene.until_it_listens() != before
         for count in (2, 3):
             scene.client.schedule(mail)
@@ -114,11 +114,11 @@ def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgre
     """
     stage = bench(CAST, url=own_server.dsn, shutdown_grace="30s")
     crew = stage.start_all(2)
-    stage.wait("handler-start", job="rerun")
+    stage.wait("handler_start", job="rerun")
     begun = stage.mark()
     with down(own_server):
         for player in crew:
-            stage.wait("database-lost", by=player, after=begun)
+            stage.wait("database_lost", by=player, after=begun)
         stage.rest(2 * LEASE)
     back = stage.mark()
     for player in crew:
@@ -170,11 +170,11 @@ def test_a_paused_database_takes_no_work_away(
         shutdown_grace="30s",
     )
     crew = stage.start_all(2)
-    held = [stage.wait("handler-start", job=job) for job in (ends, goes_on)]
+    held = [stage.wait("handler_start", job=job) for job in (ends, goes_on)]
     with frozen(own_server):
         stage.rest(lease)
         stage.release(ends)
-        stage.wait("handler-end", job=ends, token=held[0]["token"])
+        stage.wait("handler_end", job=ends, token=held[0]["token"])
         stage.rest(lease)
     stage.rest(2 * lease)  # each reaper has looked twice
     assert stage.events.all("settled", job=goes_on) == []
@@ -205,12 +205,12 @@ def test_a_read_only_server_burns_no_attempt(
     _set_read_only(own_server, "on")
     late = stage.start("late")
     for player in (*crew, late):
-        stage.wait("database-lost", by=player, after=begun)
+        stage.wait("database_lost", by=player, after=begun)
     stage.rest(LEASE)
     assert all(player.is_alive for player in [*crew, late])
     _set_read_only(own_server, "off")
     back = stage.mark()
-    stage.wait("worker-start", by=late)
+    stage.wait("worker_start", by=late)
     for player in crew:
         stage.wait("heartbeat", by=player, after=back)
     expect_one_complaint_each(stage, begun, *crew, late)
@@ -245,25 +245,25 @@ def test_heartbeats_go_through_when_no_connection_is_left(
         shutdown_grace="30s",
     )
     holder = stage.start("holder")
-    start = stage.wait("handler-start", job="hold-long", by=holder)
+    start = stage.wait("handler_start", job="hold-long", by=holder)
     other = stage.start("other")
-    stage.wait("worker-start", by=other)
+    stage.wait("worker_start", by=other)
     with _all_connections(own_server) as taken:
         assert taken
         late = stage.start("late")
-        lost = stage.wait("database-lost", by=late)
+        lost = stage.wait("database_lost", by=late)
         assert "connections" in lost["error"] or "clients" in lost["error"]
         stage.rest(WIDE_LEASE + HEARTBEAT)
         stage.release("hold-long")
-        end = stage.wait("handler-end", job="hold-long", token=start["token"])
+        end = stage.wait("handler_end", job="hold-long", token=start["token"])
     settled = stage.wait("settled", job=start["job"], token=start["token"], after=end)
     assert (settled.worker, settled["outcome"], settled["attempt"]) == (
         holder,
         "succeeded",
         1,
     )
-    assert stage.events.all("reaped", "claim-lost") == []
-    stage.wait("worker-start", by=late)
+    assert stage.events.all("reaped", "claim_lost") == []
+    stage.wait("worker_start", by=late)
     leave(stage, "hold-long", "rerun")
 
 
@@ -288,9 +288,9 @@ def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) ->
     """
     stage = bench("hold-long,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s")
     holder = stage.start("holder")
-    start = stage.wait("handler-start", job="hold-long", by=holder)
+    start = stage.wait("handler_start", job="hold-long", by=holder)
     other = stage.start("other")
-    stage.wait("worker-start", by=other)
+    stage.wait("worker_start", by=other)
     with (
         stage.connect() as connection
     ):  # an operator's transaction on a row that is settled each second
@@ -299,7 +299,7 @@ def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) ->
         )
         stage.rest(WIDE_LEASE + HEARTBEAT)
         stage.release("hold-long")
-        stage.wait("handler-end", job=start["job"], token=start["token"])
+        stage.wait("handler_end", job=start["job"], token=start["token"])
     settled = stage.wait("settled", job=start["job"], token=start["token"])
     assert (settled["outcome"], settled["attempt"]) == ("succeeded", 1)
     assert stage.events.all("reaped", job="hold-long") == []

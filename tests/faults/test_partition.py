@@ -61,28 +61,28 @@ def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(
     """
     stage = bench("hold-async,rerun")
     apart = stage.start("apart", database_url=proxy.url)
-    start = stage.wait("handler-start", job="hold-async", by=apart)
+    start = stage.wait("handler_start", job="hold-async", by=apart)
     other = stage.start("other")
-    stage.wait("worker-start", by=other)
+    stage.wait("worker_start", by=other)
     eventually(lambda: stage.starts("hold-async"))
 
     cut = stage.mark()
     proxy.cut()
-    noticed = stage.wait("database-lost", by=apart, after=cut)
+    noticed = stage.wait("database_lost", by=apart, after=cut)
     assert timedelta(seconds=noticed.at - cut.at) <= TCP_USER_TIMEOUT + HEARTBEAT + loaded(
         SLACK
     )
-    end = stage.wait("handler-end", by=apart, job=start["job"], token=start["token"])
+    end = stage.wait("handler_end", by=apart, job=start["job"], token=start["token"])
     assert end["outcome"] == "cancelled"
     assert timedelta(seconds=end.at - cut.at) <= LEASE + loaded(SLACK)
-    again = stage.wait("handler-start", job="hold-async", slot=start["slot"], by=other)
+    again = stage.wait("handler_start", job="hold-async", slot=start["slot"], by=other)
     # Nobody else starts while it may still believe in its claim.
     assert again.at >= end.at - loaded(timedelta(seconds=0.2)).total_seconds()
     assert timedelta(seconds=again.at - cut.at) <= TAKE_OVER + loaded(SLACK)
 
     healed = stage.mark()
     proxy.heal()
-    back = stage.wait("database-back", by=apart, after=healed)
+    back = stage.wait("database_back", by=apart, after=healed)
     assert timedelta(seconds=back.at - healed.at) <= timedelta(seconds=5) + loaded(SLACK)
     stage.wait("claimed", by=apart, after=healed)
     leave(stage, "hold-async", "rerun")
@@ -102,7 +102,7 @@ def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
         proxy.lose_commit(**SETTLEMENT, forward=forward)
         assert proxy.lost.wait(PATIENCE)
     leave(stage, "rerun", "give-up", "completing")
-    assert stage.events.all("claim-lost", "reaped") == []
+    assert stage.events.all("claim_lost", "reaped") == []
     assert len({(line.job, line.slot) for line in stage.log.read()}) == len(
         [line for line in stage.log.read() if line.mark == "start"]
     )
@@ -131,7 +131,7 @@ def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     leave(stage, "rerun", "give-up")
     assert stage.events.all("reaped") == []
     if forward or words == MARK:
-        assert stage.events.all("handed-back")
+        assert stage.events.all("handed_back")
 
 
 @LOST
@@ -164,7 +164,7 @@ def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
         for one, row in ended.items()
         if row.outcome in ("succeeded", "failed")
     }
-    assert stage.events.all("claim-lost", "reaped") == []
+    assert stage.events.all("claim_lost", "reaped") == []
 
 
 def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Proxy) -> None:
@@ -180,13 +180,13 @@ def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Prox
     claim = stage.events.all("claimed", by=apart)[-1]
     other = stage.start("other")
     reaped = stage.wait("reaped", job=claim["job"], token=claim["token"])
-    assert reaped["outcome"] == "handed-back"
+    assert reaped["outcome"] == "handed_back"
     stage.wait("settled", by=other, after=reaped)
     proxy.release()
     apart.thaw()
-    stage.wait("claim-lost", by=apart, job=claim["job"], token=claim["token"])
+    stage.wait("claim_lost", by=apart, job=claim["job"], token=claim["token"])
     leave(stage, "give-up")
-    assert stage.events.all("handler-start", job=claim["job"], token=claim["token"]) == []
+    assert stage.events.all("handler_start", job=claim["job"], token=claim["token"]) == []
 
 
 @pytest.mark.extended

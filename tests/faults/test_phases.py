@@ -12,33 +12,33 @@ from tests.faults.conftest import MakeBench
 
 #: The jobs, one for each phase, and at which event of it the worker that runs only this job falls.
 PHASES = {
-    "rerun@poll-begin": "poll-begin:6",
+    "rerun@poll_begin": "poll_begin:6",
     "rerun@claimed": "claimed:1",
-    "rerun@handler-start": "handler-start:1",
-    "rerun@handler-end": "handler-end:1",
-    "rerun@settle-sent": "settle-sent:1",
+    "rerun@handler_start": "handler_start:1",
+    "rerun@handler_end": "handler_end:1",
+    "rerun@settle_sent": "settle_sent:1",
     "rerun@settled": "settled:1",
     "rerun@heartbeat": "heartbeat:3",
     "give-up@claimed": "claimed:1",
-    "give-up@handler-start": "handler-start:1",
-    "give-up@handler-end": "handler-end:1",
-    "async@handler-start": "handler-start:1",
-    "completing@handler-end": "handler-end:1",
-    "completing@settle-sent": "settle-sent:1",
+    "give-up@handler_start": "handler_start:1",
+    "give-up@handler_end": "handler_end:1",
+    "async@handler_start": "handler_start:1",
+    "completing@handler_end": "handler_end:1",
+    "completing@settle_sent": "settle_sent:1",
 }
 #: Where the worker certainly holds its slot when it falls, what is said of that slot when it is
 #: taken over.
 TAKEN_OVER = {
     "rerun@claimed": "lost",
-    "rerun@handler-start": "lost",
-    "rerun@handler-end": "lost",
-    "rerun@settle-sent": "lost",
-    "give-up@claimed": "handed-back",  # the mark was never set, so the handler never started
-    "give-up@handler-start": "lost",
-    "give-up@handler-end": "lost",
-    "async@handler-start": "lost",
-    "completing@handler-end": "succeeded",  # the handler's own transaction has said so
-    "completing@settle-sent": "succeeded",
+    "rerun@handler_start": "lost",
+    "rerun@handler_end": "lost",
+    "rerun@settle_sent": "lost",
+    "give-up@claimed": "handed_back",  # the mark was never set, so the handler never started
+    "give-up@handler_start": "lost",
+    "give-up@handler_end": "lost",
+    "async@handler_start": "lost",
+    "completing@handler_end": "succeeded",  # the handler's own transaction has said so
+    "completing@settle_sent": "succeeded",
 }
 
 
@@ -63,7 +63,7 @@ class Scene:
     def all_are_taken_over(self) -> None:
         """Whatever was held has gone to somebody else, in time, and as what it should."""
         stays = self.stage.start("stays")
-        up = self.stage.wait("worker-start", by=stays)
+        up = self.stage.wait("worker_start", by=stays)
         for job, outcome in TAKEN_OVER.items():
             reaped = self.stage.wait("reaped", job=job)
             assert (job, reaped["outcome"]) == (job, outcome)
@@ -102,10 +102,10 @@ def freeze_everywhere(bench: MakeBench) -> None:
     for player in scene.doomed.values():
         player.thaw()
     for job, token in tokens.items():
-        scene.stage.wait("claim-lost", by=scene.doomed[job], token=token)
+        scene.stage.wait("claim_lost", by=scene.doomed[job], token=token)
         assert (
             scene.stage.events.all(
-                "settled", "handed-back", by=scene.doomed[job], token=token
+                "settled", "handed_back", by=scene.doomed[job], token=token
             )
             == []
         )
@@ -114,11 +114,11 @@ def freeze_everywhere(bench: MakeBench) -> None:
 
 def kill_at_drain(bench: MakeBench) -> None:
     stage = bench("hold")
-    victim = stage.start("victim", trap="drain-begin:1:KILL")
-    start = stage.wait("handler-start", by=victim)
+    victim = stage.start("victim", trap="drain_begin:1:KILL")
+    start = stage.wait("handler_start", by=victim)
     eventually(lambda: stage.starts("hold"))  # by then it has noted that it is the first
     victim.kill(signal.SIGTERM)
-    assert stage.wait("trap", by=victim)["phase"] == "drain-begin"
+    assert stage.wait("trap", by=victim)["phase"] == "drain_begin"
     assert victim.wait() == -signal.SIGKILL
     _is_taken_over_by_another(stage, start)
 
@@ -126,10 +126,10 @@ def kill_at_drain(bench: MakeBench) -> None:
 def kill_at_take_over(bench: MakeBench) -> None:
     stage = bench("hold")
     first = stage.start("first")
-    start = stage.wait("handler-start", by=first)
+    start = stage.wait("handler_start", by=first)
     eventually(lambda: stage.starts("hold"))
     reaper = stage.start("reaper", trap="reaped:1:KILL")
-    stage.wait("worker-start", by=reaper)
+    stage.wait("worker_start", by=reaper)
     first.kill()
     assert stage.wait("trap", by=reaper)["token"] == start["token"]
     assert reaper.wait() == -signal.SIGKILL

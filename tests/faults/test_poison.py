@@ -54,18 +54,18 @@ def test_a_handler_that_never_returns_cannot_keep_its_worker(
     """
     stage = bench(job, shutdown_grace="1s")
     holder = stage.start("holder")
-    start = stage.wait("handler-start", by=holder)
+    start = stage.wait("handler_start", by=holder)
     other = stage.start("other")
-    stage.wait("worker-start", by=other)
+    stage.wait("worker_start", by=other)
     eventually(lambda: stage.starts(job))
     holder.kill(signal.SIGTERM)
-    drain = stage.wait("drain-begin", by=holder)
+    drain = stage.wait("drain_begin", by=holder)
     left = stage.wait("exit", by=holder)
     assert left["status"] == 4
     assert timedelta(seconds=left.at - drain.at) <= timedelta(
         seconds=1 + 1 + patience
     ) + loaded(SLACK)
-    again = stage.wait("handler-start", job=job, slot=start["slot"], by=other)
+    again = stage.wait("handler_start", job=job, slot=start["slot"], by=other)
     assert again["attempt"] == 2
     leave(stage, job)
     assert stage.events.all("reaped") == []
@@ -80,11 +80,11 @@ def test_a_handler_that_holds_the_interpreter_loses_its_claim_and_nothing_else(
     """
     stage = bench("hog")
     hog = stage.start("hog")
-    start = stage.wait("handler-start", by=hog)
+    start = stage.wait("handler_start", by=hog)
     stage.start("other")
     again = stage.wait("settled", slot=start["slot"], attempt=2)
     Path(f"{stage.log.path}.pipe").write_bytes(b".")
-    lost = stage.wait("claim-lost", by=hog, job=start["job"], token=start["token"])
+    lost = stage.wait("claim_lost", by=hog, job=start["job"], token=start["token"])
     assert lost.at > again.at
     stage.wait("claimed", by=hog, after=lost)
     leave(stage, "hog")
@@ -95,12 +95,12 @@ def test_a_busy_handler_keeps_its_claim(bench: MakeBench) -> None:
     """Pure Python for longer than a lease: heartbeats go through."""
     stage = bench("busy,rerun", missed_heartbeats_limit=WIDE)
     busy = stage.start("busy")
-    start = stage.wait("handler-start", job="busy", by=busy)
+    start = stage.wait("handler_start", job="busy", by=busy)
     stage.start("other")
     end = stage.wait("settled", job="busy", slot=start["slot"])
     assert (end.worker, end["attempt"]) == (busy, 1)
     leave(stage, "busy", "rerun")
-    assert stage.events.all("reaped", "claim-lost") == []
+    assert stage.events.all("reaped", "claim_lost") == []
 
 
 @pytest.mark.extended
@@ -112,17 +112,17 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_else
     """
     stage = bench("blocks,async", missed_heartbeats_limit=WIDE)
     blocked = stage.start("blocked")
-    start = stage.wait("handler-start", job="blocks", by=blocked)
+    start = stage.wait("handler_start", job="blocks", by=blocked)
     told = stage.wait("blocked", by=blocked)
     other = stage.start("other")
     stage.wait("settled", job="async", by=other, after=told)
     end = stage.wait("settled", job="blocks", slot=start["slot"])
     assert (end.worker, end["attempt"]) == (blocked, 1)
     assert (
-        stage.events.all("handler-start", job="async", by=blocked, at=lambda _: True) == []
+        stage.events.all("handler_start", job="async", by=blocked, at=lambda _: True) == []
     )
     leave(stage, "blocks", "async")
-    assert stage.events.all("reaped", "claim-lost") == []
+    assert stage.events.all("reaped", "claim_lost") == []
 
 
 @pytest.mark.extended
@@ -133,7 +133,7 @@ def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: st
     """
     stage = bench(f"{task},note,async")
     worker = stage.start("worker", threads="20")
-    stage.wait("worker-start", by=worker)
+    stage.wait("worker_start", by=worker)
     for what in HARM:
         stage.registry.client.schedule(task, what, id=what)
     for what in HARM:
@@ -207,7 +207,7 @@ def test_payloads_that_cannot_be_read_do_not_hold_up_the_others(bench: MakeBench
     claims = stage.events.all("claimed")
     polls = [
         seen
-        for seen in stage.events.all("poll-begin")
+        for seen in stage.events.all("poll_begin")
         if claims[0].number < seen.number < claims[-1].number
     ]
     assert (len(claims), polls) == (len(PAYLOADS), [])

@@ -57,7 +57,7 @@ class Scene:
         self.crew = [stage.start(cast=cast) for _ in range(3)]
         self.narrow = stage.start("narrow", cast=",".join(RANKS), tags=NARROW, threads="1")
         for player in stage.players:
-            stage.wait("worker-start", by=player)
+            stage.wait("worker_start", by=player)
         self.down = self.up = stage.now()
 
     def an_operator_cancels(self) -> None:
@@ -85,14 +85,14 @@ class Scene:
         self.stage.wait("reaped", job="abreast", token=victim["token"])
         victim.worker.thaw()
         self.stage.wait(
-            "claim-lost", by=victim.worker, job="abreast", token=victim["token"]
+            "claim_lost", by=victim.worker, job="abreast", token=victim["token"]
         )
 
     def _one_of_the_crew(self) -> Seen:
         """Whoever starts the next slot of those that run side by side."""
         crew, latest = self.crew, self.stage.mark()
         return self.stage.wait(
-            "handler-start", job="abreast", by=lambda player: player in crew, after=latest
+            "handler_start", job="abreast", by=lambda player: player in crew, after=latest
         )
 
     def the_database_is_away(self) -> None:
@@ -121,7 +121,7 @@ class Scene:
         """Until every job has begun with a slot of the time after all this."""
         until = self.stage.now()
         for job in CAST:
-            begun = ("handler-start",) if job in ("abreast", "replaced") else ("settled",)
+            begun = ("handler_start",) if job in ("abreast", "replaced") else ("settled",)
             self.stage.wait(*begun, job=job, slot=lambda slot: slot > until)
         for job in (*FLOODS, "oldest", "capped"):
             self.stage.wait("settled", job=job)

@@ -30,9 +30,9 @@ def held_by_first(
 ) -> tuple[Player, Player, Seen]:
     """A worker that holds the job's first slot in its handler, and one that waits beside it."""
     holder = stage.start("holder", trap=trap, **settings)
-    start = stage.wait("handler-start", job=job, by=holder)
+    start = stage.wait("handler_start", job=job, by=holder)
     other = stage.start("other")
-    stage.wait("worker-start", by=other)
+    stage.wait("worker_start", by=other)
     return holder, other, start
 
 
@@ -51,7 +51,7 @@ def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBenc
     holder, other, start = held_by_first(stage, "hold")
     holder.kill()
     dead = stage.wait("exit", by=holder)
-    again = stage.wait("handler-start", job="hold", slot=start["slot"], by=other)
+    again = stage.wait("handler_start", job="hold", slot=start["slot"], by=other)
     assert again["attempt"] == 2
     assert timedelta(seconds=again.at - dead.at) <= TAKE_OVER + loaded(SLACK)
     gone = "SELECT 1 FROM scheduled_workers WHERE state = 'gone'"
@@ -68,8 +68,8 @@ def test_after_sigterm_aborted_work_starts_elsewhere_at_once(bench: MakeBench) -
     stage = bench("hold")
     holder, other, start = held_by_first(stage, "hold", shutdown_grace="0s")
     holder.kill(signal.SIGTERM)
-    drain = stage.wait("drain-begin", by=holder)
-    again = stage.wait("handler-start", job="hold", slot=start["slot"], by=other)
+    drain = stage.wait("drain_begin", by=holder)
+    again = stage.wait("handler_start", job="hold", slot=start["slot"], by=other)
     assert timedelta(seconds=again.at - drain.at) <= POLL + loaded(SLACK)
     assert stage.events.all("reaped") == []
     leave(stage)
@@ -89,11 +89,11 @@ def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench)
     trap = stage.wait("trap", by=holder)
     holder.kill(signal.SIGTERM)
     other = stage.start("other")
-    back = stage.wait("handed-back", by=holder, job=trap["job"], token=trap["token"])
+    back = stage.wait("handed_back", by=holder, job=trap["job"], token=trap["token"])
     assert back["reason"] == "shutdown"
     slot = back["slot"]
-    begun = max(back.at, stage.wait("worker-start", by=other).at)
-    again = stage.wait("handler-start", job="give-up", by=other)
+    begun = max(back.at, stage.wait("worker_start", by=other).at)
+    again = stage.wait("handler_start", job="give-up", by=other)
     assert timedelta(seconds=again.at - begun) <= POLL + loaded(SLACK)
     assert again["slot"] >= slot
     assert holder.wait() == 0
@@ -108,14 +108,14 @@ def test_a_drain_longer_than_the_lease_takes_nothing_away(bench: MakeBench) -> N
     stage = bench("hold-long", shutdown_grace="60s", missed_heartbeats_limit=WIDE)
     holder, _, start = held_by_first(stage, "hold-long")
     holder.kill(signal.SIGTERM)
-    drain = stage.wait("drain-begin", by=holder)
+    drain = stage.wait("drain_begin", by=holder)
     stage.rest(WIDE_LEASE + HEARTBEAT)
     stage.release("hold-long")
     end = stage.wait("settled", job="hold-long", slot=start["slot"])
     assert (end.worker, end["attempt"], end["outcome"]) == (holder, 1, "succeeded")
     assert end.number > drain.number
     assert holder.wait() == 0
-    assert stage.events.all("reaped", "claim-lost") == []
+    assert stage.events.all("reaped", "claim_lost") == []
     leave(stage)
 
 
@@ -156,5 +156,5 @@ def paused_twice(bench: MakeBench, job: str, beats: int) -> tuple[Bench, bool]:
     stage.release(job)
     end = stage.wait("settled", job=job, slot=start["slot"])
     assert (end.worker, end["attempt"], end["outcome"]) == (holder, 1, "succeeded")
-    assert stage.events.all("reaped", "claim-lost") == []
+    assert stage.events.all("reaped", "claim_lost") == []
     return stage, True

@@ -26,7 +26,7 @@ def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
             f" from generate_series(1, {COUNT}) i"
         )
     first, second = stage.start_all(2)
-    begun = min(stage.wait("claimed").at, stage.wait("worker-start", by=second).at)
+    begun = min(stage.wait("claimed").at, stage.wait("worker_start", by=second).at)
     ended = stage.wait_for_empty_queue(within=100)
     stage.end_all()
 
@@ -148,11 +148,11 @@ def test_threads_that_burn_cpu_hand_little_back(bench: MakeBench) -> None:
             " from generate_series(1, 1000) i"
         )
     worker = stage.start()
-    stage.wait("handed-back", reason="queued", by=worker)
+    stage.wait("handed_back", reason="queued", by=worker)
     stage.rest(timedelta(seconds=seconds))
     worker.kill()
     backs, starts = (
-        len(stage.events.all(name)) for name in ("handed-back", "handler-start")
+        len(stage.events.all(name)) for name in ("handed_back", "handler_start")
     )
-    assert stage.events.all("claim-lost") == []
+    assert stage.events.all("claim_lost") == []
     assert backs <= threads + 2 * seconds + starts, f"{backs} hand-backs, {starts} starts"

@@ -23,7 +23,7 @@ def leave(stage: Bench, job: str) -> None:
         # also among the freezes at any phase
         pytest.param(
             "give-up",
-            "handler-start:1:STOP",
+            "handler_start:1:STOP",
             id="between mark and handler",
             marks=pytest.mark.extended,
         ),
@@ -37,7 +37,7 @@ def test_a_zombie_that_gives_up_has_started_once(
     """
     stage = bench(job)
     zombie = stage.start("zombie", trap=trap)
-    start = stage.wait("handler-start", by=zombie)
+    start = stage.wait("handler_start", by=zombie)
     if trap:
         stage.wait("trap", by=zombie)
     else:
@@ -48,8 +48,8 @@ def test_a_zombie_that_gives_up_has_started_once(
     assert reaped["outcome"] == "lost"
     stage.wait("settled", job=job, after=reaped)  # the schedule goes on
     zombie.thaw()
-    stage.wait("claim-lost", by=zombie, job=start["job"], token=start["token"])
-    stage.wait("handler-end", by=zombie, job=start["job"], token=start["token"])
+    stage.wait("claim_lost", by=zombie, job=start["job"], token=start["token"])
+    stage.wait("handler_end", by=zombie, job=start["job"], token=start["token"])
     leave(stage, job)
     assert len([line for line in stage.starts(job) if line.slot == start["slot"]]) == 1
     row = stage.ledger(job)[start["slot"]]
@@ -63,14 +63,14 @@ def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(
     not taken for its.
     """
     stage = bench("hold-again")
-    zombie = stage.start("zombie", trap="handler-start:1:STOP")
+    zombie = stage.start("zombie", trap="handler_start:1:STOP")
     stage.wait("trap", by=zombie)
     other = stage.start("other")
-    again = stage.wait("handler-start", by=other, attempt=2)
+    again = stage.wait("handler_start", by=other, attempt=2)
     zombie.thaw()
-    stage.wait("handler-end", by=zombie, slot=again["slot"], outcome="succeeded")
-    end = stage.wait("handler-end", by=other, job=again["job"], token=again["token"])
-    settled = stage.wait("settled", "claim-lost", job=again["job"], token=again["token"])
+    stage.wait("handler_end", by=zombie, slot=again["slot"], outcome="succeeded")
+    end = stage.wait("handler_end", by=other, job=again["job"], token=again["token"])
+    settled = stage.wait("settled", "claim_lost", job=again["job"], token=again["token"])
     assert (settled.name, settled.number > end.number) == ("settled", True)
     assert stage.events.all("settled", by=zombie, slot=again["slot"]) == []
     leave(stage, "hold-again")
@@ -85,19 +85,19 @@ def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(
     """
     stage = bench("linger")
     zombie = stage.start("zombie")
-    stage.wait("worker-start", by=zombie)
+    stage.wait("worker_start", by=zombie)
     stage.registry.client.schedule("linger", 1, id="bill")
-    first = stage.wait("handler-start", by=zombie)
+    first = stage.wait("handler_start", by=zombie)
     eventually(lambda: stage.starts("linger"))
     zombie.freeze()
     other = stage.start("other")
     stage.wait("settled", id="bill", by=other)
     assert stage.registry.client.schedule("linger", 3, id="bill").status == "scheduled"
     anew = stage.wait(
-        "handler-start", by=other, after=stage.wait("settled", id="bill", by=other)
+        "handler_start", by=other, after=stage.wait("settled", id="bill", by=other)
     )
     zombie.thaw()
-    stage.wait("claim-lost", by=zombie, job="linger", token=first["token"])
+    stage.wait("claim_lost", by=zombie, job="linger", token=first["token"])
     last = stage.wait("settled", id="bill", token=anew["token"])
     assert (last.worker, last["outcome"], last["attempt"]) == (other, "succeeded", 1)
     stage.wait_for_empty_queue()
@@ -114,14 +114,14 @@ def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
     """
     stage = bench("hold-async")
     zombie = stage.start("zombie")
-    start = stage.wait("handler-start", by=zombie)
+    start = stage.wait("handler_start", by=zombie)
     eventually(lambda: stage.starts("hold-async"))
     zombie.freeze()
     stage.start("other")
     stage.wait("settled", job="hold-async", slot=start["slot"], attempt=2)
     zombie.thaw()
-    stage.wait("claim-lost", by=zombie, job=start["job"], token=start["token"])
-    end = stage.wait("handler-end", by=zombie, job=start["job"], token=start["token"])
+    stage.wait("claim_lost", by=zombie, job=start["job"], token=start["token"])
+    end = stage.wait("handler_end", by=zombie, job=start["job"], token=start["token"])
     assert end["outcome"] == "cancelled"
     leave(stage, "hold-async")
 
@@ -154,7 +154,7 @@ def test_a_task_stopped_after_the_users_commit_had_its_effect_once(
     """The same for a one-time task, which has no slot; killed, or told to stop by a shutdown."""
     stage = bench("pay", shutdown_grace="0s")
     victim = stage.start("victim")
-    stage.wait("worker-start", by=victim)
+    stage.wait("worker_start", by=victim)
     stage.registry.client.schedule("pay", id="invoice-1")
     stage.wait("committed", by=victim)
     victim.kill(number)
@@ -177,7 +177,7 @@ def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> Non
     guarded = stage.wait("guarded", by=zombie)
     zombie.freeze()
     other = stage.start("other")
-    again = stage.wait("handler-start", by=other, slot=guarded["slot"])
+    again = stage.wait("handler_start", by=other, slot=guarded["slot"])
     looks = [
         seen
         for seen in stage.events.all("heartbeat", by=other)
@@ -185,7 +185,7 @@ def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> Non
     ]
     assert len(looks) <= (LEASE + TAKE_OVER) / HEARTBEAT + 2
     zombie.thaw()
-    end = stage.wait("handler-end", by=zombie, job=guarded["job"], token=guarded["token"])
+    end = stage.wait("handler_end", by=zombie, job=guarded["job"], token=guarded["token"])
     assert end["outcome"] == "failed"
     leave(stage, "hold-in-guard")
     key = guarded["slot"].isoformat()

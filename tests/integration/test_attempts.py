@@ -38,11 +38,11 @@ def test_a_take_over_names_the_dead(pg_url: str, tmp_path: Path) -> None:
     shell.write("jobs.py", JOBS)
     try:
         first = shell.worker("--app", "jobs", SLOTWISE_WORKER_NAME="first")
-        first.wait_for("worker-start")
+        first.wait_for("worker_start")
         assert shell.ask("trigger", "report").returncode == exits.OK
-        begun = first.wait_for("handler-start", job="report")
+        begun = first.wait_for("handler_start", job="report")
         other = shell.worker("--app", "jobs", SLOTWISE_WORKER_NAME="other")
-        other.wait_for("worker-start")
+        other.wait_for("worker_start")
         first.signal(signal.SIGKILL).end()
         reaped = other.wait_for("reaped", job="report")
         failed = other.wait_for("settled", job="report")

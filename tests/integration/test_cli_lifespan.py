@@ -81,7 +81,7 @@ def test_a_mistake_in_a_worker(shell: Shell, word: str) -> None:
     """So it is in a worker, which ends with it."""
     worker = shell.worker(FAILS=word)
     if word == "leave":
-        worker.wait_for("worker-start")
+        worker.wait_for("worker_start")
         worker.signal(signal.SIGTERM)
     assert worker.end() == exits.FAILED
     check_told("\n".join(event["text"] for event in worker.events("text")), word)
@@ -103,7 +103,7 @@ def test_stopped_while_it_is_entered(
     begun = time.monotonic()
     assert worker.stop() == status
     assert time.monotonic() - begun < within
-    assert next(worker.events("drain-end"))["unfinished"] == left
+    assert next(worker.events("drain_end"))["unfinished"] == left
     assert ("closed" in worker.out) is (left == 0)
 
 
@@ -130,9 +130,9 @@ def test_run_stopped_while_it_is_entered(shell: Shell, how: str, within: float) 
 def test_never_left(shell: Shell, how: str) -> None:
     """It is told and counted as left behind, and the exit status says so."""
     worker = shell.worker(**{how: "leave"})
-    worker.wait_for("worker-start")
+    worker.wait_for("worker_start")
     assert worker.stop() == exits.UNFINISHED
-    assert next(worker.events("drain-end"))["unfinished"] == 1
+    assert next(worker.events("drain_end"))["unfinished"] == 1
     assert any(
         "its lifespan was not left" in event["message"] for event in worker.events("log")
     )

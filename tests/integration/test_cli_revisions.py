@@ -43,7 +43,7 @@ def deploy(shell: Shell, every: str, *revision: str) -> tuple[Process, dict[str,
     options = ["--revision", *revision] if revision else []
     worker = shell.worker("--app", "jobs", *options, EVERY=every)
     planned = worker.wait_for("planned")
-    worker.wait_for("worker-start")
+    worker.wait_for("worker_start")
     return worker, planned
 
 

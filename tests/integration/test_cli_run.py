@@ -287,9 +287,9 @@ def test_heartbeats(shell: Shell, pg_url: str) -> None:
     claims.
     """
     worker = shell.worker("--only", "good", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
-    worker.wait_for("worker-start")
+    worker.wait_for("worker_start")
     reaping = shell.worker("--only", "long", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
-    reaping.wait_for("worker-start")
+    reaping.wait_for("worker_start")
     done = shell.run("run", "long", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
     assert done.returncode == exits.OK, done.stderr
     (line,) = ledger(pg_url, "long")

@@ -564,7 +564,7 @@ def test_beside_a_pool(shell: Shell, pg_url: str) -> None:
     holds.
     """
     worker = shell.worker("--only", "each,daily")
-    worker.wait_for("worker-start")
+    worker.wait_for("worker_start")
     for _ in range(4):
         done = shell.run("run", "each", "--slot", "due", "--early", "2s")
         assert done.returncode == exits.OK, done.stderr
@@ -600,7 +600,7 @@ def test_a_worker_takes_over(shell: Shell, pg_url: str) -> None:
     first = pod(shell, "daily", name="a", TAKES="60")
     first.wait_for_output("began")
     worker = shell.worker("--only", "daily", POD="worker", TAKES="0")
-    worker.wait_for("worker-start")
+    worker.wait_for("worker_start")
     os.kill(first.pid, signal.SIGKILL)
     worker.wait_for("settled", job="daily")
     assert worker.stop() == exits.OK

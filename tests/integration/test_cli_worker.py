@@ -106,7 +106,7 @@ def ledger(url: str, job: str) -> list[SlotInfo]:
 def started(shell: Shell, job: str, *arguments: str, **environment: str) -> Process:
     """A worker in which this job's handler has just started."""
     worker = shell.worker(*arguments, ONLY=job, **environment)
-    worker.wait_for("handler-start", job=job)
+    worker.wait_for("handler_start", job=job)
     return worker
 
 
@@ -124,8 +124,8 @@ def test_drain(shell: Shell, pg_url: str, number: int) -> None:
     """
     worker = started(shell, "nap", "--threads", "1")
     worker.signal(number)
-    assert worker.wait_for("drain-begin")["running"] == 1
-    assert worker.wait_for("drain-end")["unfinished"] == 0
+    assert worker.wait_for("drain_begin")["running"] == 1
+    assert worker.wait_for("drain_end")["unfinished"] == 0
     assert worker.end() == exits.OK
     assert {line.outcome for line in ledger(pg_url, "nap")} <= {"succeeded", "skipped"}
     assert shell.ask("workers", "--json").stdout.strip() == "[]"
@@ -135,7 +135,7 @@ def test_drain(shell: Shell, pg_url: str, number: int) -> None:
 def test_second_signal(shell: Shell, pg_url: str) -> None:
     """The second one does not wait: what runs is told to stop."""
     worker = started(shell, "polite", "--shutdown-grace", "1h")
-    worker.signal(signal.SIGTERM).wait_for("drain-begin")
+    worker.signal(signal.SIGTERM).wait_for("drain_begin")
     worker.signal_again(signal.SIGTERM)
     assert worker.end() == exits.OK
     assert [line.outcome for line in ledger(pg_url, "polite")] == ["cancelled"]
@@ -158,10 +158,10 @@ def test_under_timeout(shell: Shell, pg_url: str, processes: str) -> None:
         processes,
     )
     wrapped = shell.start_under("timeout", "-s", "TERM", "1h", arguments=arguments)
-    wrapped.wait_for("handler-start")
+    wrapped.wait_for("handler_start")
     wrapped.signal(signal.SIGTERM)  # it does then what it does when its time is up
-    wrapped.wait_for("drain-begin", running=1)
-    wrapped.wait_for("drain-end")
+    wrapped.wait_for("drain_begin", running=1)
+    wrapped.wait_for("drain_end")
     wrapped.end()
     assert "cancelling running handlers" not in str(wrapped.seen)
     assert {line.outcome for line in ledger(pg_url, "nap")} <= {"succeeded", "skipped"}
@@ -171,7 +171,7 @@ def test_under_timeout(shell: Shell, pg_url: str, processes: str) -> None:
 def test_third_signal(shell: Shell, pg_url: str) -> None:
     """The third one ends the process at once; the claim stays for a reaper."""
     worker = started(shell, "deaf")
-    worker.signal(signal.SIGINT).wait_for("drain-begin")
+    worker.signal(signal.SIGINT).wait_for("drain_begin")
     worker.signal_again(signal.SIGINT)
     worker.wait_for("log", message="SIGINT: cancelling running handlers")
     worker.signal_again(signal.SIGINT)
@@ -188,7 +188,7 @@ def test_deaf_handler(shell: Shell, pg_url: str) -> None:
     assert worker.stop() == exits.UNFINISHED
     (line,) = ledger(pg_url, "deaf")
     assert (line.outcome, line.reason) == ("cancelled", "shutdown")
-    assert next(worker.events("drain-end"))["unfinished"] == 1
+    assert next(worker.events("drain_end"))["unfinished"] == 1
 
 
 @pytest.mark.extended
@@ -199,11 +199,11 @@ def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
     The handler itself writes down that it runs. The lifespan takes longer to be left than a lease.
     """
     worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="2.5")
-    worker.wait_for("handler-start", job="stays")
+    worker.wait_for("handler_start", job="stays")
     other = shell.worker("--app", "jobs:living")
-    other.wait_for("worker-start")
+    other.wait_for("worker_start")
     assert worker.stop() == exits.UNFINISHED
-    again = other.wait_for("handler-start", job="stays")
+    again = other.wait_for("handler_start", job="stays")
     assert again["attempt"] == 2
     assert other.stop() == exits.OK
     lines = [line.split() for line in (shell.directory / "seen").read_text().splitlines()]
@@ -220,7 +220,7 @@ def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
 def test_a_lifespan_that_is_never_left(shell: Shell) -> None:
     """It cannot keep the process: what is left to it is bounded."""
     worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="3600")
-    worker.wait_for("handler-start", job="stays")
+    worker.wait_for("handler_start", job="stays")
     assert worker.stop() == exits.UNFINISHED
     assert any(
         "its lifespan was not left" in event["message"] for event in worker.events("log")
@@ -247,7 +247,7 @@ def test_a_fork_is_not_the_worker(shell: Shell) -> None:
     worker = shell.worker(ONLY="pool")
     for _ in range(3):
         assert worker.wait_for("settled", job="pool")["outcome"] == "succeeded"
-    assert not list(worker.events("drain-begin"))
+    assert not list(worker.events("drain_begin"))
     assert worker.stop() == exits.OK
 
 
@@ -258,12 +258,12 @@ def test_events(shell: Shell) -> None:
     planned = worker.wait_for("planned")
     assert (planned["job"], planned["change"]) == ("bad", "added")
     for name in (
-        "worker-start",
-        "poll-begin",
+        "worker_start",
+        "poll_begin",
         "claimed",
-        "handler-start",
-        "handler-end",
-        "settle-sent",
+        "handler_start",
+        "handler_end",
+        "settle_sent",
         "settled",
     ):
         event = worker.wait_for(name)
@@ -296,7 +296,7 @@ def test_human(shell: Shell) -> None:
     worker.wait_until_text("settled job=tick")
     assert worker.stop() == exits.OK
     text = "\n".join(event["text"] for event in worker.events("text"))
-    assert "poll-begin" not in text
+    assert "poll_begin" not in text
     assert "SIGTERM: draining" in text
     assert "\x1b" not in text
 
@@ -324,7 +324,7 @@ def test_command_line_wins(shell: Shell) -> None:
     worker = shell.worker(
         "--only", "bad", "--threads", "3", "--worker-name", "one", ONLY="tick"
     )
-    begun = worker.wait_for("worker-start")
+    begun = worker.wait_for("worker_start")
     assert (begun["jobs"], begun["capacity"], begun["worker"].split(":")[0]) == (
         1,
         3,
@@ -339,7 +339,7 @@ def test_customize_wins(shell: Shell) -> None:
     worker = shell.worker(
         "--app", "jobs:customized", "--threads", "3", "--worker-name", "one"
     )
-    begun = worker.wait_for("worker-start")
+    begun = worker.wait_for("worker_start")
     assert (begun["capacity"], begun["worker"].split(":")[0]) == (3, "last")
     assert worker.stop() == exits.OK
 
@@ -378,19 +378,19 @@ class TestDatabaseAway:
             name = url.rpartition("/")[2].partition("?")[0]
             databases._execute(_let_in(name, "false"))
             worker = shell.worker("--app", "jobs:silenced", "--database-url", url)
-            lost = worker.wait_for("database-lost")
+            lost = worker.wait_for("database_lost")
             assert f"'{name}'" in lost["error"]
             databases._execute(_let_in(name, "true"))
-            worker.wait_for("database-back")
-            worker.wait_for("worker-start")
-            assert len(list(worker.events("database-lost"))) == 1
+            worker.wait_for("database_back")
+            worker.wait_for("worker_start")
+            assert len(list(worker.events("database_lost"))) == 1
             assert worker.stop() == exits.OK
 
     @pytest.mark.extended
     def test_stopped_while_waiting(self, shell: Shell) -> None:
         """A signal ends the wait."""
         worker = shell.worker("--database-url", "postgresql://a:secret@127.0.0.1:1/c")
-        worker.wait_for("database-lost")
+        worker.wait_for("database_lost")
         assert worker.stop() == exits.OK
         assert "secret" not in str(worker.seen)
 
@@ -407,7 +407,7 @@ class TestDatabaseAway:
         worker = shell.worker(
             "--app", "impatient", "--database-url", "postgresql://a:secret@127.0.0.1:1/c"
         )
-        worker.wait_for("database-lost")
+        worker.wait_for("database_lost")
         again = worker.wait_for("log", logger="slotwise.engine.loops.service")
         assert again["message"].startswith("the database still cannot be used, after ")
         assert "127.0.0.1" in again["message"]
@@ -462,10 +462,10 @@ def test_a_database_that_refuses_later(shell: Shell, databases: Databases) -> No
             ).format(sql.Literal(name))
         )
         databases._execute(_rename(name, f"{name}_away"))
-        worker.wait_for("database-lost")
+        worker.wait_for("database_lost")
         databases._execute(_rename(f"{name}_away", name))
         databases._execute(_let_in(name, "true"))
-        worker.wait_for("database-back")
+        worker.wait_for("database_back")
         worker.wait_for("settled")
         assert worker.stop() == exits.OK
 
@@ -491,9 +491,9 @@ def test_an_outcome_that_cannot_be_written(shell: Shell, databases: Databases) -
                 "select pg_terminate_backend(pid) from pg_stat_activity where datname = {}"
             ).format(sql.Literal(name))
         )
-        worker.wait_for("handler-end")
+        worker.wait_for("handler_end")
         assert worker.stop() == exits.UNFINISHED
-        assert next(worker.events("drain-end"))["unfinished"] == 1
+        assert next(worker.events("drain_end"))["unfinished"] == 1
 
 
 def _let_in(name: str, value: str) -> sql.Composed:

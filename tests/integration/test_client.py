@@ -504,7 +504,7 @@ def test_a_worker_in_this_process_need_not_be_polled_for(url: str, heard: Heard)
         poll_interval="1h",
     )
     with registry:
-        heard.wait("poll-begin")
+        heard.wait("poll_begin")
         registry.client.schedule(SendMail)
         heard.wait("settled")
 

@@ -66,7 +66,7 @@ def record_all(shell: Shell, text: str) -> tuple[Path, Path]:
 def worker(shell: Shell, *arguments: str) -> Process:
     """One that works by now."""
     process = shell.worker("--crontab", "crontab", *arguments)
-    process.wait_for("worker-start")
+    process.wait_for("worker_start")
     return process
 
 
@@ -177,7 +177,7 @@ def test_a_worker_of_several_processes(shell: Shell, pg_url: str) -> None:
         "--crontab", "crontab", "--crontab-format=system", "--processes", "2"
     )
     for _ in range(2):
-        process.wait_for("worker-start")
+        process.wait_for("worker_start")
     slots = make_due(pg_url, file, system=True)
     wait_until(lambda: len(runs(record)) >= 2, "a run of each line")
     assert process.stop() == exits.OK
@@ -218,7 +218,7 @@ def test_application_and_crontab_together(shell: Shell, pg_url: str) -> None:
         GIVEN="2",
         HOME="/nowhere",
     )
-    process.wait_for("worker-start", jobs=2)
+    process.wait_for("worker_start", jobs=2)
     make_due(pg_url, file)
     told = process.wait_for("log", logger="slotwise.job")
     assert told["message"] == f"none 2 {pwd.getpwuid(os.geteuid()).pw_dir}"
@@ -273,7 +273,7 @@ def test_shutdown_ends_commands(shell: Shell, pg_url: str) -> None:
     process = worker(shell)
     ((name, slot),) = make_due(pg_url, file).items()
     pid = int(process.wait_for("log", logger="slotwise.job")["message"])
-    process.signal(signal.SIGTERM).wait_for("drain-begin")
+    process.signal(signal.SIGTERM).wait_for("drain_begin")
     assert alive(pid)
     assert process.signal_again(signal.SIGTERM).end() == exits.OK
     assert not alive(pid)
@@ -282,7 +282,7 @@ def test_shutdown_ends_commands(shell: Shell, pg_url: str) -> None:
     after = worker(shell)
     again = after.wait_for("log", logger="slotwise.job", job=name)
     assert (again["slot"], again["attempt"]) == (slot.isoformat().replace("+00:00", "Z"), 2)
-    after.signal(signal.SIGTERM).wait_for("drain-begin")
+    after.signal(signal.SIGTERM).wait_for("drain_begin")
     after.signal_again(signal.SIGTERM).end()
 
 
@@ -294,7 +294,7 @@ def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: s
     ((name, slot),) = make_due(pg_url, file).items()
 
     def holders() -> list[Process]:
-        return [process for process in workers if list(process.events("handler-start"))]
+        return [process for process in workers if list(process.events("handler_start"))]
 
     wait_until(holders, "the command to start")
     (first,) = holders()
@@ -304,7 +304,7 @@ def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: s
     wait_until(lambda: not alive(pid), "the end of the command")
     again = second.wait_for("log", logger="slotwise.job", job=name)
     assert (again["slot"], again["attempt"]) == (slot.isoformat().replace("+00:00", "Z"), 2)
-    second.signal(signal.SIGTERM).wait_for("drain-begin")
+    second.signal(signal.SIGTERM).wait_for("drain_begin")
     second.signal_again(signal.SIGTERM).end()
 
 

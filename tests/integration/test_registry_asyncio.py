@@ -146,7 +146,7 @@ def test_the_lifespan_is_the_hosts_too(url: str, heard: Heard) -> None:
             assert said == ["enter"]
             await asyncio.to_thread(registry.client.schedule, "now")
             await asyncio.to_thread(registry.client.schedule, "later")
-            await asyncio.to_thread(heard.wait, "handler-start", 2)
+            await asyncio.to_thread(heard.wait, "handler_start", 2)
         assert said == ["enter", "handled", "leave"]
         assert seen == ["state", "state"]
 
@@ -178,7 +178,7 @@ def test_an_entry_that_is_cancelled_while_the_database_is_away(heard: Heard) -> 
 
     async def host() -> None:
         entering = asyncio.create_task(registry.__aenter__())
-        await asyncio.to_thread(heard.wait, "database-lost")
+        await asyncio.to_thread(heard.wait, "database_lost")
         entering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(entering, PATIENCE)
@@ -233,7 +233,7 @@ def test_an_exit_that_is_cancelled(url: str, heard: Heard) -> None:
                 await eventually(entered)
 
         living = asyncio.create_task(life())
-        await asyncio.to_thread(heard.wait, "drain-begin")
+        await asyncio.to_thread(heard.wait, "drain_begin")
         living.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(living, PATIENCE)
@@ -251,7 +251,7 @@ def test_a_body_that_fails_drains_all_the_same(url: str, heard: Heard) -> None:
         with pytest.raises(ValueError, match="the host's"):
             async with a_registry(url, heard, task(name="mail")(nothing)):
                 raise ValueError("the host's")
-        assert heard.names()[-1] == "drain-end"
+        assert heard.names()[-1] == "drain_end"
 
     asyncio.run(host())
 
@@ -266,14 +266,14 @@ def test_a_host_that_is_told_to_end(url: str, heard: Heard) -> None:
             await asyncio.sleep(0.2)
 
         async with a_registry(url, heard, job(name="often", schedule=Every("1s"))(endless)):
-            await asyncio.to_thread(heard.wait, "handler-start")
+            await asyncio.to_thread(heard.wait, "handler_start")
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(PATIENCE)
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(host())
     assert {event.outcome for event in heard.of("settled")} == {"succeeded"}
-    assert heard.names()[-1] == "drain-end"
+    assert heard.names()[-1] == "drain_end"
     assert gone()
 
 

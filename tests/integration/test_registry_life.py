@@ -102,7 +102,7 @@ def test_a_worker_runs_and_leaves_nothing(url: str, heard: Heard) -> None:
     assert rows(
         registry, "select count(*) from scheduled_tasks where task_name = 'ring'"
     ) == [(0,)]
-    assert heard.names()[-1] == "drain-end"
+    assert heard.names()[-1] == "drain_end"
     registry.database.close()
     assert not any(
         engine.pool.checkedout() for engine in registry.database._engines.values()
@@ -130,7 +130,7 @@ def test_start_and_stop_as_often_as_one_likes(url: str, heard: Heard) -> None:
         ("kept", logging.DEBUG),
         ("kept", logging.DEBUG),
     ]
-    assert len({event.worker for event in heard.of("worker-start")}) == 3
+    assert len({event.worker for event in heard.of("worker_start")}) == 3
 
 
 def test_two_threads_that_start_make_one_worker(sqlite_url: str, heard: Heard) -> None:
@@ -152,7 +152,7 @@ def test_two_threads_that_start_make_one_worker(sqlite_url: str, heard: Heard) -
         thread.join(PATIENCE)
     assert len(refused) == 1
     registry.stop()
-    assert len(heard.of("worker-start")) == 1
+    assert len(heard.of("worker_start")) == 1
 
 
 @pytest.mark.parametrize("kind", ["pg_empty_url", "sqlite_empty_url"])
@@ -268,7 +268,7 @@ def test_known_jobs_start_while_new_ones_are_planned(
 
     def wait(event: events.Event) -> None:
         if isinstance(event, events.Planned) and event.job == "new-2":
-            heard.wait("handler-start", job="known")
+            heard.wait("handler_start", job="known")
             waited.append(event.job)
 
     registry.listen(wait)
@@ -300,7 +300,7 @@ def test_the_planning_of_new_jobs_ends_early(
         with pytest.raises(PlanMissing, match="for: new-3;"):
             registry.start()
     assert registry.worker is None
-    assert heard.names()[-1] == "drain-end"
+    assert heard.names()[-1] == "drain_end"
     found = rows(
         registry,
         "select task_name, picked from scheduled_tasks where task_name <> 'known' order by 1",
@@ -333,15 +333,15 @@ def test_a_start_that_waits_for_its_database_can_be_stopped(heard: Heard) -> Non
     )
     starter = threading.Thread(target=registry.start, name="starter")
     starter.start()
-    (lost,) = heard.wait("database-lost")
+    (lost,) = heard.wait("database_lost")
     assert lost.loop == "start"
     assert "127.0.0.1" in lost.error
     assert registry.stop() == 0
     starter.join(PATIENCE)
     assert not starter.is_alive()
     assert registry.worker is None
-    assert "worker-start" not in heard.names()
-    assert len(heard.of("database-lost")) == 1
+    assert "worker_start" not in heard.names()
+    assert len(heard.of("database_lost")) == 1
 
 
 def test_a_start_has_a_bound(heard: Heard) -> None:
@@ -385,10 +385,10 @@ def test_a_start_that_is_not_waited_for(
         assert not registry.worker.poller.has_started
         with pytest.raises(ConfigurationError, match="running already"):
             registry.start(wait=False)
-        heard.wait("database-lost")
+        heard.wait("database_lost")
     finally:
         admin.execute(f'alter database "{name}" allow_connections true')
-    heard.wait("worker-start")
+    heard.wait("worker_start")
     assert registry.start_error is None
     assert registry.stop() == 0
 
@@ -398,7 +398,7 @@ def test_a_start_that_is_not_waited_for_can_be_stopped(heard: Heard) -> None:
     began = time.monotonic()
     registry.start(wait=False)
     assert time.monotonic() - began < 2
-    heard.wait("database-lost")
+    heard.wait("database_lost")
     assert registry.stop() == 0
     assert (registry.worker, registry.start_error) == (None, None)
 
@@ -447,13 +447,13 @@ def test_a_start_goes_on_when_the_database_comes(
     starter = threading.Thread(target=registry.start)
     starter.start()
     try:
-        heard.wait("database-lost")
+        heard.wait("database_lost")
     finally:
         admin.execute(f'alter database "{name}" allow_connections true')
-    heard.wait("worker-start")
+    heard.wait("worker_start")
     starter.join(PATIENCE)
     registry.stop()
-    assert heard.names().index("database-back") < heard.names().index("worker-start")
+    assert heard.names().index("database_back") < heard.names().index("worker_start")
 
 
 def test_a_start_can_be_stopped_by_what_it_calls(url: str, heard: Heard) -> None:
@@ -467,7 +467,7 @@ def test_a_start_can_be_stopped_by_what_it_calls(url: str, heard: Heard) -> None
     registry.start()
     assert registry.worker is None
     assert threads_of_ours() == []
-    assert "worker-start" not in heard.names()
+    assert "worker_start" not in heard.names()
     assert life.said in ([], ["enter", "leave"])
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
     registry.database.close()
@@ -489,7 +489,7 @@ def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(
     registry.client.schedule("mail")
 
     def at_the_start(event: events.Event) -> None:
-        if event.name == "worker-start":
+        if event.name == "worker_start":
             assert entered.wait(PATIENCE)
             go.set()
             if how == "interrupt":
@@ -500,7 +500,7 @@ def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(
     with pytest.raises(KeyboardInterrupt) if how == "interrupt" else nullcontext():
         registry.start()
     registry.stop()
-    assert heard.names().count("drain-begin") == 1
+    assert heard.names().count("drain_begin") == 1
     assert [event.outcome for event in heard.of("settled")] == ["succeeded"]
     assert rows(registry, "select count(*) from scheduled_tasks") == [(0,)]
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
@@ -524,7 +524,7 @@ def test_a_slot_in_the_foreground_keeps_its_claim(
 
     monkeypatch.setattr(run, "_claim", claim_with_a_heartbeat_after_it)
     assert run.run().succeeded
-    assert heard.of("handed-back") == []
+    assert heard.of("handed_back") == []
     registry.database.close()
 
 
@@ -704,7 +704,7 @@ def test_a_lifespan_that_cannot_be_left(url: str, heard: Heard) -> None:
     with pytest.raises(OSError, match="cannot leave"):
         registry.stop()
     assert threads_of_ours() == []
-    assert heard.names()[-1] == "drain-end"
+    assert heard.names()[-1] == "drain_end"
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
     assert registry.stop() == 0
     registry.database.close()
@@ -730,7 +730,7 @@ def test_a_drain_lets_handlers_finish(url: str, heard: Heard) -> None:
     stopped: list[int] = []
     stopper = threading.Thread(target=lambda: stopped.append(registry.stop()))
     stopper.start()
-    heard.wait("drain-begin")
+    heard.wait("drain_begin")
     go.set()
     stopper.join(PATIENCE)
     assert stopped == [0]
@@ -755,12 +755,12 @@ def test_a_second_stop_waits_for_the_first(url: str, heard: Heard) -> None:
     stoppers = [threading.Thread(target=registry.stop) for _ in range(3)]
     for stopper in stoppers:
         stopper.start()
-    heard.wait("drain-begin")
+    heard.wait("drain_begin")
     assert all(stopper.is_alive() for stopper in stoppers)
     go.set()
     for stopper in stoppers:
         stopper.join(PATIENCE)
-    assert len(heard.of("drain-end")) == 1
+    assert len(heard.of("drain_end")) == 1
     assert registry.worker is None
 
 
@@ -798,7 +798,7 @@ def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) ->
     try:
         assert registry.stop(timedelta(0)) == 1
         assert told.is_set()
-        assert [event.unfinished for event in heard.of("drain-end")] == [1]
+        assert [event.unfinished for event in heard.of("drain_end")] == [1]
         assert registry.worker is None
         with other:
             heard.wait(
@@ -866,9 +866,9 @@ def test_unstarted_coroutines_go_back_at_once(url: str, heard: Heard) -> None:
     heard.wait("claimed", job="waits")
     stopper = threading.Thread(target=registry.stop)
     stopper.start()
-    (back,) = heard.wait("handed-back")
+    (back,) = heard.wait("handed_back")
     assert (back.job, back.reason) == ("waits", "shutdown")
-    assert heard.of("handler-start", job="waits") == []
+    assert heard.of("handler_start", job="waits") == []
     go.set()
     stopper.join(PATIENCE)
     assert [event.outcome for event in heard.of("settled", job="blocks")] == ["succeeded"]
@@ -970,7 +970,7 @@ def test_a_retry_strategy_with_a_mistake_disturbs_nobody(url: str, heard: Heard)
     registry = a_registry(url, heard, bad, MAIL)
     with registry:
         registry.client.schedule("bad")
-        heard.wait("handler-end", job="bad")
+        heard.wait("handler_end", job="bad")
         registry.client.schedule("mail")
         heard.wait("settled", 2)
     assert [
@@ -1051,10 +1051,10 @@ def test_one_row_that_cannot_be_written(
         registry.client.schedule("mail", id=name)
     with registry:
         heard.wait("settled", 2)
-        heard.wait("settle-sent", len(heard.of("settle-sent")) + 2)  # it is tried again
+        heard.wait("settle_sent", len(heard.of("settle_sent")) + 2)  # it is tried again
         execute_beside(registry, "drop trigger refuse on scheduled_tasks")
         heard.wait("settled", id="bad")
-    assert heard.of("claim-lost") == []
+    assert heard.of("claim_lost") == []
     assert caplog.text.count("cannot write the outcome of mail/bad yet") == 1
 
 

@@ -163,7 +163,7 @@ def test_a_second_signal_cancels(start: Start, sqlite_url: str, number: int) -> 
     )
     script.wait_for("entered")
     script.send(number)
-    script.wait_for("drain-begin")
+    script.wait_for("drain_begin")
     time.sleep(ECHO.total_seconds() + 0.1)  # sooner it would be an echo of the first
     script.send(number)
     script.wait_for("finished shutdown")
@@ -365,11 +365,11 @@ def test_a_signal_during_the_scripts_own_stop(start: Start) -> None:
         sleep_on()
         """
     )
-    script.wait_for("drain-begin")
+    script.wait_for("drain_begin")
     script.send(signal.SIGTERM)
     status, said = script.end()
     assert status == -signal.SIGTERM
-    assert said.count("drain-end") == 1
+    assert said.count("drain_end") == 1
     assert "finished None" in said
 
 
@@ -382,11 +382,11 @@ def test_a_start_that_waits_for_its_database_ends_at_once(start: Start) -> None:
         a_registry(database_url=nowhere, listeners=[lambda event: say(event.name)]).start()
         """
     )
-    script.wait_for("database-lost")
+    script.wait_for("database_lost")
     script.send(signal.SIGTERM)
     status, _ = script.end()
     assert status == -signal.SIGTERM
-    assert script.err.startswith("database-lost")
+    assert script.err.startswith("database_lost")
     assert "127.0.0.1" in script.err
 
 
@@ -405,7 +405,7 @@ def test_ctrl_c_ends_a_start_that_waits_for_its_database(start: Start) -> None:
             say(registry.worker)
         """
     )
-    script.wait_for("database-lost")
+    script.wait_for("database_lost")
     script.send(signal.SIGINT)
     status, said = script.end()
     assert (status, said[-2:]) == (0, ["['MainThread']", "None"])
@@ -434,7 +434,7 @@ def test_a_fork_is_not_drained(start: Start) -> None:
     )
     script.wait_for("True")
     script.send(signal.SIGTERM)
-    script.wait_for("drain-begin")
+    script.wait_for("drain_begin")
     time.sleep(ECHO.total_seconds() + 0.1)  # sooner it would be an echo of the first
     script.send(signal.SIGTERM)
     script.wait_for("finished shutdown")

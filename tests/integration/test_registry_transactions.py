@@ -229,7 +229,7 @@ def test_a_stale_token_writes_nothing(shop: Shop, kind: str) -> None:
 
     stolen = threading.Event()
     no = "false" if shop.engine.dialect.name == "postgresql" else "0"
-    shop.run(buy, kind=kind, until="claim-lost")
+    shop.run(buy, kind=kind, until="claim_lost")
     assert len(shop.errors) == 2
     assert "is stale; another worker may run this slot, so roll back" in str(shop.errors[0])
     assert shop.orders() == 0
@@ -331,7 +331,7 @@ def test_heartbeats_go_on_under_an_open_guard(pg_url: str, heard: Heard, kind: s
         if kind == "task":
             registry.client.schedule("buy")
         heard.wait("settled", outcome="succeeded")
-    assert heard.of("claim-lost") == []
+    assert heard.of("claim_lost") == []
     assert shop.orders() == 1
     shop.engine.dispose()
 
@@ -360,7 +360,7 @@ def test_a_handler_that_returns_before_its_transaction_ends(
     )
     with registry:
         registry.client.schedule("buy")
-        heard.wait("settle-sent", 2)  # it could not be written at once, and is tried again
+        heard.wait("settle_sent", 2)  # it could not be written at once, and is tried again
         left[0].commit()
         (settled,) = heard.wait("settled")
     assert settled.outcome == "succeeded"

@@ -102,10 +102,10 @@ def test_a_lower_limit_ends_waits_that_have_begun(database: Open, proxy: Proxy) 
 def test_an_idle_worker_ends(shell: Shell, proxy: Proxy) -> None:
     """SIGTERM: the drain begins at once, and the process ends though it cannot sign out."""
     worker = shell.worker(ONLY="rare")
-    worker.wait_for("poll-begin")
+    worker.wait_for("poll_begin")
     proxy.stall()
     since = elapsed()
-    worker.signal(signal.SIGTERM).wait_for("drain-begin")
+    worker.signal(signal.SIGTERM).wait_for("drain_begin")
     assert elapsed() - since < 5
     ended(worker, since)
 
@@ -114,12 +114,12 @@ def test_an_idle_worker_ends(shell: Shell, proxy: Proxy) -> None:
 def test_a_second_signal_cancels(shell: Shell, proxy: Proxy) -> None:
     """However long the grace is; the outcome cannot be written, and the exit status says so."""
     worker = shell.worker("--shutdown-grace", "1h", ONLY="polite")
-    worker.wait_for("handler-start", job="polite")
+    worker.wait_for("handler_start", job="polite")
     proxy.stall()
-    worker.signal(signal.SIGTERM).wait_for("drain-begin")
+    worker.signal(signal.SIGTERM).wait_for("drain_begin")
     since = elapsed()
     worker.signal_again(signal.SIGTERM)
-    worker.wait_for("handler-end", job="polite")
+    worker.wait_for("handler_end", job="polite")
     assert ended(worker, since) == exits.UNFINISHED
 
 
@@ -127,9 +127,9 @@ def test_a_second_signal_cancels(shell: Shell, proxy: Proxy) -> None:
 def test_a_third_signal_ends_at_once(shell: Shell, proxy: Proxy) -> None:
     """Whatever waits for the database."""
     worker = shell.worker("--shutdown-grace", "1h", ONLY="deaf")
-    worker.wait_for("handler-start", job="deaf")
+    worker.wait_for("handler_start", job="deaf")
     proxy.stall()
-    worker.signal(signal.SIGTERM).wait_for("drain-begin")
+    worker.signal(signal.SIGTERM).wait_for("drain_begin")
     worker.signal_again(signal.SIGTERM)
     worker.wait_for("log", message="SIGTERM: cancelling running handlers")
     since = elapsed()
@@ -150,7 +150,7 @@ def test_a_worker_that_starts_ends(
         proxy.hold(statement)
     worker = shell.worker(ONLY="rare")
     if statement is None:
-        worker.wait_for("database-lost")
+        worker.wait_for("database_lost")
     else:
         assert proxy.holding.wait(60)
     since = elapsed()

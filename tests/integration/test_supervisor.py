@@ -82,7 +82,7 @@ def ledger(store: Store, job: str) -> list[SlotInfo]:
 def up(pool: Process, count: int) -> list[int]:
     """The processes of this many workers, once all have started."""
     return [
-        int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)
+        int(pool.wait_for("worker_start")["worker"].split(":")[1]) for _ in range(count)
     ]
 
 
@@ -100,7 +100,7 @@ def test_pool(shell: Shell) -> None:
     )
     assert pool.stop() == exits.OK
     assert not any(map(alive, pids))
-    assert len(list(pool.events("drain-end"))) == 3
+    assert len(list(pool.events("drain_end"))) == 3
 
 
 @pytest.mark.extended
@@ -128,7 +128,7 @@ def test_restart(shell: Shell, number: signal.Signals) -> None:
     pool = shell.worker("--processes", "2")
     first, _ = up(pool, 2)
     os.kill(first, number)
-    ended = pool.wait_for("child-exit", pid=first)
+    ended = pool.wait_for("child_exit", pid=first)
     assert ("status 0" if number == signal.SIGTERM else number.name) in ended["message"]
     assert ended["pause"] < 1
     (again,) = up(pool, 1)
@@ -141,7 +141,7 @@ def test_dying_at_once(shell: Shell) -> None:
     """Children that keep dying are started again after pauses that grow; the others work on."""
     pool = shell.worker("--processes", "2", DIE="early")
     up(pool, 1)
-    pauses = [pool.wait_for("child-exit")["pause"] for _ in range(4)]
+    pauses = [pool.wait_for("child_exit")["pause"] for _ in range(4)]
     assert pauses == sorted(pauses)
     assert pauses[-1] > 2 * pauses[0]
     assert len(pool.children()) <= 2
@@ -173,9 +173,9 @@ def test_poison(shell: Shell, store: Store) -> None:
 def test_second_signal(shell: Shell, store: Store) -> None:
     """The second one is passed on, too: what runs is told to stop."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "1h", ONLY="polite")
-    pool.wait_until_seen("worker-start", 2)
-    pool.wait_until_seen("handler-start", job="polite")
-    pool.signal(signal.SIGINT).wait_for("drain-begin", running=1)
+    pool.wait_until_seen("worker_start", 2)
+    pool.wait_until_seen("handler_start", job="polite")
+    pool.signal(signal.SIGINT).wait_for("drain_begin", running=1)
     assert pool.signal_again(signal.SIGINT).end() == exits.OK
     assert "cancelled" in {line.outcome for line in ledger(store, "polite")}
 
@@ -187,7 +187,7 @@ def test_a_stop_of_the_whole_group_drains(shell: Shell, store: Store) -> None:
     """
     pool = shell.worker("--processes", "2", ONLY="brief")
     pids = up(pool, 2)
-    pool.wait_until_seen("handler-start", job="brief")
+    pool.wait_until_seen("handler_start", job="brief")
     for pid in (*pids, pool.pid):
         os.kill(pid, signal.SIGTERM)
     assert pool.end() == exits.OK
@@ -200,10 +200,10 @@ def test_a_second_stop_of_the_whole_group_cancels(shell: Shell, store: Store) ->
     """Later than a second it is another request, for the supervisor as for its children."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "60s", ONLY="polite")
     pids = up(pool, 2)
-    pool.wait_until_seen("handler-start", job="polite")
+    pool.wait_until_seen("handler_start", job="polite")
     for pid in (*pids, pool.pid):
         os.kill(pid, signal.SIGTERM)
-    pool.wait_until_seen("drain-begin", 2)
+    pool.wait_until_seen("drain_begin", 2)
     time.sleep(ECHO.total_seconds() + 0.1)
     for pid in [pid for pid in (*pids, pool.pid) if alive(pid)]:
         os.kill(pid, signal.SIGTERM)
@@ -218,7 +218,7 @@ def test_many_signals(shell: Shell) -> None:
     """
     pool = shell.worker("--processes", "3")
     up(pool, 3)
-    pool.signal(signal.SIGTERM).wait_for("drain-end")
+    pool.signal(signal.SIGTERM).wait_for("drain_end")
     assert pool.signal(signal.SIGTERM).end() == exits.OK
 
 
@@ -226,8 +226,8 @@ def test_many_signals(shell: Shell) -> None:
 def test_unfinished(shell: Shell) -> None:
     """A handler that does not listen: the status says that something was handed back."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "0s", ONLY="deaf")
-    pool.wait_until_seen("worker-start", 2)
-    pool.wait_until_seen("handler-start", job="deaf")
+    pool.wait_until_seen("worker_start", 2)
+    pool.wait_until_seen("handler_start", job="deaf")
     assert pool.stop() == exits.UNFINISHED
 
 
@@ -238,10 +238,10 @@ def test_frozen_child(shell: Shell) -> None:
     pids = up(pool, 2)
     os.kill(pids[0], signal.SIGSTOP)
     pool.signal(signal.SIGTERM)
-    pool.wait_for("drain-end")
+    pool.wait_for("drain_end")
     assert alive(pids[0])
     pool.signal_again(signal.SIGTERM)
-    pool.wait_for("supervisor-stop")
+    pool.wait_for("supervisor_stop")
     pool.signal_again(signal.SIGTERM)
     assert pool.end() == exits.UNFINISHED
     assert not any(map(alive, pids))
@@ -254,11 +254,11 @@ def test_supervisor_dies(shell: Shell, store: Store) -> None:
     """
     pool = shell.worker("--processes", "2", "--shutdown-grace", "1s", ONLY="polite")
     pids = up(pool, 2)
-    pool.wait_until_seen("handler-start", job="polite")
+    pool.wait_until_seen("handler_start", job="polite")
     pool.signal(signal.SIGKILL)
     wait_until(lambda: not any(map(alive, pids)), "the children have ended")
     assert pool.end() == -signal.SIGKILL
-    assert len(list(pool.events("drain-end"))) == 2
+    assert len(list(pool.events("drain_end"))) == 2
     assert not Inspection(lambda: store).workers()
 
 
@@ -281,7 +281,7 @@ def test_terminal(shell: Shell, number: int) -> None:
 def test_stop_while_starting(shell: Shell) -> None:
     """Stopped before any child is up: it ends in order all the same."""
     pool = shell.worker("--processes", "3")
-    pool.wait_for("child-start")
+    pool.wait_for("child_start")
     assert pool.stop() == exits.OK
     assert not pool.children()
 
@@ -297,7 +297,7 @@ def test_revision(shell: Shell, store: Store) -> None:
     changed = new.wait_for("planned", change="changed")
     up(new, 2)
     os.kill(first, signal.SIGKILL)
-    old.wait_for("child-exit", pid=first)
+    old.wait_for("child_exit", pid=first)
     assert old.wait_for("planned")["change"] == "outdated"
     up(old, 1)
     assert text_of(store) == changed["schedule"]

@@ -74,10 +74,10 @@ def until_quiet(registry: JobRegistry, heard: Heard) -> None:
     it.
     """
     for _ in range(600):
-        looks = len(heard.of("poll-begin"))
+        looks = len(heard.of("poll_begin"))
         threading.Event().wait(0.1)
         is_listening = registry.worker is not None and registry.worker.wake_up.is_listening
-        if is_listening and looks == len(heard.of("poll-begin")):
+        if is_listening and looks == len(heard.of("poll_begin")):
             return
     raise AssertionError("nobody listens")
 

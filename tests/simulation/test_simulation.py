@@ -67,7 +67,7 @@ HAPPENINGS = [
     "settled as failed (retry)",
     ": lost",
     ": succeeded",
-    ": handed-back",
+    ": handed_back",
     "hands back: unknown",
     "hands back: queued",
     "has lost its claim",

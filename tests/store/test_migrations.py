@@ -581,8 +581,8 @@ def test_our_rows_survive_javas_claim(
                 [bench.row("plain"), bench.row("mail", "1")]
             )
             assert [one.transition and one.transition.label for one in found] == [
-                "handed-back",
-                "handed-back",
+                "handed_back",
+                "handed_back",
             ]
         assert java.execute(JAVA_CLEANS_UP).rowcount == 0
     assert bench.settle(held) is not None  # what we hold, Java's statements leave alone

@@ -37,18 +37,18 @@ SETTLED = events.Settled(
     error="ValueError: no\n\x1b[31mway",
 )
 DOCUMENTED = {
-    "poll-begin",
+    "poll_begin",
     "claimed",
-    "handler-start",
-    "handler-end",
-    "settle-sent",
+    "handler_start",
+    "handler_end",
+    "settle_sent",
     "settled",
-    "claim-lost",
+    "claim_lost",
     "heartbeat",
     "reaped",
     "planned",
-    "drain-begin",
-    "drain-end",
+    "drain_begin",
+    "drain_end",
 }
 
 

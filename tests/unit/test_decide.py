@@ -758,7 +758,7 @@ def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
         origin="catch_up",
     )
     back = finish(HandedBack("suspect"), row=row)
-    assert back.label == "handed-back"
+    assert back.label == "handed_back"
     assert part(back, "slot", "execution_time", "attempt") == (at(0), at(0.2), attempt - 1)
     assert part(back, "lost_count", "collapsed", "origin") == (attempt - 1, 4, "catch_up")
     assert back.record is not None
@@ -816,7 +816,7 @@ def test_what_another_program_has_picked_is_handed_back(policies: Any) -> None:
     back = finish(
         Died(), row=plan_row(lease=None, picked_by="java"), now=at(1.5), **policies
     )
-    assert (back.label, back.record) == ("handed-back", None)
+    assert (back.label, back.record) == ("handed_back", None)
     assert part(back, "slot", "execution_time", "attempt", "lost_count") == (
         NOON,
         NOON,
@@ -925,7 +925,7 @@ def test_a_lost_claim_counts_as_held_until_its_last_heartbeat(
 def test_a_claim_lost_before_its_mark_is_handed_back(on_lost: str) -> None:
     """Lost while claimed: the handler never started, so nothing is burnt."""
     back = finish(Died(), now=at(0.9), ledger=entry("claimed"), on_lost=on_lost)
-    assert back.label == "handed-back"
+    assert back.label == "handed_back"
     assert part(back, "slot", "attempt", "lost_count") == (at(0), 0, 0)
 
 
@@ -972,7 +972,7 @@ def test_a_task_that_cannot_go_on_stays_as_dead(
 def test_a_task_that_gives_up_and_has_no_mark_is_handed_back() -> None:
     """Its handler never started: it waits as before, and no attempt is counted."""
     done = finish(Died(), row=task_row(execution_time=at(0.1)), on_lost="give_up")
-    assert done.label == "handed-back"
+    assert done.label == "handed_back"
     assert part(done, "execution_time", "attempt", "lost_count") == (at(0.1), 0, 0)
 
 

@@ -30,18 +30,18 @@ def test_the_documented_names_are_there() -> None:
     """What operators and tests wait for."""
     names = {kind.name for kind in every_event()}
     assert names >= {
-        "poll-begin",
+        "poll_begin",
         "claimed",
-        "handler-start",
-        "handler-end",
-        "settle-sent",
+        "handler_start",
+        "handler_end",
+        "settle_sent",
         "settled",
-        "claim-lost",
+        "claim_lost",
         "heartbeat",
         "reaped",
         "planned",
-        "drain-begin",
-        "drain-end",
+        "drain_begin",
+        "drain_end",
     }
 
 
@@ -88,7 +88,7 @@ def test_a_listener_that_fails_changes_nothing(
     heard: list[Event] = []
     Listeners((fails, heard.append)).publish(POLL)
     assert heard == [POLL]
-    assert "a listener failed on poll-begin" in caplog.text
+    assert "a listener failed on poll_begin" in caplog.text
 
 
 def test_a_ctrl_c_is_not_the_listeners() -> None:
@@ -132,7 +132,7 @@ def test_trouble_is_logged_even_if_nobody_listens(caplog: pytest.LogCaptureFixtu
         listeners.publish(POLL)
         listeners.publish(LOST)
     assert [record.getMessage() for record in caplog.records] == [
-        "database-lost worker=w loop=poller error=gone"
+        "database_lost worker=w loop=poller error=gone"
     ] * 2
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
@@ -152,10 +152,10 @@ def test_levels_are_meant() -> None:
     """Trouble warns; the rhythm of the loops is for those who look closely."""
     warns = {kind.name for kind in every_event() if kind.level >= logging.WARNING}
     assert warns == {
-        "claim-suspect",
-        "claim-lost",
+        "claim_suspect",
+        "claim_lost",
         "reaped",
-        "database-lost",
-        "slots-moved",
+        "database_lost",
+        "slots_moved",
     }
     assert events.PollBegan.level == events.HeartbeatSent.level == logging.DEBUG

@@ -191,7 +191,7 @@ def test_a_claim_that_waited_too_long_goes_back(worker: ManualWorker) -> None:
     worker.tick("11s")
     assert not worker.begin(claim)
     (back,) = worker.settle()
-    assert (back.name, back.reason) == ("handed-back", "queued")
+    assert (back.name, back.reason) == ("handed_back", "queued")
 
 
 def test_a_hand_back_can_be_played(worker: ManualWorker) -> None:
@@ -255,7 +255,7 @@ def test_a_zombie_is_fenced_off(slotwise_worker: Callable[..., ManualWorker]) ->
         other.tick("10s")
     zombie.finish(claim)
     (event,) = zombie.settle()
-    assert event.name == "claim-lost"
+    assert event.name == "claim_lost"
 
 
 def test_leases_run_out_without_the_database(
@@ -276,7 +276,7 @@ def test_a_drain_hands_back_what_waits(worker: ManualWorker) -> None:
     worker.tick("1m")
     worker.poll()
     (back,) = worker.drain()
-    assert (back.name, back.reason) == ("handed-back", "shutdown")
+    assert (back.name, back.reason) == ("handed_back", "shutdown")
     assert worker.poll() == []
 
 

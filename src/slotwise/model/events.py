@@ -73,23 +73,23 @@ def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
     }
 
 
-class PollBegan(Event, name="poll-begin", level=logging.DEBUG):
+class PollBegan(Event, name="poll_begin", level=logging.DEBUG):
     capacity: int
 
 
 class Claimed(AttemptEvent, name="claimed", level=logging.DEBUG): ...
 
 
-class HandlerStarted(AttemptEvent, name="handler-start"): ...
+class HandlerStarted(AttemptEvent, name="handler_start"): ...
 
 
-class HandlerEnded(AttemptEvent, name="handler-end"):
+class HandlerEnded(AttemptEvent, name="handler_end"):
     outcome: str
     error: str | None = None
     took: timedelta | None = None
 
 
-class SettleSent(Event, name="settle-sent", level=logging.DEBUG):
+class SettleSent(Event, name="settle_sent", level=logging.DEBUG):
     count: int
 
 
@@ -105,7 +105,7 @@ class Finished(Protocol):
     ran: tuple[float, float] | None
 
 
-class BatchSettled(Event, name="batch-settled", level=logging.DEBUG):
+class BatchSettled(Event, name="batch_settled", level=logging.DEBUG):
     """A settlement was written. For counting: one event per batch costs little, one per attempt
     would cost much.
 
@@ -119,7 +119,7 @@ class BatchSettled(Event, name="batch-settled", level=logging.DEBUG):
     others: Sequence[tuple[Finished, str, str | None]] = field(repr=False)
 
 
-class BatchClaimed(Event, name="batch-claimed", level=logging.DEBUG):
+class BatchClaimed(Event, name="batch_claimed", level=logging.DEBUG):
     """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was
     locked.
     """
@@ -168,10 +168,10 @@ class SettledUnfitToo(SettledDead, level=logging.DEBUG):
     """A further one, soon after that line: a flood of them must not fill the log."""
 
 
-class ClaimSuspect(AttemptEvent, name="claim-suspect", level=logging.WARNING): ...
+class ClaimSuspect(AttemptEvent, name="claim_suspect", level=logging.WARNING): ...
 
 
-class ClaimLostEvent(AttemptEvent, name="claim-lost", level=logging.WARNING):
+class ClaimLostEvent(AttemptEvent, name="claim_lost", level=logging.WARNING):
     """The claim was lost; its outcome, if any, was rejected."""
 
     #: The outcome of the attempt, as in ``Settled``.
@@ -200,7 +200,7 @@ class ReapedLost(Reaped, level=logging.ERROR):
     """A slot or a task was lost for good with its holder."""
 
 
-class HandedBackEvent(AttemptEvent, name="handed-back"):
+class HandedBackEvent(AttemptEvent, name="handed_back"):
     outcome: ClassVar[str] = Release.HANDED_BACK
     error: ClassVar[str | None] = None
     reason: str
@@ -225,7 +225,7 @@ class SlotsSkippedTogether(SlotsSkipped, level=logging.DEBUG):
     """
 
 
-class BatchSkipped(Event, name="batch-skipped"):
+class BatchSkipped(Event, name="batch_skipped"):
     """A claim or a settlement skips several ranges of slots: one event, where one for each would
     cost much.
 
@@ -345,7 +345,7 @@ class PlanRefused(Planned, level=logging.WARNING):
     cure: str
 
 
-class SlotsMoved(Event, name="slots-moved", level=logging.WARNING):
+class SlotsMoved(Event, name="slots_moved", level=logging.WARNING):
     """``count`` rows of ``job`` store ``stored`` as their next slot, where the schedule now gives
     ``computed``.
     """
@@ -357,20 +357,20 @@ class SlotsMoved(Event, name="slots-moved", level=logging.WARNING):
     count: int
 
 
-class WorkerStarted(Event, name="worker-start"):
+class WorkerStarted(Event, name="worker_start"):
     capacity: int
     jobs: int
 
 
-class DrainBegan(Event, name="drain-begin"):
+class DrainBegan(Event, name="drain_begin"):
     running: int
 
 
-class DrainEnded(Event, name="drain-end"):
+class DrainEnded(Event, name="drain_end"):
     unfinished: int
 
 
-class DatabaseLost(Event, name="database-lost", level=logging.WARNING):
+class DatabaseLost(Event, name="database_lost", level=logging.WARNING):
     """A loop cannot reach or write the database, and waits with growing pauses; published once per
     outage.
     """
@@ -379,7 +379,7 @@ class DatabaseLost(Event, name="database-lost", level=logging.WARNING):
     error: str
 
 
-class DatabaseBack(Event, name="database-back"):
+class DatabaseBack(Event, name="database_back"):
     loop: str
 
 

@@ -41,9 +41,9 @@ class Outcome(_Word):
 class Release(_Word):
     """How a held row is released when its slot has not ended, or has no outcome of its own."""
 
-    HANDED_BACK = "handed-back"
+    HANDED_BACK = "handed_back"
     POSTPONED = "postponed"
-    MOVED_ON = "moved-on"
+    MOVED_ON = "moved_on"
     ABORTED = "aborted"
     SNOOZED = "snoozed"
 

@@ -226,7 +226,7 @@ def test_two_worlds_side_by_side(
     try:
         workers = [shell.worker() for _ in range(2)]
         for worker in workers:
-            worker.wait_for("worker-start")
+            worker.wait_for("worker_start")
         processes = [fleet(node, url, jobs, takes, seconds) for _ in range(2)]
         end(*processes)
         assert [worker.stop() for worker in workers] == [0, 0]

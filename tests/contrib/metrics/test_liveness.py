@@ -19,7 +19,7 @@ from tests.integration.shell import Process, Shell, wait_until
 
 from slotwise.cli.shared import exits
 
-LOOPS = ("heartbeat", "lease-watch", "settler", "reaper", "poller", "wake-up", "pruner")
+LOOPS = ("heartbeat", "lease_watch", "settler", "reaper", "poller", "wake_up", "pruner")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_healthy_worker(shell: Shell) -> None:
     )
     port = port_of(worker)
     assert ask(port, "/livez") == (200, "ok\n")
-    worker.wait_for("handler-start")
+    worker.wait_for("handler_start")
     wait_for_status(port, "/readyz", 200)
     wait_until(lambda: json.loads(file.read_text())["ready"], "a file that says ready")
     assert ask(port, "/nothing")[0] == 404
@@ -60,7 +60,7 @@ def test_a_healthy_worker(shell: Shell) -> None:
         if line.startswith("slotwise_loop_busy")
     } == set(LOOPS)
     worker.signal(signal.SIGTERM)
-    worker.wait_for("drain-begin")
+    worker.wait_for("drain_begin")
     assert ask(port, "/readyz") == (503, "the worker drains\n")
     assert ask(port, "/livez") == (200, "ok\n")
     worker.signal_again(signal.SIGTERM)
@@ -102,7 +102,7 @@ def test_without_its_database_a_worker_is_alive(shell: Shell) -> None:
     shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/nothing"
     worker = shell.worker("--http", "127.0.0.1:0", "--stuck-after", "1s")
     port = port_of(worker)
-    worker.wait_for("database-lost")
+    worker.wait_for("database_lost")
     time.sleep(2)
     assert ask(port, "/livez") == (200, "ok\n")
     assert ask(port, "/readyz")[0] == 503
@@ -128,7 +128,7 @@ def test_an_address_that_is_none(shell: Shell, text: str) -> None:
 
 def up(pool: Process, count: int) -> list[int]:
     return [
-        int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)
+        int(pool.wait_for("worker_start")["worker"].split(":")[1]) for _ in range(count)
     ]
 
 
@@ -175,7 +175,7 @@ def test_health_of_one_worker(shell: Shell) -> None:
     """
     assert shell.ask("health", "--worker", "left").returncode == exits.FAILED
     worker = shell.worker("--worker-name", "left", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
-    worker.wait_for("worker-start")
+    worker.wait_for("worker_start")
     told = shell.ask("health", "--worker", "left")
     assert told.returncode == exits.OK
     assert re.fullmatch(r"healthy: worker left: running, [0-4] of 4\n", told.stdout)

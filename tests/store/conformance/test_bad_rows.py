@@ -468,7 +468,7 @@ def test_what_waits_for_a_newer_worker(
         ]
         settled = bench.store.settlements.settle(endings)
         assert [one.transition and one.transition.label for one in settled] == [
-            "handed-back"
+            "handed_back"
         ] * 2
         row = bench.row(name, "1")
         assert row.execution_time == bench.clock.now() + timedelta(seconds=pause)

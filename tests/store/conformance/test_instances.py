@@ -187,7 +187,7 @@ def test_one_that_runs_goes_when_it_has_ended(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("outcome", "recorded"),
     [(Failed("oops"), ("cancelled", "deleted")), (HandedBack(), ("cancelled", "deleted"))],
-    ids=["retry", "handed-back"],
+    ids=["retry", "handed_back"],
 )
 def test_a_deleted_run_does_not_come_back(
     bench: Bench, outcome: Failed, recorded: tuple[str, str]

@@ -47,7 +47,7 @@ def test_a_new_epoch_ends_all_claims(
     bench.tick()
     (settled,) = bench.take_over(claim)
     assert settled.transition is not None
-    assert settled.transition.label == ("lost" if name == "plain" else "handed-back")
+    assert settled.transition.label == ("lost" if name == "plain" else "handed_back")
     assert bench.claim_one(name).token > row.version
 
 

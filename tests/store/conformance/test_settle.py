@@ -433,7 +433,7 @@ def test_a_batch_settles_each_under_its_own_fence(bench: Bench) -> None:
     ]
     assert labels == [
         "succeeded",
-        "handed-back",
+        "handed_back",
         None,
         "failed",
         "dead",

@@ -107,7 +107,7 @@ def test_a_job_that_gives_up_and_had_not_started(bench: Bench) -> None:
     bench.tick()
     claim = bench.claim_one("strict", "host:1:a")
     bench.tick(1.5)
-    assert labels(bench.take_over(claim)) == {"strict": "handed-back"}
+    assert labels(bench.take_over(claim)) == {"strict": "handed_back"}
     assert bench.slots("strict") == []
     assert not bench.store.held.mark_running(claim)  # whoever wakes up now must not start
     again = bench.claim_one("strict", "host:2:b")
@@ -134,7 +134,7 @@ def test_a_task_that_gives_up_and_had_not_started(bench: Bench) -> None:
     bench.client.schedule("once", id="1")
     claim = bench.claim_one("once", "host:1:a")
     bench.tick(1.5)
-    assert labels(bench.take_over(claim)) == {"once": "handed-back"}
+    assert labels(bench.take_over(claim)) == {"once": "handed_back"}
     assert not bench.store.held.mark_running(claim)
     again = bench.claim_one("once", "host:2:b")
     assert (again.row.attempt, again.row.lost_count) == (1, 0)
@@ -163,7 +163,7 @@ def test_a_mark_belongs_to_its_claim(bench: Bench) -> None:
         bench.settle(claim, HandedBack("suspect"))
     unmarked = bench.claim_one("once")
     bench.tick(2)
-    assert labels(bench.take_over(unmarked)) == {"once": "handed-back"}
+    assert labels(bench.take_over(unmarked)) == {"once": "handed_back"}
 
 
 def test_marks_that_come_together_go_together(bench: Bench) -> None:

@@ -76,7 +76,7 @@ def test_a_handler_that_returns_has_succeeded(make: Callable[[Handler], object])
     """Whatever it returns."""
     with Rig(make(lambda ctx: "anything")) as rig:
         assert rig.run() == Succeeded()
-        assert rig.names() == ["handler-start", "handler-end"]
+        assert rig.names() == ["handler_start", "handler_end"]
 
 
 @BOTH
@@ -103,7 +103,7 @@ def test_a_fork_that_comes_out_of_the_handler_ends(
 
     with Rig(make(forks)) as rig:
         assert rig.run() == Succeeded()
-        assert rig.names() == ["handler-start", "handler-end"]
+        assert rig.names() == ["handler_start", "handler_end"]
     assert statuses == [status]
 
 

@@ -266,9 +266,9 @@ def test_a_mistake_is_no_outage() -> None:
     loop._round()
     assert said == []
     loop._round()
-    assert [event.name for event in said] == ["database-lost"]
+    assert [event.name for event in said] == ["database_lost"]
     loop._round()
-    assert [event.name for event in said] == ["database-lost", "database-back"]
+    assert [event.name for event in said] == ["database_lost", "database_back"]
 
 
 def test_starts_stops_and_wake_ups_in_any_order() -> None:

@@ -191,8 +191,8 @@ def test_an_outage_is_waited_out_by_the_loop(
     settler.stop()
     assert settler.join(timedelta(seconds=10))
     assert [event.name for event in bench.events if event.name.startswith("database")] == [
-        "database-lost",
-        "database-back",
+        "database_lost",
+        "database_back",
     ]
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded"]
 

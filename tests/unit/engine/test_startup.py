@@ -76,7 +76,7 @@ def test_a_busy_database_is_tried_again_soon(
 def test_an_outage_is_waited_out() -> None:
     """Told once, with pauses that grow, and told again when it is over."""
     came, said, waits = start(*[ConnectionError("gone")] * 8)
-    assert (came, said) == (True, ["database-lost", "database-back"])
+    assert (came, said) == (True, ["database_lost", "database_back"])
     assert waits[-1] >= tuning.PAUSES[1].total_seconds()
 
 

@@ -325,7 +325,7 @@ class LeaseWatch(Service):
     interval, and stop handlers at their timeout: by the worker's own clock, without the database.
     """
 
-    name = "lease-watch"
+    name = "lease_watch"
 
     def __init__(self, common: WorkerCommon, settler: Settler) -> None:
         super().__init__(common)

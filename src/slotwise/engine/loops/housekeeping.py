@@ -208,7 +208,7 @@ class WakeUp(Service):
     come at any time: the bell, once rung, keeps ringing.
     """
 
-    name = "wake-up"
+    name = "wake_up"
 
     def __init__(
         self,

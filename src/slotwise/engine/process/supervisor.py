@@ -195,7 +195,7 @@ class Supervisor:
                 continue
             del self._due[place]
             self._children[place] = child
-            self._tell(logging.INFO, "child-start", child, "started")
+            self._tell(logging.INFO, "child_start", child, "started")
 
     def _on_up(self, child: Child) -> None:
         child.is_up = True
@@ -210,7 +210,7 @@ class Supervisor:
                 status and child.is_up
             ):  # one that was up and was killed may have left claims behind
                 self._tell(
-                    logging.WARNING, "child-exit", child, f"ended with {_spelled(status)}"
+                    logging.WARNING, "child_exit", child, f"ended with {_spelled(status)}"
                 )
                 self._status = max(self._status, status if status > 0 else 4)
         elif not self._proven and status in self._fatal:
@@ -228,7 +228,7 @@ class Supervisor:
             f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in "
             f"{pause.total_seconds():.1f} s"
         )
-        self._tell(logging.WARNING, "child-exit", child, text, pause=pause)
+        self._tell(logging.WARNING, "child_exit", child, text, pause=pause)
 
     def _pause(self, place: int) -> timedelta:
         """Return the pause before a restart: ever longer, until a child has lived for a while."""
@@ -242,7 +242,7 @@ class Supervisor:
         logger.info(
             "stopping %d worker processes",
             len(self._children),
-            extra={"event": "supervisor-stop"},
+            extra={"event": "supervisor_stop"},
         )
         for child in self._children.values():
             child.stop(count)
