@@ -10,11 +10,15 @@ def create(order: Order, client: SlotwiseClient) -> None:
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 from slotwise import Client, ConfigurationError, JobRegistry
 from slotwise.contrib.asgi import SlotwiseASGI, host_of, slotwise_lifespan
 from slotwise.contrib.injection import FastAPIDependencies
+from slotwise.contrib.readiness import LIMIT, Readiness
+from slotwise.spi import Host
 
 try:
     from fastapi import APIRouter, Depends
@@ -59,12 +63,13 @@ SlotwiseClient = Annotated[Client, Depends(slotwise_client)]
 SlotwiseRegistry = Annotated[JobRegistry, Depends(slotwise_registry)]
 
 
-def health_router(prefix: str = "/health") -> APIRouter:
+def health_router(prefix: str = "/health", *, details: bool = False) -> APIRouter:
     """Return a router with two checks: ``live`` and ``ready``, below ``prefix``.
 
     ``live`` is 200 unless this process's worker cannot start. ``ready`` is 200 if the worker runs
-    and the database answers; else 503. Both return the state and, if there is one, the reason in
-    one line.
+    and the database answers within five seconds; else 503. All requests of one second share one
+    look. Both return the state. The reason may name hosts, databases and roles, so it is logged;
+    with ``details`` the answer has it too, for routes that only you can reach.
     """
     if not isinstance(prefix, str) or (
         prefix and (not prefix.startswith("/") or prefix.endswith("/"))
@@ -73,22 +78,29 @@ def health_router(prefix: str = "/health") -> APIRouter:
             f"health_router({prefix!r:.80}): the prefix must be a path, e.g. '/health'"
         )
     router = APIRouter(prefix=prefix, tags=["slotwise"])
+    readiness: WeakKeyDictionary[Host, Readiness] = WeakKeyDictionary()
+
+    def answer(state: str, reason: str | None, *, is_well: bool) -> JSONResponse:
+        told = reason if details or is_well else "the log says why"
+        return JSONResponse(
+            {"state": state, "reason": told}, status_code=200 if is_well else 503
+        )
 
     @router.get("/live")
-    def live(connection: HTTPConnection) -> Any:
+    async def live(connection: HTTPConnection) -> Any:
         host = host_of(connection)
-        return _answer(host.state, host.failure, is_well=host.state != "failed")
+        return answer(host.state, host.failure, is_well=host.state != "failed")
 
     @router.get("/ready")
-    def ready(connection: HTTPConnection) -> Any:
+    async def ready(connection: HTTPConnection) -> Any:
         host = host_of(connection)
-        reason = host.problem()
-        return _answer(host.state, reason, is_well=reason is None)
+        look = readiness.setdefault(host, Readiness(host)).look()
+        try:
+            reason = await asyncio.wait_for(
+                asyncio.shield(asyncio.wrap_future(look)), LIMIT
+            )
+        except TimeoutError:
+            reason = f"the database has not answered for {LIMIT:g} s"
+        return answer(host.state, reason, is_well=reason is None)
 
     return router
-
-
-def _answer(state: str, reason: str | None, *, is_well: bool) -> JSONResponse:
-    return JSONResponse(
-        {"state": state, "reason": reason}, status_code=200 if is_well else 503
-    )
