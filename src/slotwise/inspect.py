@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from slotwise.store.reading.failures import Failure
     from slotwise.store.reading.health import Health, Unreadable
     from slotwise.store.reading.jobs import JobInfo
+    from slotwise.store.reading.monitoring import Backlog, SinceSuccess
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
-    from slotwise.store.reading.task_counts import Backlog, TaskCount
+    from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.windows import OutcomeCount, SlotWindow
     from slotwise.store.reading.worker_registry import WorkerInfo
 
@@ -45,7 +46,8 @@ _HOMES = {
     "slotwise.store.reading.health": ("Health", "Unreadable"),
     "slotwise.store.reading.jobs": ("JobInfo",),
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
-    "slotwise.store.reading.task_counts": ("Backlog", "TaskCount"),
+    "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess"),
+    "slotwise.store.reading.task_counts": ("TaskCount",),
     "slotwise.store.reading.windows": ("OutcomeCount", "SlotWindow"),
     "slotwise.store.reading.worker_registry": ("WorkerInfo",),
 }
@@ -64,6 +66,7 @@ __all__ = [
     "OutcomeCount",
     "OutlookEntry",
     "ScheduleComparison",
+    "SinceSuccess",
     "SlotInfo",
     "SlotWindow",
     "StartCounts",

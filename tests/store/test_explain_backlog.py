@@ -14,7 +14,8 @@ from psycopg import sql
 from tests.databases import Databases
 from tests.store.explained import Explained, nodes, scanned
 
-from slotwise.store.reading.task_counts import MOST, backlog
+from slotwise.store.reading.monitoring import backlog
+from slotwise.store.reading.task_counts import MOST
 
 FILL = """
 ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false);

@@ -38,6 +38,7 @@ from slotwise.store.reading import (
     failures,
     health,
     jobs,
+    monitoring,
     names,
     slots,
     task_counts,
@@ -48,8 +49,9 @@ from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.health import Health
 from slotwise.store.reading.jobs import JobInfo
+from slotwise.store.reading.monitoring import Backlog, SinceSuccess
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
-from slotwise.store.reading.task_counts import Backlog, TaskCount
+from slotwise.store.reading.task_counts import TaskCount
 from slotwise.store.reading.windows import OutcomeCount, SlotWindow
 from slotwise.store.reading.worker_registry import WorkerInfo, all_workers
 
@@ -392,14 +394,16 @@ class Reads:
         """Return how much is due of each job and task and not claimed, and for how long: for
         monitoring.
         """
-        return task_counts.backlog(self._store)
+        return monitoring.backlog(self._store)
 
     @read
-    def since_success(self, names: Collection[str]) -> dict[str, timedelta]:
-        """Return the time since each of these jobs has last succeeded, or else since it was
-        planned first.
+    def since_success(self, names: Collection[str]) -> dict[str, SinceSuccess]:
+        """Return the time since these jobs have succeeded, and how long their next success is
+        overdue: of all instances, the one that waits the longest.
+
+        Jobs whose schedule is disabled or has ended are left out.
         """
-        return task_counts.since_success(self._store, names)
+        return monitoring.since_success(self._store, names)
 
     # -- the cluster ------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from slotwise.contrib.metrics.figures import (
     from_plain,
 )
 from slotwise.contrib.metrics.meter import ClusterReader, Sums
+from slotwise.inspect import SinceSuccess
 from slotwise.spi import Database
 from slotwise.testing import ManualWorker
 
@@ -210,8 +211,10 @@ def test_a_database_that_does_not_answer_holds_up_no_scrape(
             answers.wait(30)
             return []
 
-        def since_success(self, jobs: object) -> dict[str, timedelta]:
-            return {"report": timedelta(seconds=7)}
+        def since_success(self, jobs: object) -> dict[str, SinceSuccess]:
+            return {"report": success}
+
+    success = SinceSuccess(since=timedelta(seconds=7), overdue=timedelta(0))
 
     reader = ClusterReader(lambda: Inspect(), lambda: ["report"])  # type: ignore[arg-type, return-value]
     began = time.monotonic()
@@ -221,7 +224,7 @@ def test_a_database_that_does_not_answer_holds_up_no_scrape(
     assert reader._thread is not None
     reader._thread.join(30)
     found = reader.read()
-    assert (found.is_up, found.since_success) == (True, {"report": timedelta(seconds=7)})
+    assert (found.is_up, found.since_success) == (True, {"report": success})
 
 
 def test_waits_for_a_connection_are_counted(pg_url: str) -> None:

@@ -319,7 +319,7 @@ tests:
       - {series: 'slotwise_workers{instance="a"}', values: '1x30'}
       - {series: 'slotwise_loop_busy_seconds{instance="a",loop="poller"}', values: '0+60x30'}
       - {series: 'slotwise_backlog_age_seconds{instance="a"}', values: '0+60x30'}
-      - {series: 'slotwise_since_success_seconds{instance="a",name="report"}', values: '90000+3600x30'}
+      - {series: 'slotwise_success_overdue_seconds{instance="a",name="report"}', values: '3600+3600x30'}
       - {series: 'slotwise_database_up{instance="a"}', values: '1x30'}
     alert_rule_test:
       - eval_time: 1m
@@ -343,7 +343,7 @@ tests:
         alertname: SlotwiseNoSuccess
         exp_alerts:
           - exp_labels: {severity: warning, name: report}
-            exp_annotations: {summary: "report has not succeeded for 1d 3h 0m 0s"}
+            exp_annotations: {summary: "report has not succeeded since a slot that was due 3h 0m 0s ago"}
       - eval_time: 10m
         alertname: SlotwiseNoWorker
   - interval: 1m

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import Bench
 
+from slotwise import Every
 from slotwise.inspect import Backlog
 from slotwise.model.records import Failed
 
@@ -47,11 +48,16 @@ def test_due_slots_of_jobs_count(bench: Bench) -> None:
 
 def test_many_are_a_lower_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one task no more rows are read; the oldest of them counts nevertheless."""
-    monkeypatch.setattr("slotwise.store.reading.task_counts.MOST", 3)
+    monkeypatch.setattr("slotwise.store.reading.monitoring.MOST", 3)
     for number in range(6):
         bench.client.schedule("mail", id=str(number))
         bench.tick(1)
     assert lines(bench) == [("mail", 3, 6 * MINUTE)]
+
+
+def since(bench: Bench, name: str) -> timedelta | None:
+    found = bench.inspect.since_success([name]).get(name)
+    return None if found is None else found.since
 
 
 def test_time_since_the_last_success(bench: Bench) -> None:
@@ -60,9 +66,37 @@ def test_time_since_the_last_success(bench: Bench) -> None:
     """
     bench.planned()
     bench.tick(1)
-    assert bench.inspect.since_success(["plain", "no such job"]) == {"plain": MINUTE}
+    names = ["plain", "no such job"]
+    assert {
+        name: one.since for name, one in bench.inspect.since_success(names).items()
+    } == {"plain": MINUTE}
     bench.settle(bench.claim_one("plain"))
-    assert bench.inspect.since_success(["plain"])["plain"] < MINUTE
+    assert since(bench, "plain") == timedelta(0)
     bench.tick(1)
     bench.settle(bench.claim_one("plain"), Failed("oh"))
-    assert bench.inspect.since_success(["plain"]) == {"plain": MINUTE}
+    assert since(bench, "plain") == MINUTE
+
+
+def test_the_instance_that_waits_longest_counts(bench: Bench) -> None:
+    """A schedule that is disabled counts for nothing, beside instances and alone."""
+    bench.planned()
+    assert since(bench, "off") is None
+    for id in ("a", "b"):
+        bench.client.schedule_recurring("off", id, Every(MINUTE))
+    for _ in range(3):
+        bench.tick(1)
+        for claim in bench.claim("off"):
+            is_good = claim.row.task_instance == "a"
+            bench.settle(claim, None if is_good else Failed("oh"))
+    assert since(bench, "off") == 3 * MINUTE
+
+
+def test_overdue_success_is_measured_by_the_schedule(bench: Bench) -> None:
+    """A weekly job is not overdue for days; a late one is since the slot after its last success."""
+    bench.client.schedule_recurring("off", "weekly", "EVERY|7d")
+    bench.client.schedule_recurring("plain", "often", "EVERY|1m")
+    bench.tick(4 * 24 * 60)
+    found = bench.inspect.since_success(["off", "plain"])
+    assert found["off"].since == timedelta(days=4)
+    assert found["off"].overdue == timedelta(0)
+    assert found["plain"].overdue == timedelta(days=4) - MINUTE

@@ -191,6 +191,13 @@ _ALL: Final = (
         combine=Combine.MIN,
         of_cluster=True,
     ),
+    _gauge(
+        "slotwise_success_overdue_seconds",
+        "How long the first slot after a job's last success has been due; 0 while it is to come",
+        "name",
+        combine=Combine.MIN,
+        of_cluster=True,
+    ),
 )
 FIGURES: Final = {figure.name: figure for figure in _ALL}
 

@@ -16,7 +16,7 @@ from typing import Final
 from slotwise import ConfigurationError, JobRegistry
 from slotwise.contrib.metrics.figures import ROWS, SECONDS, Snapshot, Value
 from slotwise.contrib.metrics.health import Verdict, WorkerHealth, busy_for
-from slotwise.inspect import Backlog, Inspection
+from slotwise.inspect import Backlog, Inspection, SinceSuccess
 from slotwise.spi import (
     REASONS,
     BatchClaimed,
@@ -253,14 +253,10 @@ class Sums:
             found[label] = count + one.waiting, max(age, one.oldest.total_seconds())
         return found
 
-    def oldest_success(
-        self, since: Mapping[str, timedelta]
-    ) -> dict[tuple[str, ...], Value]:
-        """Return the seconds since the last success by label; of those that share one, the
-        longest.
-        """
+    def longest(self, spans: Mapping[str, timedelta]) -> dict[tuple[str, ...], Value]:
+        """Return these spans in seconds by label; of those that share one, the longest."""
         found: dict[tuple[str, ...], Value] = {}
-        for name, span in sorted(since.items(), key=lambda one: one[1]):
+        for name, span in sorted(spans.items(), key=lambda one: one[1]):
             found[self.label(name),] = span.total_seconds()
         return found
 
@@ -306,7 +302,7 @@ class Reading:
 
     at: float
     backlog: Sequence[Backlog] = ()
-    since_success: Mapping[str, timedelta] = field(default_factory=dict)
+    since_success: Mapping[str, SinceSuccess] = field(default_factory=dict)
     is_up: bool = False
 
 
@@ -438,6 +434,7 @@ class Metrics:
         if elapsed() - reading.at > STALE or not reading.at:
             return found
         waiting = self._sums.labelled(reading.backlog)
+        successes = reading.since_success
         return found | {
             "slotwise_backlog": {(name,): count for name, (count, _) in waiting.items()},
             "slotwise_oldest_due_age_seconds": {
@@ -446,7 +443,10 @@ class Metrics:
             "slotwise_backlog_age_seconds": {
                 (): max((age for _, age in waiting.values()), default=0.0)
             },
-            "slotwise_since_success_seconds": self._sums.oldest_success(
-                reading.since_success
+            "slotwise_since_success_seconds": self._sums.longest(
+                {name: one.since for name, one in successes.items()}
+            ),
+            "slotwise_success_overdue_seconds": self._sums.longest(
+                {name: one.overdue for name, one in successes.items()}
             ),
         }

@@ -4,7 +4,7 @@ many rows have it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -12,12 +12,10 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from slotwise.model.records import RECURRING, from_micros
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ListedState, RowState
 from slotwise.store.reading.routing import NO_WORKER_LIVES
-from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK
+from slotwise.store.schema.tables import IS_TASK
 from slotwise.store.slots.store import Store
 
 MOST = 10_000
@@ -126,126 +124,3 @@ def names_in(
         )
     ) is not None:
         yield (last := found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog(Value):
-    """Due rows of one name that are not claimed. ``waiting`` is exact up to ``MOST``, a lower
-    bound above it.
-
-    ``oldest``: how long the oldest of these rows has been due.
-    """
-
-    name: str
-    waiting: int
-    oldest: timedelta
-
-
-def backlog(store: Store) -> list[Backlog]:
-    """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest
-    ``MOST`` count.
-    """
-    tasks = store.tables.tasks
-    found = dict[str, tuple[int, datetime]]()
-    with store.transaction() as connection:
-        now = store.dialect.now(connection)
-        rows = [
-            *connection.execute(_slots(tasks, now)),
-            *connection.execute(_queued(tasks, now)),
-        ]
-    for name, count, oldest in rows:
-        if count:
-            known, first = found.get(name, (0, utc(oldest)))
-            found[name] = known + count, min(first, utc(oldest))
-    return [
-        Backlog(
-            name=name, waiting=min(count, MOST), oldest=max(utc(now) - oldest, timedelta(0))
-        )
-        for name, (count, oldest) in sorted(found.items())
-    ]
-
-
-def since_success(store: Store, jobs: Collection[str]) -> dict[str, timedelta]:
-    """Return the time since each of these jobs has last succeeded or, if it never has, since it
-    was planned.
-    """
-    tasks = store.tables.tasks
-    wanted = sa.select(
-        tasks.c.task_name, tasks.c.last_success, tasks.c.created_version
-    ).where(
-        store.dialect.among(tasks.c.task_name, jobs), tasks.c.task_instance == RECURRING
-    )
-    with store.transaction() as connection:
-        now = utc(store.dialect.now(connection))
-        rows = connection.execute(wanted).all() if jobs else []
-    begun = {
-        name: utc(success) if success else from_micros(created)
-        for name, success, created in rows
-        if success or created
-    }
-    return {name: max(now - instant, timedelta(0)) for name, instant in begun.items()}
-
-
-def _slots(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
-    due = sa.select(tasks.c.task_name, tasks.c.execution_time)
-    due = due.where(
-        ~tasks.c.picked,
-        tasks.c.state.is_(None),
-        sa.text(HAS_SLOT),
-        tasks.c.execution_time <= now,
-    )
-    oldest = due.order_by(tasks.c.execution_time).limit(MOST + 1).subquery()
-    counted = sa.select(
-        oldest.c.task_name, sa.func.count(), sa.func.min(oldest.c.execution_time)
-    )
-    return counted.group_by(oldest.c.task_name)
-
-
-def _queued(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
-    """Select count and oldest of each name and priority, which lead the queue's index.
-
-    It takes the first row of an order, not a minimum, for which PostgreSQL might read the whole
-    table.
-    """
-    rank = sa.literal_column(RANK, sa.Integer)
-    name = tasks.c.task_name
-    due = tasks.c.execution_time
-    waits = (
-        sa.select()
-        .select_from(tasks)
-        .where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
-    )
-
-    def first(
-        column: sa.ColumnElement[Column], *conditions: sa.ColumnElement[bool]
-    ) -> sa.ScalarSelect[Column]:
-        return (
-            waits.add_columns(column)
-            .where(*conditions)
-            .order_by(column)
-            .limit(1)
-            .scalar_subquery()
-        )
-
-    names = sa.select(first(name).label("name")).cte("names", recursive=True)
-    names = names.union_all(
-        sa.select(first(name, name > names.c.name)).where(names.c.name.is_not(None))
-    )
-    begin = sa.select(names.c.name, first(rank, name == names.c.name).label("rank"))
-    heads = begin.where(names.c.name.is_not(None)).cte("heads", recursive=True)
-    further = sa.select(
-        heads.c.name, first(rank, name == heads.c.name, rank > heads.c.rank)
-    )
-    heads = heads.union_all(further.where(heads.c.rank.is_not(None)))
-    mine = name == heads.c.name, rank == heads.c.rank, due <= now
-    some = (
-        waits.add_columns(sa.literal(1))
-        .where(*mine)
-        .limit(MOST + 1)
-        .correlate(heads)
-        .subquery()
-    )
-    count = sa.select(sa.func.count()).select_from(some).correlate(heads).scalar_subquery()
-    return sa.select(heads.c.name, count, first(due, *mine)).where(
-        heads.c.rank.is_not(None)
-    )
