@@ -8,12 +8,9 @@ import dataclasses
 import logging
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import click
-import psycopg
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
 
@@ -23,7 +20,6 @@ from slotwise.cli.shared import exits
 from slotwise.model import events
 from slotwise.settings.settings import SettingsKeywords
 from slotwise.spi import Database, format_duration, tables
-from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -175,46 +171,6 @@ def note(ctx: JobContext) -> None:
 def fails(ctx: JobContext) -> None:
     """Fails for good."""
     raise RuntimeError("for good")
-
-
-@contextmanager
-def granted(url: str, word: str) -> Iterator[str]:
-    """The address of a new role with the grants that the page has for ``word``, and no others."""
-    address = sa.make_url(url)
-    name = f"{address.database}_{word}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
-        for block in blocks(SECURITY, "sql"):
-            if block.code.endswith(f"TO {word};\n"):
-                connection.execute(
-                    block.code.replace(f"TO {word};", f"TO {name};").encode()
-                )
-        yield address.set(username=name, password="secret").render_as_string(
-            hide_password=False
-        )
-        connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
-
-
-def test_grants_are_enough_for_an_application(pg_url: str) -> None:
-    """A role with the page's grants for applications schedules in its own transaction, guards and
-    completes.
-    """
-    with (
-        granted(pg_url, "application") as url,
-        ManualWorker([hourly, note], pg_url) as worker,
-    ):
-        engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
-        worker.tick("1h")
-        [claim] = worker.poll()
-        worker.begin(claim)
-        fence = LedgerFence(worker.store)
-        with engine.begin() as connection:
-            worker.client.schedule(note, connection=connection)
-            fence.guard(claim, connection)
-            fence.complete_in(claim, connection)
-        engine.dispose()
-        assert worker.finish(claim)
-        assert [event.name for event in worker.settle()] == ["settled"]
 
 
 def test_deletes_take_what_they_name(pg_url: str) -> None:

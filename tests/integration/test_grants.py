@@ -16,10 +16,21 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from slotwise import DatabaseProblem, Every, JobContext, JobRegistry, job, task
+from slotwise import (
+    ConfigurationError,
+    DatabaseProblem,
+    Every,
+    JobContext,
+    JobRegistry,
+    job,
+    task,
+)
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
+from slotwise.operations import Schema
+from slotwise.store.operations.transaction import Author
 from slotwise.store.slots.retention import Pruner
+from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualWorker
 
 ran = threading.Event()
@@ -95,6 +106,11 @@ FORGED = (
     "'task', 'limited', 'a', now(), now(), false, 1, 253402300800000000, 50",
     "'task', 'limited', 'a', 'infinity', 'infinity', false, 1, 1, 50",
     "'task', 'limited', 'a', '0044-03-15 BC', NULL, false, 1, 1, 50",
+    "'task', '', 'a', now(), now(), false, 1, 1, 50",
+    "'task', 'limited', '', now(), now(), false, 1, 1, 50",
+    "'task', 'limited', ' ', now(), now(), false, 1, 1, 50",
+    "'task', 'limited', E'a\\nb', now(), now(), false, 1, 1, 50",
+    "'task', E'\\x1b[2J', 'a', now(), now(), false, 1, 1, 50",
 )
 FORGES = (
     "INSERT INTO scheduled_tasks"
@@ -217,6 +233,115 @@ def test_one_role_for_workers_and_enqueuers(
             worker.operations.trigger("hourly")
             worker.tick("1h")
             assert len(worker.run_due()) == 3
+
+
+SLOT = "(task_name, task_instance, slot, outcome, origin, attempts, token, worker)"
+
+
+def test_an_application(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It schedules, proves its claims and completes them; it forges no job's row, and keeps no
+    slot from running.
+    """
+    with (
+        a_role(pg_url, "application", monkeypatch) as url,
+        ManualWorker([hourly, note], pg_url) as worker,
+        psycopg.connect(url) as sql,
+    ):
+        engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
+        worker.plan()
+        worker.client.schedule(note, id="1")
+        worker.tick("1h")
+        for claim in worker.poll():
+            worker.begin(claim)
+            with engine.begin() as connection:
+                worker.client.schedule(note, connection=connection)
+                LedgerFence(worker.store).guard(claim, connection)
+                LedgerFence(worker.store).complete_in(claim, connection)
+            assert worker.finish(claim)
+        assert {event.name for event in worker.settle()} == {"settled"}
+        engine.dispose()
+        assert [end.outcome for end in worker.client.history(note, "1")] == ["succeeded"]
+        into = f"INSERT INTO scheduled_slots {SLOT} VALUES"
+        is_refused(
+            url,
+            *(f"{FORGES}({row})" for row in FORGED),
+            *CHANGES,
+            f"{into} ('hourly', 'recurring', now() + interval '1h', 'succeeded', 'task', 1, 1, "
+            "'x')",
+            f"{into} ('hourly', 'ann', now(), 'succeeded', 'schedule', 1, 1, 'x')",
+            f"{into} ('note', '1', now(), 'succeeded', 'task', 1, 1, 'x')",
+            "UPDATE scheduled_slots SET outcome = 'failed'",
+            "UPDATE scheduled_slots SET slot = now()",
+            "UPDATE scheduled_tasks SET execution_time = now()",
+            "UPDATE scheduled_tasks SET version = 1",
+            "DELETE FROM scheduled_slots",
+            "DELETE FROM scheduled_tasks",
+        )
+        assert sql.execute("SELECT count(*) FROM scheduled_slots").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("role", [role for role in Schema.roles if role != "migrator"])
+def test_each_role_may_check(
+    pg_url: str,
+    role: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The page on troubleshooting asks for this command's output; without the right to read
+    alembic's table, the rest is checked.
+    """
+    with a_role(pg_url, role, monkeypatch) as url:
+        assert status(["db", "check"]) == exits.OK
+        assert status(["db", "current"]) == exits.OK
+        assert "warning" not in capsys.readouterr().err
+        with psycopg.connect(pg_url, autocommit=True) as sql:
+            name = sa.make_url(url).username
+            sql.execute(f"REVOKE ALL ON scheduled_alembic_version FROM {name}".encode())
+        assert status(["db", "check"]) == exits.OK
+        assert "may not read scheduled_alembic_version" in capsys.readouterr().err
+
+
+def test_a_migrator_may_check(
+    pg_empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the tables that it has made."""
+    with a_role(pg_empty_url, "migrator", monkeypatch):
+        assert status(["db", "upgrade"]) == exits.OK
+        assert status(["db", "check"]) == exits.OK, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("repeat('a', 201)", "NULL", "NULL"),
+        ("'ceo@corp (database role r_op)'", "NULL", "NULL"),
+        ("'ceo'", "'x'", "NULL"),
+        ("'ceo'", "'[]'", "NULL"),
+        ("'ceo'", "'1'", "NULL"),
+        ("'ceo'", "NULL", "repeat('n', 10001)"),
+    ],
+)
+def test_the_audit_keeps_its_form(
+    pg_url: str, values: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An author is short and none that the database seems to have signed; arguments are an
+    object.
+    """
+    into = "INSERT INTO scheduled_controls (at, author, command, arguments, note) VALUES"
+    author, arguments, note_ = values
+    with (
+        a_role(pg_url, "operator", monkeypatch) as url,
+        psycopg.connect(url, autocommit=True) as sql,
+    ):
+        with pytest.raises((psycopg.errors.CheckViolation, psycopg.DataError)):
+            sql.execute(f"{into} (now(), {author}, 'pause', {arguments}, {note_})".encode())
+        sql.execute(f"{into} (now(), 'ceo', 'pause', '{{}}', NULL)".encode())
+
+
+def test_no_client_signs_as_the_database() -> None:
+    """The error is the client's, before anything is sent."""
+    with pytest.raises(ConfigurationError, match="database itself writes"):
+        Author("ceo (database role r_op)")
 
 
 @pytest.mark.extended
@@ -420,9 +545,14 @@ def test_the_statements_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_sees_the_schema_version(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the revision, which is in alembic's table."""
-    with a_role(pg_url, "reader", monkeypatch):
+    """And the revision, where it may read alembic's table."""
+    with a_role(pg_url, "reader", monkeypatch) as url:
         capsys.readouterr()
+        assert status(["db", "current"]) == exits.OK
+        assert "revision sw" in capsys.readouterr().out
+        with psycopg.connect(pg_url, autocommit=True) as sql:
+            name = sa.make_url(url).username
+            sql.execute(f"REVOKE ALL ON scheduled_alembic_version FROM {name}".encode())
         assert status(["db", "current"]) == exits.OK
         assert (
             capsys.readouterr().out == "schema version 1; this slotwise needs version 1\n"
@@ -489,6 +619,37 @@ def test_a_limit_cannot_be_held_by_an_enqueuer(
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+def test_the_recipe_against_advisory_locks(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page has it: a role with nothing locks nothing, and workers and operators still
+    work.
+    """
+    (recipe,) = re.findall(
+        r"```sql\n(REVOKE EXECUTE.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    with (
+        a_role(pg_url, "worker", monkeypatch) as url,
+        psycopg.connect(pg_url, autocommit=True) as sql,
+        ManualWorker([hourly], url) as worker,
+    ):
+        name = str(sa.make_url(url).username)
+        sql.execute(f"CREATE ROLE {name}_nobody LOGIN PASSWORD 'secret'".encode())
+        recipe = recipe.replace("jobs_worker", name).replace("jobs_migrator", name)
+        sql.execute(recipe.encode())
+        nobody = sa.make_url(url).set(username=f"{name}_nobody").render_as_string(False)
+        with psycopg.connect(nobody, autocommit=True) as other:
+            for function in ("pg_advisory_lock", "pg_try_advisory_xact_lock_shared"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    other.execute(f"SELECT {function}(1)".encode())
+        worker.tick("1h")
+        assert len(worker.run_due()) == 1
+        assert Pruner(
+            worker.store, keep=timedelta(days=1), failure_retention=timedelta(days=1)
+        ).take_turn(timedelta(hours=1))
+        sql.execute(f"DROP ROLE {name}_nobody".encode())
 
 
 def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

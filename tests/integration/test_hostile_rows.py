@@ -311,3 +311,43 @@ def test_a_listing_survives_a_row_from_no_year(
     for line in ("tasks list", "tasks show mail bad", "explain mail --id bad"):
         assert status(line.split()) == exits.OK, capsys.readouterr().err
         assert "bad" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["x", "[]", "1", '{"first": 1, "last": 2}', '{"first": "2026-01-01"}', "[" * 9000],
+)
+def test_the_audit_survives_a_row_of_another_program(
+    pg_url: str,
+    arguments: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No row can be removed from the audit: one that cannot be read is shown as it is."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+
+    @job(name="hourly", schedule=Every("1h"))
+    def hourly(ctx: JobContext) -> None:
+        """Returns."""
+
+    with ManualWorker([hourly], pg_url) as worker, psycopg.connect(pg_url) as sql:
+        worker.tick("1h")
+        worker.run_due()
+        sql.execute(
+            "INSERT INTO scheduled_controls (at, author, command, task_name, arguments) "
+            "VALUES (now(), 'x', 'pause', 'hourly', %s)",
+            (arguments,),
+        )
+        sql.commit()
+        (slot, *_) = worker.inspect.slots("hourly")
+        moment = slot.slot.isoformat()
+        for command in (
+            ["audit"],
+            ["audit", "hourly"],
+            ["audit", "--json"],
+            ["explain", "hourly"],
+            ["explain", "hourly", moment],
+        ):
+            assert status(command) == exits.OK, (command, capsys.readouterr().err)
+        assert status(["audit"]) == exits.OK
+        assert "unreadable" in capsys.readouterr().out

@@ -33,6 +33,8 @@ Result = TypeVar("Result")
 
 
 AUTHOR_LIMIT = 200
+#: What the database appends to an author, before its user's name; no client may write it.
+SIGNED_BY = " (database role"
 NOTE_LIMIT = 10_000
 #: The most rows of a job that are locked at a time: claims and heartbeats skip them, settlements
 #: wait for them.
@@ -99,12 +101,18 @@ class Author:
     def __post_init__(self) -> None:
         """Raises ConfigurationError for what the audit cannot keep."""
         _check("author", self.name, AUTHOR_LIMIT)
+        if SIGNED_BY in self.name:
+            raise ConfigurationError(
+                f"author={self.name!r:.60}: the database itself writes{SIGNED_BY} …); remove it"
+            )
         if self.note is not None:
             _check("note", self.note, NOTE_LIMIT)
 
 
 def audit_entry(row: sa.RowMapping) -> AuditEntry:
-    """The order of a row of the table."""
+    """Return the operation of a row of the table. Of arguments that cannot be read, which another
+    program has written, the beginning is kept.
+    """
     return AuditEntry(
         number=row["id"],
         at=utc(row["at"]),
@@ -112,9 +120,21 @@ def audit_entry(row: sa.RowMapping) -> AuditEntry:
         operation=row["command"],
         job=row["task_name"],
         slot=utc(row["slot"]),
-        arguments=json.loads(row["arguments"] or "{}"),
+        arguments=_arguments(row["arguments"] or "{}"),
         note=row["note"],
     )
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+        ends = [found[name] for name in ("first", "last") if name in found]
+        is_range = all(datetime.fromisoformat(end).tzinfo for end in ends)
+        if isinstance(found, dict) and is_range and len(ends) != 1:
+            return found
+    except (ValueError, TypeError, RecursionError):
+        pass
+    return {"unreadable": text[:200]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
