@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
+import psycopg
 import pytest
+import sqlalchemy as sa
 import yaml
 
 from slotwise.cli.entry import status
 from slotwise.cli.start import FILES, local_zone
+from slotwise.embedded import EmbeddedPostgres
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +57,14 @@ def test_the_compose_file_is_whole(place: Path) -> None:
     printed.
     """
     assert status(["init"]) == 0
-    services = yaml.safe_load((place / "compose.yaml").read_text())["services"]
-    password = services["database"]["environment"]["POSTGRES_PASSWORD"]
+    services = compose(place)["services"]
     addresses = {
         services[name]["environment"]["DATABASE_URL"] for name in ("tables", "worker")
     }
-    assert addresses == {f"postgresql://postgres:{password}@database/slotwise"}
+    (address,) = addresses
+    user, _, password = address.partition("//")[2].partition("@")[0].partition(":")
+    assert (user, f"PASSWORD '{password}'" in role_of(place)) == ("slotwise", True)
+    assert services["database"]["environment"]["POSTGRES_PASSWORD"] != password
     assert services["tables"]["depends_on"] == {
         "database": {"condition": "service_healthy"}
     }
@@ -66,6 +72,49 @@ def test_the_compose_file_is_whole(place: Path) -> None:
         "tables": {"condition": "service_completed_successfully"}
     }
     assert services["worker"]["command"][:2] == ["slotwise", "worker"]
+
+
+def compose(place: Path) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((place / "compose.yaml").read_text())
+    return document
+
+
+def role_of(place: Path) -> str:
+    """The statements that PostgreSQL runs at its first start."""
+    return str(compose(place)["configs"]["role"]["content"])
+
+
+def test_the_workers_role_makes_the_tables_and_is_no_superuser(
+    place: Path, open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert status(["init"]) == 0
+    password = role_of(place).split("'")[1]
+    with EmbeddedPostgres(open_path / "data", durable=False) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as admin:
+            admin.execute("CREATE DATABASE slotwise")
+            for statement in role_of(place).splitlines():
+                admin.execute(statement.encode())
+            found = admin.execute(
+                "SELECT rolsuper FROM pg_roles WHERE rolname = 'slotwise'"
+            )
+            assert found.fetchall() == [(False,)]
+        url = sa.make_url(server.dsn).set(
+            username="slotwise", password=password, database="slotwise"
+        )
+        monkeypatch.setenv("DATABASE_URL", url.render_as_string(hide_password=False))
+        assert status(["db", "upgrade"]) == 0
+
+
+def test_only_this_account_reads_what_it_writes(place: Path) -> None:
+    """Whatever the umask: compose.yaml has passwords. The image has neither it nor the history."""
+    before = os.umask(0)
+    try:
+        assert status(["init"]) == 0
+    finally:
+        os.umask(before)
+    assert {(place / name).stat().st_mode & 0o777 for name in FILES} == {0o600}
+    ignored = (place / ".dockerignore").read_text().split()
+    assert {".git", ".env", "compose.yaml"} <= set(ignored)
 
 
 def test_each_has_a_password_of_its_own(place: Path) -> None:

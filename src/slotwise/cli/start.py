@@ -99,7 +99,8 @@ services:
     image: postgres:17
     environment:
       POSTGRES_DB: slotwise
-      POSTGRES_PASSWORD: $password
+      POSTGRES_PASSWORD: $superuser
+    configs: [{source: role, target: /docker-entrypoint-initdb.d/role.sql}]
     ports: ["127.0.0.1:5432:5432"]
     volumes: ["data:/var/lib/postgresql/data"]
     healthcheck:
@@ -131,6 +132,21 @@ services:
       tables: {condition: service_completed_successfully}
 volumes:
   data:
+configs:
+  role:
+    # The workers' role owns the database, and is no superuser.
+    content: |
+      CREATE ROLE slotwise LOGIN PASSWORD '$password';
+      ALTER DATABASE slotwise OWNER TO slotwise;
+"""
+
+#: What an image must not contain: passwords, the history, what a run leaves behind.
+_IGNORED: Final = """\
+.git
+.env
+.venv
+**/__pycache__
+compose.yaml
 """
 
 
@@ -150,16 +166,18 @@ volumes:
     "directory", type=click.Path(file_okay=False, path_type=Path), default=Path()
 )
 def init(directory: Path) -> None:
-    """Write jobs.py, slotwise.toml and compose.yaml into DIRECTORY, and say what to run next.
+    """Write jobs.py, slotwise.toml, compose.yaml and .dockerignore into DIRECTORY, and say what to
+    run next.
 
-    Asks nothing: the time zone is this machine's, the password of compose's PostgreSQL is random,
-    and DATABASE_URL is used if it is set. Files that exist are kept.
+    Asks nothing: the time zone is this machine's, the passwords of compose's PostgreSQL are
+    random, only your account may read the files, and DATABASE_URL is used if it is set. Files that exist are kept.
     """
     password = secrets.token_hex(12)
     values = {
         "zone": local_zone(),
         "password": password,
-        "inside": f"postgresql://postgres:{password}@database/slotwise",
+        "superuser": secrets.token_hex(12),
+        "inside": f"postgresql://slotwise:{password}@database/slotwise",
     }
     kept = [
         name
@@ -172,15 +190,22 @@ def init(directory: Path) -> None:
 
 
 #: By name, the file's text.
-FILES: Final = {"jobs.py": _JOBS, "slotwise.toml": _SETTINGS, "compose.yaml": _COMPOSE}
+FILES: Final = {
+    "jobs.py": _JOBS,
+    "slotwise.toml": _SETTINGS,
+    "compose.yaml": _COMPOSE,
+    ".dockerignore": _IGNORED,
+}
 
 
 def _write(path: Path, text: str) -> bool:
-    """Write a new file; return False if there is one. Raises ConfigurationError."""
+    """Write a new file for this account alone; return False if there is one. Raises
+    ConfigurationError.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x") as file:
-            file.write(text)
+        path.touch(mode=0o600, exist_ok=False)
+        path.write_text(text)
     except FileExistsError:
         return False
     except OSError as error:
@@ -196,7 +221,7 @@ def _next_steps(directory: Path, kept: list[str], password: str) -> list[str]:
         ]
         if "compose.yaml" not in kept:
             steps += [
-                f"export DATABASE_URL=postgresql://postgres:{password}@localhost/slotwise"
+                f"export DATABASE_URL=postgresql://slotwise:{password}@localhost/slotwise"
             ]
     steps += ["slotwise db upgrade                               # creates the tables"]
     if "jobs.py" not in kept:
