@@ -17,8 +17,9 @@ from django.db import transaction
 from django.test.utils import override_settings
 from django.utils import timezone
 
-from slotwise import SlotwiseError
+from slotwise import ConfigurationError, SlotwiseError
 from slotwise.contrib.django import registry
+from slotwise.contrib.django.backend import backend_tasks
 from slotwise.testing import ManualClock, ManualWorker
 
 pytestmark = pytest.mark.usefixtures("shop")
@@ -117,6 +118,8 @@ def test_a_failure_has_its_exception(shop: str, tasks: Any) -> None:
     (error,) = result.errors
     assert error.exception_class is tasks.Boom
     assert "raise Boom(word)" in error.traceback
+    assert error.traceback.endswith("\n")
+    assert not error.traceback.endswith("\n\n")
     assert result.finished_at is not None
     with pytest.raises(ValueError, match="failed"):
         result.return_value  # noqa: B018
@@ -379,6 +382,32 @@ def test_system_checks() -> None:
         pytest.raises(Exception, match=r"add 'slotwise.contrib.django' to INS"),
     ):
         call_command("check")
+
+
+def test_a_subclass_of_the_backend_has_tasks(shop: str, tasks: Any) -> None:
+    """The worker takes them on, whatever module the subclass is in. Other backends have none."""
+    import tests.contrib.djangoshop.backends as backends
+
+    base = f"{backends.Backend.__module__}.{backends.Backend.__qualname__}"
+    package = type(tasks.add).__module__.partition(".base")[0]
+    given = {
+        "default": {"BACKEND": "tests.contrib.djangoshop.backends.Mine"},
+        "plain": {"BACKEND": base},
+        "dummy": {"BACKEND": f"{package}.backends.dummy.DummyBackend"},
+    }
+    with override_settings(TASKS=given):
+        assert [task.name for task in backend_tasks()] == [
+            "django:default:default",
+            "django:plain:default",
+        ]
+    missing = {"default": {"BACKEND": "tests.contrib.djangoshop.backends.Other"}}
+    with (
+        override_settings(TASKS=missing),
+        pytest.raises(
+            ConfigurationError, match=r"TASKS\['default'\]\['BACKEND'\] is 'tests"
+        ),
+    ):
+        list(backend_tasks())
 
 
 WRONG_TASKS: dict[str, tuple[dict[str, Any], str]] = {

@@ -368,7 +368,9 @@ class SlotwiseTasks:
         self._signal("task_finished", result)
 
     def _error(self, path: str, trace: str) -> object:
-        return self._part("base").TaskError(exception_class_path=path, traceback=trace)
+        return self._part("base").TaskError(
+            exception_class_path=path, traceback=f"{trace}\n"
+        )
 
     def _missing(self, text: str) -> Exception:
         found: Exception = self._part("exceptions").TaskResultDoesNotExist(text)
@@ -410,17 +412,19 @@ def _are_names(queues: object) -> bool:
 def backend_tasks() -> Iterator[DjangoTask]:
     """Yield the tasks of all backends of slotwise in ``settings.TASKS``."""
     found = getattr(settings, "TASKS", None) or {}
-    for alias, params in found.items() if isinstance(found, Mapping) else ():
-        path = (
-            params.get("BACKEND", "") if isinstance(params, Mapping) else ""
-        )  # Django reports what is none
-        if isinstance(path, str) and path.startswith(f"{APP}."):
-            try:
-                backend = import_string(path)
-            except ImportError as error:
-                raise ConfigurationError(
-                    f"settings.TASKS[{alias!r}]['BACKEND'] is {path!r}: {error}"
-                ) from error
+    if not isinstance(found, Mapping):
+        return  # Django reports what is no mapping, here and below
+    for alias, params in found.items():
+        path = params.get("BACKEND") if isinstance(params, Mapping) else None
+        if not isinstance(path, str):
+            continue
+        try:
+            backend = import_string(path)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"settings.TASKS[{alias!r}]['BACKEND'] is {path!r}: {error}"
+            ) from error
+        if isinstance(backend, type) and issubclass(backend, SlotwiseTasks):
             yield from backend(alias, params).tasks()
 
 
