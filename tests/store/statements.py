@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.store.bench import LEASE, Bench, a_job, claim_due
+from tests.store.bench import LEASE, Bench, a_job, a_task, claim_due
 from tests.store.hearing import hearing
 
 from slotwise import Client, Every
@@ -95,6 +95,15 @@ def _claim(stage: Stage) -> Callable[[], Any]:
 def _claim_late(stage: Stage) -> Callable[[], Any]:
     stage.due("plain", late=True)
     return lambda: stage.claim("plain")
+
+
+def _claim_limited(stage: Stage) -> Callable[[], Any]:
+    bench = Bench(stage.bench.database, [a_task("few", concurrency=2, rate_limit="9/m")])
+    bench.client.schedule_many("few", range(3), at=LONG_AGO)
+    stage.store = Store(bench.database, bench.definitions)
+    return lambda: stage.store.claims.claim_tasks(
+        "host:1:a", 100, lease=LEASE, names=["few", "mail"]
+    )
 
 
 def _start_alike(stage: Stage) -> Callable[[], Any]:
@@ -195,10 +204,6 @@ def _next_due_of_many(stage: Stage) -> Callable[[], Any]:
     )
 
 
-def _due_tasks(stage: Stage) -> Callable[[], Any]:
-    return lambda: stage.store.due.due_tasks(["mail"])
-
-
 def _plan_new(stage: Stage) -> Callable[[], Any]:
     return lambda: Planner(stage.store).plan([a_job("fresh")])
 
@@ -266,6 +271,7 @@ def _sign_in(stage: Stage) -> Callable[[], Any]:
 VERBS: dict[str, Verb] = {
     "claim": _claim,
     "claim_late": _claim_late,
+    "claim_limited": _claim_limited,
     "start_alike": _start_alike,
     "claim_trigger": _claim_instance,
     "mark_running": _mark,
@@ -282,7 +288,6 @@ VERBS: dict[str, Verb] = {
     "next_due": _next_due,
     "next_due_of_tasks": _next_due_of_tasks,
     "next_due_of_many": _next_due_of_many,
-    "due_tasks": _due_tasks,
     "plan_new": _plan_new,
     "plan_kept": _plan_kept,
     "plan_changed": _plan_changed,

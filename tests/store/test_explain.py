@@ -17,7 +17,7 @@ from tests.store.explained import Analysed, Explained, Sent, analysing, nodes, s
 from slotwise import Client, Every
 from slotwise.model.records import HandedBack, Succeeded
 from slotwise.spi import Claim
-from slotwise.store.dialects.port import FIRST, LAST, Range
+from slotwise.store.dialects.port import FIRST, LAST, ClaimRequest, Range
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store
@@ -235,8 +235,15 @@ def _next_due_of_all(stage: Stage, size: int) -> list[Sent]:
     return stage.sent(lambda: stage.store.due.next_due([*stage.jobs, *stage.tasks]))
 
 
-def _due_tasks(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.due.due_tasks(stage.tasks[:size]))
+def _claim_within_limits(stage: Stage, size: int) -> list[Sent]:
+    most = dict.fromkeys(stage.tasks[:20], 5)
+    order = ClaimRequest("host:1:a", stage.tasks, size, LEASE, lost=0, most=most)
+
+    def play() -> None:
+        with stage.store.transaction() as connection:
+            stage.store.dialect.claim_tasks(connection, order)
+
+    return stage.sent(play)
 
 
 def _held_by(stage: Stage, size: int) -> list[Sent]:
@@ -263,7 +270,7 @@ VERBS: list[Verb] = [
     _look_for_some,
     _next_due,
     _next_due_of_all,
-    _due_tasks,
+    _claim_within_limits,
     _held_by,
 ]
 
@@ -602,7 +609,7 @@ READS: list[tuple[Verb, int]] = [
     (_look_for_some, 500),
     (_held_by, 100),
     (_next_due_of_all, 320),
-    (_due_tasks, 700),
+    (_claim_within_limits, 3000),
 ]
 
 #: The most pages that one statement touches: 45 for each row of the batch, which is locked,

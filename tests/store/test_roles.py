@@ -23,7 +23,6 @@ OWN = {
     "next_due",
     "next_due_of_tasks",
     "next_due_of_many",
-    "due_tasks",
     "look",
     "held_by",
 }

@@ -6,16 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import LEASE, NOON, Bench, a_job, a_task, at
 
-from slotwise import Every, InvalidJob, job, task
+from slotwise import Every, InvalidJob, Retry, job, task
 from slotwise.model.records import Failed
 from slotwise.spi import Claim, Database, define
+from slotwise.store.slots import gates
 from slotwise.testing import ManualClock, ManualWorker
+
+
+@pytest.fixture(autouse=True)
+def count_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims here come one after the other: none leaves a task out that was found full before."""
+    monkeypatch.setattr(gates, "FULL_PAUSE", timedelta(0))
 
 
 @pytest.fixture
@@ -27,6 +35,9 @@ def limited(database: Database) -> Bench:
     bench.client.schedule_many("few", range(100))
     bench.client.schedule_many("mail", range(100))
     return bench
+
+
+RETRY = Retry.exponential(max_attempts=9, initial="1s", jitter="0s")
 
 
 def claimed(bench: Bench, holder: str, limit: int = 50) -> list[Claim]:
@@ -131,10 +142,10 @@ def test_a_claim_that_is_rolled_back_leaves_no_start(paced: Bench) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("gone before the commit")
 
-    store.claims._gates.admit = fail  # type: ignore[method-assign]
+    store.gates.admit = fail  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
         claimed(paced, "host:1:a")
-    del store.claims._gates.admit  # type: ignore[method-assign]
+    del store.gates.admit  # type: ignore[method-assign]
     assert len(claimed(paced, "host:1:a")) == 10
 
 
@@ -195,6 +206,63 @@ def test_rows_of_every_kind_count(database: Database) -> None:
     assert len(claimed(bench, "host:1:a")) == 1
     bench.client.schedule("few", id="again")
     assert claimed(bench, "host:1:a") == []
+
+
+def test_one_batch_has_tasks_with_limits_and_without(limited: Bench) -> None:
+    """Of each task with a limit as many rows as may start, the most urgent first, and the rest of
+    the batch of others.
+    """
+    limited.client.schedule("few", id="urgent", priority=90)
+    claims = limited.store.claims.claim_tasks(
+        "host:1:a", 50, lease=LEASE, names=["few", "mail"]
+    )
+    few = [claim.row.task_instance for claim in claims if claim.row.task_name == "few"]
+    assert (few[0], len(few)) == ("urgent", 2)
+    assert len(claims) >= 49  # a dialect may take a row too many, which goes back
+
+
+def test_what_finds_no_place_goes_back_as_it_was(database: Database) -> None:
+    """A retry of a recurring instance, too, though the claim has entered it into the ledger."""
+    bench = Bench(database, [a_task("few", concurrency=1, retry=RETRY)])
+    bench.client.schedule_recurring("few", "often", Every("1m"))
+    bench.tick(1)
+    (slot,) = bench.store.claims.claim_slots(
+        "host:1:a", 9, lease=LEASE, names=["few"]
+    ).claims
+    bench.settle(slot, Failed("boom"))
+    before = bench.row("few", "often"), bench.slot("few")
+    bench.client.schedule("few", id="once")
+    assert len(claimed(bench, "host:1:a")) == 1
+    bench.tick(0.5)
+    found = bench.store.claims.claim_slots("host:1:a", 9, lease=LEASE, names=["few"])
+    assert (found.found, found.claims) == (1, [])
+    after = bench.row("few", "often"), bench.slot("few")
+    assert after[0].execution_time == before[0].execution_time
+    assert (after[0].attempt, after[0].picked) == (1, False)
+    for name in ("attempts", "started", "finished", "lost", "aborted"):
+        assert after[1][name] == before[1][name], name
+
+
+def test_a_slot_that_does_not_start_takes_no_place_in_the_window(
+    database: Database,
+) -> None:
+    """The ledger has it already: another claim has begun it, and it starts only once."""
+    bench = Bench(database, [a_task("few", rate_limit="1/h", on_lost="give_up")])
+    bench.client.schedule_recurring("few", "often", Every("1m"))
+    bench.tick(1)
+    with bench.store.transaction() as connection:
+        started = {"outcome": "claimed", "attempts": 1, "token": 1, "worker": "gone"}
+        connection.execute(
+            bench.tables.slots.insert().values(
+                task_name="few", task_instance="often", slot=at(1), **started
+            )
+        )
+    assert (
+        bench.store.claims.claim_slots("host:1:a", 9, lease=LEASE, names=["few"]).claims
+        == []
+    )
+    bench.client.schedule("few", id="once")
+    assert len(claimed(bench, "host:1:a")) == 1
 
 
 @pytest.mark.parametrize(
@@ -262,7 +330,7 @@ def test_a_task_with_a_limit_may_take_the_last_place(database: Database) -> None
     for _ in range(4):
         taken += floor.names(floor.worker.poll(1))
         floor.worker.tick("2s")  # marks of the queues are good for a second
-    assert taken == ["many", "few", "many", "few"]
+    assert taken == ["few", "many", "few", "many"]
 
 
 def test_a_flood_of_one_task(database: Database) -> None:

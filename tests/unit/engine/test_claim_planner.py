@@ -36,7 +36,6 @@ from slotwise.engine.loops.tuning import (
     CROWDED,
     FILLING,
     FLOOD,
-    FULL_PAUSE,
     IN_A_MOMENT,
     LOCKED_PAUSES,
     MINDED,
@@ -50,14 +49,14 @@ from slotwise.store.slots.claims import BATCH
 POLL, MARGIN = timedelta(seconds=10), timedelta(seconds=10)
 NOW = 100.0
 #: A job and a task, and room for ten of each.
-TERMS = Terms(["tick", "mail"], ("mail",), (), 10, True, MARGIN, POLL)
+TERMS = Terms(["tick", "mail"], ("mail",), 10, True, MARGIN, POLL)
 PLANNER = ClaimPlanner(TERMS)
 MEMORY = PLANNER.begin(NOW)
 #: Handlers end as fast as ever counts.
 FAST = Rate(NOW, windows=(1e6, 1e6))
 
 SLOTS = SlotClaim(10, (TERMS.names,))
-TASKS = TaskClaim(10, (None,), ("mail",))
+TASKS = TaskClaim(10, ("mail",))
 LOOK = Look(TERMS.names, ("mail",))
 #: With fast handlers.
 MANY = TASKS._replace(limit=10 + MOST_AHEAD)
@@ -262,16 +261,6 @@ def test_a_plan(
         pytest.param(
             {"runs_ahead": False}, {"shares_room": True}, id="tasks that wait for no thread"
         ),
-        # A limited task may wait for an end on another worker: no look says when that is.
-        pytest.param(
-            {"limited": ("limited",)},
-            {
-                "tasks": TaskClaim(10, (None, "limited"), ("mail",)),
-                "look_limited": Look(("limited",), ("limited",)),
-                "looks_first": False,
-            },
-            id="a limited task has a turn and a look of its own",
-        ),
     ],
 )
 def test_terms(terms: dict[str, Any], plan: dict[str, Any]) -> None:
@@ -357,20 +346,6 @@ SOON = NOW + 3
             AT_ONCE,
             {"locked": 0},
             id="no longer locked",
-        ),
-        pytest.param(
-            {},
-            {"due": math.inf, "limited_due": DUE_NOW},
-            FULL_PAUSE,
-            {},
-            id="a limited task has no free place",
-        ),
-        pytest.param(
-            {},
-            {"due": math.inf, "limited_due": SOON},
-            timedelta(seconds=3),
-            {},
-            id="a limited task is due later",
         ),
         pytest.param(
             {"for_others": LOOK, "slots": None, "tasks": None},
@@ -490,11 +465,10 @@ def test_starts_of_the_last_interval(passed: float, started: int, after: Starts)
 
 
 NAMES = ("a", "b", "c")
-LINE = (None, "x", "y")
 
 
-def unlimited(names: Sequence[str], limit: int = 2, **facts: Any) -> TasksFound:
-    return TasksFound(None, names, limit=limit, **facts)
+def found(names: Sequence[str], limit: int = 2, **facts: Any) -> TasksFound:
+    return TasksFound(names, limit=limit, **facts)
 
 
 @pytest.mark.parametrize(
@@ -503,90 +477,64 @@ def unlimited(names: Sequence[str], limit: int = 2, **facts: Any) -> TasksFound:
         pytest.param({}, [], {}, id="no claim"),
         pytest.param(
             {},
-            [unlimited(["a"])],
-            {"tasks": ("b", "c", "a"), "line": ("x", "y", None)},
-            id="served: to the end of the order and of the line",
+            [found(["a"])],
+            {"tasks": ("b", "c", "a")},
+            id="served: to the end of the order",
         ),
-        pytest.param({}, [unlimited([])], {}, id="nothing was due: the turn stays"),
+        pytest.param({}, [found([])], {}, id="nothing was due: the turn stays"),
         pytest.param(
             {},
-            [unlimited(["a", "a"])],
-            {"tasks": ("b", "c", "a"), "line": ("x", "y", None), "filled": {"a": 2}},
+            [found(["a", "a"])],
+            {"tasks": ("b", "c", "a"), "filled": {"a": 2}},
             id="a full claim counts for the task that filled it",
         ),
         pytest.param(
             {"filled": {"a": 9}},
-            [unlimited([], is_whole=True)],
+            [found([], is_whole=True)],
             {"filled": {}},
             id="the queue is empty: no task floods it",
         ),
         # With a cursor, and after a claim of the others, rows may be left at the front.
         pytest.param(
             {"filled": {"a": 9}},
-            [unlimited([])],
+            [found([])],
             {"filled": {"a": 9}},
             id="only a part of it",
         ),
         pytest.param(
             {},
-            [unlimited(["b"], refused={"b"})],
-            {"tasks": ("a", "c", "b"), "line": ("x", "y", None), "filled": {"b": FLOOD}},
+            [found(["b"], refused={"b"})],
+            {"tasks": ("a", "c", "b"), "filled": {"b": FLOOD}},
             id="a task with refused rows floods at once",
         ),
         pytest.param(
             {"filled": {"a": FLOOD, "b": 1}},
-            [unlimited([])],
+            [found([])],
             {"filled": {"b": 1}},
             id="the others of a flood had their turn",
-        ),
-        pytest.param(
-            {"filled": {"a": FLOOD}},
-            [TasksFound("x", ["x"])],
-            {"filled": {"a": FLOOD}, "line": (None, "y", "x")},
-            id="a limited task was served",
-        ),
-        pytest.param(
-            {},
-            [TasksFound("x", [])],
-            {"resting": {"x": NOW + FULL_PAUSE.total_seconds()}},
-            id="a limited task without a free place rests",
         ),
     ],
 )
 def test_turns_after_claims(
     before: dict[str, Any], claims: list[TasksFound], after: dict[str, Any]
 ) -> None:
-    turns = Turns(NAMES, LINE)._replace(**before)
-    assert turns.after(claims, NOW) == turns._replace(**after)
+    turns = Turns(NAMES)._replace(**before)
+    assert turns.after(claims) == turns._replace(**after)
 
 
 @pytest.mark.parametrize(
-    ("turns", "situation", "claim"),
+    ("filled", "claim"),
     [
-        pytest.param({}, {}, TaskClaim(7, LINE, NAMES), id="in their order"),
+        pytest.param({}, TaskClaim(7, NAMES), id="in their order"),
         pytest.param(
-            {"filled": {"a": 2 * FLOOD, "b": FLOOD - 1}},
-            {},
-            TaskClaim(7, LINE, NAMES, ("b", "c"), 2 * FLOOD // OTHERS),
-            id="a task floods: its others first, with a part of the room",
-        ),
-        pytest.param(
-            {"resting": {"x": NOW + 1, "y": NOW}},
-            {},
-            TaskClaim(7, (None, "y"), NAMES),
-            id="a limited task rests for a time",
-        ),
-        pytest.param(
-            {"resting": {"x": NOW + 1}},
-            {"freed": ["x"]},
-            TaskClaim(7, LINE, NAMES),
-            id="an end of ours frees a place before that",
+            {"a": 2 * FLOOD, "b": FLOOD - 1},
+            TaskClaim(7, NAMES, ("b", "c"), 2 * FLOOD // OTHERS),
+            id="a task floods: the others first, with a part of the room",
         ),
     ],
 )
-def test_turns(turns: dict[str, Any], situation: dict[str, Any], claim: TaskClaim) -> None:
-    found = Turns(NAMES, LINE)._replace(**turns)
-    assert found.claim(7, Situation(NOW, free=10, **situation)) == claim
+def test_turns(filled: dict[str, int], claim: TaskClaim) -> None:
+    assert Turns(NAMES, filled).claim(7) == claim
 
 
 def test_a_plan_changes_nothing_that_is_remembered() -> None:

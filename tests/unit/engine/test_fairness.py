@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import JobContext, task
+from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import Claimed
 from slotwise.spi import Settled
 
@@ -70,47 +70,66 @@ def test_a_limit_is_no_reason_to_wait(
 
 
 def test_a_full_task_is_left_alone(make_bench: MakeBench, gate: Gate) -> None:
-    """While it runs as often as it may, polls ask for a place each quarter of a second, and after
+    """While it runs as often as it may, polls count its places each quarter of a second, and after
     an end of ours.
     """
     few = task(name="few", concurrency=1)(lambda ctx: gate.pass_through())
     bench = make_bench(few, *named("many"), threads=5)
     schedule(bench, few=3)
-    asked = count_asked(bench, "few")
-    for _ in range(5):
-        bench.worker.poller.run_once()
-    assert asked == ["taken", "full"]
+    counted = count_places(bench)
+    poller = bench.worker.poller
+    pauses = [poller.run_once() for _ in range(5)]
+    assert counted == [{"few": 1}, {"few": 0}]
+    assert (
+        timedelta(milliseconds=240) < (pauses[-1] or AT_ONCE) <= timedelta(milliseconds=250)
+    )
     bench.clock.tick(timedelta(milliseconds=250))
-    bench.worker.poller.run_once()
-    assert asked == ["taken", "full", "full"]
+    poller.run_once()
+    assert counted[2:] == [{"few": 0}]
     gate.open()
     while not bench.said(Settled):
         bench.worker.settler.run_once()
+    poller.run_once()
+    assert counted[3:] == [{"few": 1}]
+
+
+def count_places(bench: Bench) -> list[dict[str, int]]:
+    """The free places that each claim has counted."""
+    counted, room = list[dict[str, int]](), bench.worker.store.gates.room
+
+    def listening(*asked: Any) -> dict[str, int]:
+        counted.append(room(*asked))
+        return counted[-1]
+
+    bench.worker.store.gates.room = listening  # type: ignore[method-assign]
+    return counted
+
+
+def test_a_full_task_hides_nothing_that_comes_due(
+    make_bench: MakeBench, gate: Gate
+) -> None:
+    """The poller sleeps until the next row of the others, though rows of the full task are due."""
+    few = task(name="few", concurrency=1)(lambda ctx: gate.pass_through())
+    bench = make_bench(few, *named("many"), threads=5)
+    schedule(bench, few=3)
+    for _ in range(3):
+        bench.worker.poller.run_once()
+    bench.registry.client.schedule("many", delay="100ms")
+    pause = bench.worker.poller.run_once()
+    assert timedelta(milliseconds=90) < (pause or AT_ONCE) <= timedelta(milliseconds=100)
+    gate.open()
+
+
+def test_a_full_task_fills_no_claim(make_bench: MakeBench, gate: Gate) -> None:
+    """Whatever the priority of its rows: a claim takes no more of them than may start."""
+    few = task(name="few", concurrency=2)(lambda ctx: gate.pass_through())
+    bench = make_bench(few, *named("many"), threads=5)
+    bench.registry.client.schedule_many("few", range(600), priority=90)
+    schedule(bench, many=3)
     bench.worker.poller.run_once()
-    assert asked == ["taken", "full", "full", "taken"]
-
-
-def count_asked(bench: Bench, name: str) -> list[str]:
-    """What each claim of this task alone came to."""
-    asked, claim = [], bench.worker.store.claims.claim_tasks
-
-    def listening(holder: str, limit: int, *, names: Sequence[str], **rest: Any) -> Any:
-        found = claim(holder, limit, names=names, **rest)
-        if list(names) == [name]:
-            asked.append("taken" if found else "full")
-        return found
-
-    bench.worker.store.claims.claim_tasks = listening  # type: ignore[method-assign]
-    return asked
-
-
-def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBench) -> None:
-    """One look for all of them."""
-    bench = make_bench(*named("a", "b", "c", concurrency=1), *named("many"))
-    asked = [count_asked(bench, name) for name in ("a", "b", "c")]
-    schedule(bench, many=3, b=1)
-    bench.worker.poller.run_once()
-    assert asked == [[], ["taken"], []]
+    names = [event.job for event in bench.said(Claimed)]
+    assert sorted(names) == ["few", "few", "many", "many", "many"]
+    gate.open()
 
 
 @pytest.mark.extended

@@ -20,7 +20,6 @@ from slotwise.engine.loops.service import AT_ONCE, WorkerCommon
 from slotwise.engine.loops.tuning import (
     CROWDED,
     FILLING,
-    FULL_PAUSE,
     LOCKED_PAUSES,
     MOST_AHEAD,
     RATE_WINDOW,
@@ -168,10 +167,6 @@ class Rounds(Poller):
         due: timedelta | None = self._ask(a_look([*names], [*tasks]))
         return due
 
-    def due_tasks(self, names: Sequence[str]) -> list[str]:
-        due: list[str] = self._ask(a_find([*names]))
-        return due
-
     def _hold_slots(self, limit: int, names: Sequence[str]) -> int:
         found: int = self._ask(slots_claim(limit, [*names]))
         return found
@@ -184,7 +179,7 @@ class Rounds(Poller):
             a_claim(names[0], schedule=None, instance=str(number))
             for number in range(count)
         ]
-        return claims, TasksFound(None, [names[0]] * count, (), limit, ranges is not None)
+        return claims, TasksFound([names[0]] * count, (), limit, ranges is not None)
 
     def _ask(self, step: Step) -> Any:
         assert self.answers, f"{step} has no answer"
@@ -466,38 +461,11 @@ def test_slots_take_the_threads_of_tasks_that_may_not_wait(
     ]
 
 
-def test_a_limited_task_has_a_claim_of_its_own_and_rests_without_a_place() -> None:
-    """One query says whether rows of it are due. It rests until the pause is over, or a claim of
-    ours has ended.
-    """
-    rounds = Rounds(MAIL, LIMITED)
-    held = [a_claim("limited", schedule=None, instance=id) for id in ("1", "2")]
-    mine, _ = rounds.held.add(held, rounds.now)
-    due = a_find(["limited"])
-    begin = [a_begin(10), slots_claim(10, ["mail"])]
-    claim = [slots_claim(10, ["limited"]), tasks_claim(10, ["limited"])]
-    look = a_look(["mail"], ["mail"])
-    look_limited = a_look(["limited"], ["limited"])
-    assert rounds.round(0, ["limited"], 0, 0, 0, None, NOW) == (
-        [*begin, due, TASKS, *claim, look, look_limited],
-        FULL_PAUSE,
-    )
-    assert rounds.round(0, 0, None, NOW)[0] == [*begin, TASKS, look, look_limited]
-    rounds.held.remove([mine.claim])
-    assert rounds.round(0, [], 0, None, None) == (
-        [*begin, due, TASKS, look, look_limited],
-        POLL,
-    )
-
-
 def test_a_task_that_was_served_goes_to_the_end() -> None:
-    """The limited task, and all others together, take turns."""
+    """Of all tasks, with a limit or without."""
     rounds = Rounds(MAIL, LIMITED, capacity=1)
-    only = tasks_claim(1, ("mail",))
-    assert rounds.round(0, ["limited"], 1, free=1)[0][-1] == only
-    steps = rounds.round(0, ["limited"], 0, 1, free=1)[0]
-    assert steps[-2:] == [slots_claim(1, ["limited"]), tasks_claim(1, ["limited"])]
-    assert rounds.round(0, ["limited"], 1, free=1)[0][-1] == only
+    assert rounds.round(0, 1, free=1)[0][-1] == tasks_claim(1, ("mail", "limited"))
+    assert rounds.round(0, 1, free=1)[0][-1] == tasks_claim(1, ("limited", "mail"))
 
 
 def test_a_limit_of_claims_is_kept() -> None:

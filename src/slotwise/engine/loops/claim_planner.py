@@ -21,7 +21,6 @@ from slotwise.engine.loops.tuning import (
     CROWDED,
     FILLING,
     FLOOD,
-    FULL_PAUSE,
     IN_A_MOMENT,
     LOCKED_PAUSES,
     MINDED,
@@ -39,11 +38,10 @@ DUE_NOW = -math.inf
 class Terms(NamedTuple):
     """What stays the same during the life of a worker."""
 
-    #: Claim slots of these: all names without a limit. Looks and claims are cached by this object.
+    #: Claim slots of these. Looks and claims are cached by this object.
     names: Sequence[str]
-    #: The one-time tasks without a limit, and those with one.
+    #: The one-time tasks among them.
     tasks: tuple[str, ...]
-    limited: tuple[str, ...]
     capacity: int
     #: Whether one-time tasks may wait for a thread.
     runs_ahead: bool
@@ -73,8 +71,6 @@ class Situation(NamedTuple):
     woken_for_tasks: bool = False
     #: Whether the last claim of tasks has seen due slots.
     slots_may_be_due: bool = True
-    #: The limited tasks of which a claim has ended since they were found full.
-    freed: Collection[str] = ()
 
 
 class Look(NamedTuple):
@@ -92,23 +88,19 @@ class SlotClaim(NamedTuple):
 
 
 class TaskClaim(NamedTuple):
-    """Claim up to ``limit`` one-time tasks in the order of ``line``: the limited tasks by name,
-    and None for ``names``, all others together.
-
-    Of all others, ``others`` go first, with up to ``share`` rows.
+    """Claim up to ``limit`` one-time tasks; of these ``others`` go first, with up to ``share``
+    rows.
     """
 
     limit: int
-    line: tuple[str | None, ...]
     names: tuple[str, ...]
     others: tuple[str, ...] = ()
     share: int = 0
 
 
 class TasksFound(NamedTuple):
-    """What one claim has found at a ``turn`` of the line."""
+    """What one claim of one-time tasks has found."""
 
-    turn: str | None
     #: The task of each row that was claimed or refused, and those of which a row was refused.
     names: Sequence[str]
     refused: Collection[str] = ()
@@ -178,53 +170,32 @@ class Starts(NamedTuple):
 class Turns(NamedTuple):
     """A round robin of tasks: a row waits for at most one claim of each task that floods the
     queue.
-
-    All tasks without a limit share one place in the line, because one statement claims them, and
-    have an order there.
     """
 
-    #: The tasks without a limit; those served last are at the end.
+    #: Those served last are at the end.
     tasks: tuple[str, ...]
-    #: The limited tasks, and None for all others; what has waited longest is first.
-    line: tuple[str | None, ...]
     #: How many rows of a task have filled claims since the others had their turn.
     filled: Mapping[str, int] = MappingProxyType({})
-    #: Until when limited tasks rest that had due rows and no free place.
-    resting: Mapping[str, float] = MappingProxyType({})
 
-    def claim(self, limit: int, situation: Situation) -> TaskClaim:
-        if not self.filled and not self.resting:
-            return TaskClaim(limit, self.line, self.tasks)
+    def claim(self, limit: int) -> TaskClaim:
         floods = {name: rows for name, rows in self.filled.items() if rows >= FLOOD}
-        others = [name for name in self.tasks if floods and name not in floods]
-        return TaskClaim(
-            limit,
-            tuple(turn for turn in self.line if not self._rests(turn, situation)),
-            self.tasks,
-            tuple(others),
-            max(floods.values(), default=0) // OTHERS,
-        )
+        if not floods:
+            return TaskClaim(limit, self.tasks)
+        others = tuple(name for name in self.tasks if name not in floods)
+        return TaskClaim(limit, self.tasks, others, max(floods.values()) // OTHERS)
 
-    def _rests(self, turn: str | None, situation: Situation) -> bool:
-        if turn is None or turn in situation.freed:
-            return False
-        return situation.now < self.resting.get(turn, 0.0)
-
-    def after(self, claims: Sequence[TasksFound], now: float) -> Turns:
-        turns = self
-        if any(
-            found.turn is None for found in claims
-        ):  # the others of floods had their turn
-            filled = {name: rows for name, rows in self.filled.items() if rows < FLOOD}
-            turns = self._replace(filled=filled)
+    def after(self, claims: Sequence[TasksFound]) -> Turns:
+        if not claims:
+            return self
+        # The others of floods had their turn.
+        filled = {name: rows for name, rows in self.filled.items() if rows < FLOOD}
+        turns = self._replace(filled=filled)
         for found in claims:
-            if found.turn is None:
-                turns = turns._replace(filled=turns._filled_by(found))
-            elif not found.names:
-                until = now + FULL_PAUSE.total_seconds()
-                turns = turns._replace(resting={**turns.resting, found.turn: until})
+            turns = turns._replace(filled=turns._filled_by(found))
             if found.names:
-                turns = turns._served(found.turn, found.names)
+                served = set(found.names)
+                tasks = sorted(turns.tasks, key=served.__contains__)  # the sort is stable
+                turns = turns._replace(tasks=tuple(tasks))
         return turns
 
     def _filled_by(self, found: TasksFound) -> Mapping[str, int]:
@@ -234,11 +205,6 @@ class Turns(NamedTuple):
         elif found.is_whole:  # the queue is empty: no task floods it
             filled.clear()
         return filled + Counter(dict.fromkeys(found.refused, FLOOD))
-
-    def _served(self, turn: str | None, names: Sequence[str]) -> Turns:
-        line = (*(other for other in self.line if other != turn), turn)
-        tasks = sorted(self.tasks, key=set(names).__contains__)  # the sort is stable
-        return self._replace(tasks=tuple(tasks), line=line)
 
 
 class Memory(NamedTuple):
@@ -276,8 +242,6 @@ class Plan(NamedTuple):
     tasks_first: bool = False
     #: Tasks get only the room that slots have left.
     shares_room: bool = False
-    #: The last look, for limited tasks.
-    look_limited: Look | None = None
 
     @property
     def room(self) -> int:
@@ -292,7 +256,6 @@ class Report(NamedTuple):
     others_due: float | None = None
     #: None if nothing was looked for; DUE_NOW; or infinity: nothing waits.
     due: float | None = None
-    limited_due: float | None = None
     #: How many rows were found, also those that have turned out to have nothing to run.
     found: int = 0
     #: The jobs of which a claim of all slots has refused rows; None if none was made.
@@ -317,12 +280,11 @@ class ClaimPlanner:
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self._has_tasks = bool(terms.tasks or terms.limited)
+        self._has_tasks = bool(terms.tasks)
 
     def begin(self, now: float) -> Memory:
         """Return what the first round has to know."""
-        turns = Turns(self.terms.tasks, (None, *self.terms.limited))
-        return Memory(Rate(now), Starts(now), turns)
+        return Memory(Rate(now), Starts(now), Turns(self.terms.tasks))
 
     # -- before a round ---------------------------------------------------------------------------
 
@@ -406,7 +368,6 @@ class ClaimPlanner:
         claim of tasks saw no slot due.
         """
         memory = plan.memory
-        limited = self.terms.limited
         # While no known row is due, one look will do, where a claim takes two statements.
         is_quiet = situation.now < memory.known_due and not situation.woken_for_tasks
         return plan._replace(
@@ -414,12 +375,11 @@ class ClaimPlanner:
                 self.terms.names if slots > 0 else (),
                 memory.turns.tasks if tasks > 0 else (),
             ),
-            looks_first=is_quiet and not limited,
+            looks_first=is_quiet,
             slots=self._slot_claim(memory, slots),
-            tasks=memory.turns.claim(tasks, situation) if tasks > 0 else None,
+            tasks=memory.turns.claim(tasks) if tasks > 0 else None,
             tasks_first=situation.woken_for_tasks or not situation.slots_may_be_due,
             shares_room=not self.terms.runs_ahead,
-            look_limited=Look(limited, limited) if limited and tasks > 0 else None,
         )
 
     def _slot_claim(self, memory: Memory, limit: int) -> SlotClaim | None:
@@ -442,7 +402,7 @@ class ClaimPlanner:
     def learned(self, plan: Plan, report: Report) -> Memory:
         """Return what claims have found, apart from when the next row is due."""
         refused = plan.memory.refused if report.refused is None else report.refused
-        turns = plan.memory.turns.after(report.tasks, report.now)
+        turns = plan.memory.turns.after(report.tasks)
         return plan.memory._replace(refused=refused, turns=turns)
 
     def rest(self, plan: Plan, report: Report) -> Rest:
@@ -466,22 +426,14 @@ class ClaimPlanner:
             known_due = math.inf if is_partial else 0.0
             memory = memory._replace(locked=0, known_due=known_due)
             return Rest(AT_ONCE, memory, gives_way=is_partial)
-        pauses = [pause]
         if report.due == DUE_NOW:
             # A peer is claiming the row, another transaction holds it for longer, or this worker
             # was a moment early.
-            pauses.append(_locked_pause(memory.locked, report.chance))
+            pause = min(pause, _locked_pause(memory.locked, report.chance))
             memory = memory._replace(locked=memory.locked + 1)
         else:
-            pauses.append(self._until(report.due, report))
+            pause = min(pause, self._until(report.due, report))
             memory = memory._replace(locked=0)
-        if (
-            report.limited_due == DUE_NOW
-        ):  # at its limit: it waits for an end, perhaps elsewhere
-            pauses.append(FULL_PAUSE)
-        elif report.limited_due is not None:
-            pauses.append(self._until(report.limited_due, report))
-        pause = min(pauses)
         known_due = math.inf if pause >= poll else report.now + pause.total_seconds()
         return Rest(pause, memory._replace(known_due=known_due))
 

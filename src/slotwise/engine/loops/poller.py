@@ -86,12 +86,10 @@ class Poller(Service):
         known = [common.store.definitions[name] for name in names]
         one_time = [found for found in known if not found.is_job]
         self._one_time = frozenset(found.name for found in one_time)
-        limited = tuple(found.name for found in one_time if found.is_limited)
         self.planner = ClaimPlanner(
             Terms(
-                names=[name for name in names if name not in limited],
-                tasks=tuple(found.name for found in one_time if not found.is_limited),
-                limited=limited,
+                names=list(names),
+                tasks=tuple(found.name for found in one_time),
                 capacity=runner.capacity,
                 runs_ahead=runner.runs_ahead,
                 margin=runner.margin,
@@ -101,8 +99,6 @@ class Poller(Service):
         self._memory = self.planner.begin(self.elapsed())
         self._queue_cursors = QueueCursors()
         self._woken_for_tasks = False
-        #: Our claims of each limited task that was found full.
-        self._full: dict[str, list[Claim]] = {}
 
     def run_once(self) -> timedelta | None:
         if self._runner.is_draining:
@@ -140,11 +136,6 @@ class Poller(Service):
             waiting=waiting,
             woken_for_tasks=self._woken_for_tasks,
             slots_may_be_due=self._store.claims.slots_may_be_due,
-            freed=[
-                name
-                for name, claims in self._full.items()
-                if any(claim not in held for claim in claims)
-            ],
         )
 
     def wake_for(self, names: Collection[str]) -> None:
@@ -200,10 +191,7 @@ class Poller(Service):
         report = self._claim(plan)._replace(others_due=others_due)
         if not report.found:
             due = self._look(plan.look)
-            limited_due = self._look(plan.look_limited)
-            report = report._replace(
-                due=due, limited_due=limited_due, chance=random.random()
-            )
+            report = report._replace(due=due, chance=random.random())
         return report._replace(now=self.elapsed())
 
     def _look(self, look: Look | None) -> float | None:
@@ -237,7 +225,9 @@ class Poller(Service):
             found, refused = self._claim_slots(plan.slots)
         if plan.tasks:
             taken = found if plan.shares_room and not plan.tasks_first else 0
-            tasks = list(self._claim_in_turn(plan.tasks, plan.tasks.limit - taken))
+            tasks = list(
+                self._claim_tasks(plan.tasks, min(plan.tasks.limit - taken, BATCH))
+            )
             found += sum(len(one.names) for one in tasks)
         if plan.slots and plan.tasks_first and not found:
             found, refused = self._claim_slots(plan.slots)
@@ -253,33 +243,14 @@ class Poller(Service):
         found = self._hold_slots(claim.limit, claim.choices[-1])
         return found, self._store.claims.refused
 
-    def _claim_in_turn(self, claim: TaskClaim, limit: int) -> Iterator[TasksFound]:
-        if limit <= 0:
-            return
-        limited = [turn for turn in claim.line if turn is not None]
-        due = self._store.due.due_tasks(limited) if limited else ()
-        for turn in claim.line:
-            if limit <= 0:
-                return
-            if turn is None:
-                for found in self._claim_unlimited(claim, min(limit, BATCH)):
-                    limit -= len(found.names)
-                    yield found
-            elif turn in due:
-                found = self._claim_limited(turn, limit)
-                limit -= len(found.names)
-                yield found
-
-    def _claim_unlimited(self, claim: TaskClaim, limit: int) -> Iterator[TasksFound]:
+    def _claim_tasks(self, claim: TaskClaim, limit: int) -> Iterator[TasksFound]:
         """Claim from the queue cursors on while batches are full; otherwise, and once a second,
         from the beginning.
         """
         names = claim.names
         cursors = self._queue_cursors
         left = limit
-        if not names:
-            return
-        if claim.others:
+        if left > 0 and claim.others:
             _, found = self._hold_tasks(min(claim.share, left), claim.others)
             left -= len(found.names)
             yield found
@@ -289,22 +260,12 @@ class Poller(Service):
             cursors.found(claims, left)
             left -= len(found.names)
             yield found
-        if 2 * left > limit:
+        if left > 0 and 2 * left > limit:
             began = self.elapsed()
             ranges = cursors.ranges(names, full=True)
             claims, found = self._hold_tasks(left, names, ranges)
             cursors.looked(names, claims, left, began, self.elapsed())
             yield found
-
-    def _claim_limited(self, name: str, limit: int) -> TasksFound:
-        found = self._hold_slots(limit, [name])
-        if found < limit:
-            _, tasks = self._hold_tasks(limit - found, [name])
-            found += len(tasks.names)
-        if not found:
-            held = [holding.claim for holding in self._active_claims]
-            self._full[name] = [claim for claim in held if claim.row.task_name == name]
-        return TasksFound(name, [name] * found)
 
     def _hold_slots(self, limit: int, names: Sequence[str]) -> int:
         """Claim and start slots; return how many were found, also those that turned out to have
@@ -330,7 +291,7 @@ class Poller(Service):
         claims = self.hold(claim)[0].claims
         refused = self._store.claims.refused
         rows = [claim.row.task_name for claim in claims] + refused
-        return claims, TasksFound(None, rows, set(refused), limit, ranges is not None)
+        return claims, TasksFound(rows, set(refused), limit, ranges is not None)
 
     def _lost(self) -> int:
         """Return how many rows of dead holders may be claimed: one, and none beside another fresh

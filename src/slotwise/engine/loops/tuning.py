@@ -42,8 +42,6 @@ OFFSET_STEP = timedelta(milliseconds=1)
 LONGEST_OFFSET = timedelta(milliseconds=25)
 #: A part of the interval. A poll comes early by up to this part. Judged.
 POLL_JITTER = 0.1
-#: The pause until the next query for a free place of a limited task. Judged.
-FULL_PAUSE = timedelta(milliseconds=250)
 #: First and longest pause before the next attempt to claim a due row that was locked. The first
 #: is two claims long; a fixed pause of 100 ms delayed rows that a peer was just claiming.
 LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)

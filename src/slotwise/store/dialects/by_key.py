@@ -171,8 +171,29 @@ class ByKey(ABC):
                 )
                 ranks = sa.text(f"{RANK} BETWEEN {one.first} AND {one.last}")
                 fresh = fresh.where(~(behind & ranks))
+        if order.most:
+            fresh = fresh.where(self._within_most(order.most, now))
         ranked = fresh.order_by(*self._rank(order.names, kind), *oldest)
         return lost, ranked.limit(order.limit)
+
+    def _within_most(self, most: Mapping[str, int], now: datetime) -> Expression:
+        """Whether a row is among the first so many due rows of its task, or its task may have
+        any.
+        """
+        tasks = self.tables.tasks
+        place = sa.func.row_number().over(
+            partition_by=tasks.c.task_name,
+            order_by=[sa.literal_column(RANK), tasks.c.execution_time],
+        )
+        due = sa.select(tasks.c.task_name, tasks.c.task_instance, place.label("place"))
+        due = due.where(*self.conditions.waiting(now), tasks.c.task_name.in_(most))
+        due = due.where(sa.text(IS_TASK), tasks.c.lost_count == 0)
+        found = due.subquery("found")
+        first = sa.select(found.c.task_name, found.c.task_instance).where(
+            found.c.place <= sa.case(dict(most), value=found.c.task_name)
+        )
+        key = sa.tuple_(tasks.c.task_name, tasks.c.task_instance)
+        return tasks.c.task_name.not_in(most) | key.in_(first)
 
     def _rank(self, names: Sequence[str], kind: str) -> list[Expression]:
         """The order of claims: the highest priority first; one-time tasks then name by name, as
@@ -403,15 +424,6 @@ class ByKey(ABC):
         )
         kinds = (sa.text(HAS_SLOT), tasks.c.lost_count > 0)
         return [row for kind in kinds for row in connection.execute(due.where(kind))]
-
-    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
-        """Return those of these names that have due rows of any kind."""
-        name = self.tables.tasks.c.task_name
-        due = self.conditions.waiting(self.now(connection))
-        found = sa.select(name).where(
-            *due, name.in_(list(names)), self.conditions.not_all_paused()
-        )
-        return set(connection.scalars(found.distinct()))
 
     def first_slots(
         self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
@@ -82,6 +83,9 @@ class ClaimRequest(NamedTuple):
     ranges: Sequence[Range] | None = None
     #: Slots that are due before this may be left out: see ``Due``.
     since: datetime | None = None
+    #: Of one-time tasks: of these names at most so many rows; of each priority at least so many
+    #: that are due, up to ``limit``.
+    most: Mapping[str, int] = MappingProxyType({})
 
 
 class NewRow(Protocol):
@@ -281,9 +285,6 @@ class Dialect(Protocol):
 
         Slots that are due before ``since`` may be left out.
         """
-
-    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
-        """Return those of these names that have due rows of any kind."""
 
     def first_slots(
         self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None

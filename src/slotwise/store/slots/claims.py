@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from slotwise.store.dialects.port import ClaimRequest, Range
 from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
-from slotwise.store.slots.gates import Gates, Later
+from slotwise.store.slots.gates import FULL_PAUSE, Later, Moment, Refusal
 from slotwise.store.slots.late_claims import LateClaims
 from slotwise.store.slots.settlements import claim_of
 
@@ -72,6 +73,7 @@ class Due:
         self.database = store.database
         self.dialect = store.dialect
         self.definitions = store.definitions
+        self.full = store.gates.full
         #: The names that a worker asks for, always the same, as a set.
         self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
         #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim
@@ -84,18 +86,29 @@ class Due:
         self._left = 0
         self._shared_until = 0.0
 
-    def due_tasks(self, names: Sequence[str]) -> set[str]:
-        """Return those of these tasks that have due rows."""
-        with self.look() as connection:
-            return self.dialect.due_tasks(connection, names)
-
     def next_due(
         self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1
     ) -> timedelta | None:
         """Return the time until the next slot of ``names``, or task of ``tasks``, is due; None:
         nothing waits.
+
+        A row of a task at its limit is not due before the next count.
         """
         tasks = self.tasks_of(names) if tasks is None else tasks
+        if not (full := self.full.names()):
+            return self._next_due(names, tasks, lost)
+        slots_of_full = [name for name in names if name in full]
+        full_tasks = [name for name in tasks if name in full]
+        due = self._next_due(without(names, full), without(tasks, full), lost)
+        later = self._next_due(slots_of_full, full_tasks, lost)
+        if later is None:
+            return due
+        later = max(later, FULL_PAUSE)
+        return later if due is None else min(due, later)
+
+    def _next_due(
+        self, names: Sequence[str], tasks: Sequence[str], lost: int
+    ) -> timedelta | None:
         left = self._until - (began := self.dialect.clock.elapsed())
         since = self._begin[1] if left > 0 and self._begin[0] is names else None
         begin = None
@@ -144,7 +157,7 @@ class Due:
             return None
         if self.dialect.clock.elapsed() >= self._until:
             if self._is_overdue:
-                self.next_due(names, ())
+                self._next_due(names, (), lost=1)
             self._is_overdue = True
         return self._begin[1]
 
@@ -202,6 +215,10 @@ class Due:
         return self.database.alone(self.database.claims)
 
 
+def without(names: Sequence[str], full: frozenset[str]) -> Sequence[str]:
+    return [name for name in names if name not in full] if full else names
+
+
 class Taken(NamedTuple):
     """How many rows a claim has found, the claims that may start, and the slots that will not
     run.
@@ -222,7 +239,7 @@ class Claims:
         self.transaction = store.transaction
         self.warnings = store.warnings
         self.poll: timedelta = store.poll
-        self._gates = Gates(self.dialect, self.definitions, store.database.settings)
+        self._gates = store.gates
         #: Jobs whose new slots are all decided about, or pass a gate, before they enter the
         #: ledger.
         self._weighed = self._gates.names.union(
@@ -241,7 +258,8 @@ class Claims:
         self._batch_size = BatchSize(BATCH)
         #: Whether the last claim of one-time tasks has seen due slots; True if it found no task.
         self.slots_may_be_due = True
-        #: The tasks of the rows that the last claim has refused, one for each row.
+        #: The tasks of the rows that the last claim has refused or found at a limit, one for each
+        #: row.
         self.refused: list[str] = []
 
     def claim_tasks(
@@ -258,26 +276,30 @@ class Claims:
         ``ranges``: rows before these cursors are left to a claim without them; see
         ``queue_cursors.py``.
         """
-        limit = min(limit, BATCH)
-        is_bounded = self._is_bounded(names)
         self.refused = []
+        names = without(names, full := self._gates.full.names())
+        if full and ranges is not None:
+            ranges = [one for one in ranges if one.task_name not in full]
         if limit <= 0 or not names:
             return []
-        order = self._order(holder, names, limit, lease, lost=0, ranges=ranges)
+        order = self._order(holder, names, min(limit, BATCH), lease, lost=0, ranges=ranges)
+        is_limited = self._has_limited(names)
         try:
-            is_single = self.dialect.is_one_statement and not is_bounded
+            is_single = self.dialect.is_one_statement and not is_limited
             with self._due.look() if is_single else self.transaction() as connection:
-                if is_bounded:
-                    order = order._replace(limit=self._gates.room(names, limit, connection))
-                    if order.limit == 0:
+                if is_limited:
+                    order = self._within_limits(order, connection)
+                    if not order.names:
                         return []
                 rows, self.slots_may_be_due = self.dialect.claim_tasks(connection, order)
                 if flawed := [(row, row.flaw) for row in rows if row.flaw]:
                     rows = [row for row in rows if row.flaw is None]
-                if is_bounded and rows:
-                    rows = self._admitted(
-                        connection, rows, rows[0].last_heartbeat or rows[0].execution_time
-                    )
+                limited = [row for row in rows if row.task_name in self._gates.limited]
+                if limited:
+                    at = limited[0].last_heartbeat or limited[0].execution_time
+                    refused = self._gates.admit(limited, at, connection)
+                    self._turn_away(connection, limited, refused)
+                    rows = [row for row in rows if row.key not in refused]
         except Exception as error:
             if not is_about_a_row(error):
                 raise
@@ -315,8 +337,9 @@ class Claims:
         since = self._due.since(names)
         if are_many:
             names, is_level, since = self._due.names(names, limit, since)
-            if not names:
-                return Taken(0, [], [])
+        names = without(names, self._gates.full.names())
+        if not names:
+            return Taken(0, [], [])
         size = min(limit, self._batch_size.size)
         order = self._order(
             holder, names, size, lease, lost=lost, is_level=is_level, since=since
@@ -350,29 +373,51 @@ class Claims:
             **others,
         )
 
+    def _within_limits(
+        self, order: ClaimRequest, connection: sa.Connection
+    ) -> ClaimRequest:
+        """Bound the claim of tasks by the places that are free now; leave out tasks without one."""
+        room = self._gates.room(order.names, connection)
+        full = frozenset(name for name, left in room.items() if left == 0)
+        ranges = order.ranges
+        if full and ranges is not None:
+            ranges = [one for one in ranges if one.task_name not in full]
+        most = {name: left for name, left in room.items() if 0 < left < order.limit}
+        return order._replace(names=without(order.names, full), ranges=ranges, most=most)
+
     def _claim(self, order: ClaimRequest) -> Taken:
-        is_bounded = self._is_bounded(order.names)
         with self.transaction() as connection:
-            if is_bounded:
-                order = order._replace(
-                    limit=self._gates.room(order.names, order.limit, connection)
-                )
-            if order.limit == 0 or not (found := self.dialect.claim(connection, order)):
+            if not (found := self.dialect.claim(connection, order)):
                 return Taken(0, [], [])
             now = found[0][1]
             begun = self.dialect.clock.elapsed()
-            late = [row for row, _, entered in found if not (entered and _can_read(row))]
+            limited: list[Row] = []
+            refused: Mapping[Key, Refusal] = {}
+            if self._gates.limited:
+                limited = [
+                    row for row, _, _ in found if row.task_name in self._gates.limited
+                ]
+                refused = self._gates.admit(limited, now, connection, Moment.CLAIM)
+                self._turn_away(connection, limited, refused)
+            late = [
+                row
+                for row, _, entered in found
+                if row.key not in refused and not (entered and _can_read(row))
+            ]
             later = LateClaims(self, self._gates, connection, now, order) if late else None
-            decided = later.start(late) if later else {}
+            decided = dict[Key, Row | None].fromkeys(refused)
+            if later:
+                decided |= later.start(late)
             started = [
                 one for row, _, _ in found if (one := decided.get(row.key, row)) is not None
             ]
-            if is_bounded:
-                entered = [row for row in started if row.key not in decided]
-                admitted = {row.key for row in self._admitted(connection, entered, now)}
-                started = [
-                    row for row in started if row.key in decided or row.key in admitted
+            if limited:
+                ended = [
+                    row
+                    for row in limited
+                    if row.key not in refused and decided.get(row.key, row) is None
                 ]
+                self._gates.give_back(ended, now, connection, Moment.CLAIM)
             self._batch_size.learn(
                 len(found), len(late), self.dialect.clock.elapsed() - begun, order.lease
             )
@@ -444,35 +489,28 @@ class Claims:
                 problem,
             )
 
-    def _admitted(
-        self, connection: sa.Connection, rows: Sequence[Row], now: datetime
-    ) -> list[Row]:
-        """Count the starts of a limited task. Release the rows that a gate stops; return the
-        others.
-        """
-        refused = self._gates.admit(rows, now, connection)
-        if stopped := [claim_of(row) for row in rows if row.key in refused]:
-            changes = []
-            for held in self.dialect.hold(connection, stopped, wait=False):
-                answer = refused[held.row.key]
-                ends = Transition(label=Release.MOVED_ON, row=None)
-                change = (
-                    defer(held.row, answer.due, answer.reason)
-                    if isinstance(answer, Later)
-                    else ends
-                )
-                changes.append(Change(held=held, transition=change))
-            expect(len(changes), len(stopped), stopped[0].row)
-            self.dialect.release(connection, changes)
-        return [row for row in rows if row.key not in refused]
+    def _turn_away(
+        self, connection: sa.Connection, rows: Sequence[Row], refused: Mapping[Key, Refusal]
+    ) -> None:
+        """Release the claimed rows of limited tasks that a gate has refused."""
+        stopped = [claim_of(row) for row in rows if row.key in refused]
+        if not stopped:
+            return
+        changes = []
+        for held in self.dialect.hold(connection, stopped, wait=False):
+            answer = refused[held.row.key]
+            change = Transition(label=Release.MOVED_ON, row=None)
+            if isinstance(answer, Later):
+                change = defer(held.row, answer.due, answer.reason)
+            # Not by place: a slot that has entered the ledger is undone there.
+            changes.append(Change(held=replace(held, place=None), transition=change))
+        expect(len(changes), len(stopped), stopped[0].row)
+        self.dialect.release(connection, changes)
+        self.refused += [claim.row.task_name for claim in stopped]
 
-    def _is_bounded(self, names: Sequence[str]) -> bool:
-        """Return whether a gate bounds the claim of these tasks: then both are one transaction."""
-        return (
-            len(names) == 1
-            and names[0] in self.definitions
-            and self.definitions[names[0]].is_limited
-        )
+    def _has_limited(self, names: Sequence[str]) -> bool:
+        limited = self._gates.limited
+        return bool(limited) and not limited.isdisjoint(names)
 
 
 def _can_read(row: Row) -> bool:

@@ -4,22 +4,24 @@ They are asked in this order, by ``Gates`` alone:
 
 | gate | what it keeps | when it is asked | what it takes |
 |---|---|---|---|
-| ``Limits`` | ``concurrency``, ``rate_limit`` | around the claim statement | a start within the window |
+| ``Limits`` | ``concurrency``, ``rate_limit`` | about all claimed rows | a start within the window |
 | ``ConcurrentSlots`` | ``Overlap.allow(max)``, ``cancel_previous`` | before the decision | nothing |
 | ``MinInterval`` | ``min_interval`` | after the decision | nothing |
 | ``RecoveryRate`` | ``recovery_rate`` | after the decision | a token |
 
 ``ConcurrentSlots`` comes before the decision because overlap and catch-up decide about a slot
-without a place. A gate that takes something comes after those that do not; if a later gate, or the
-ledger, refuses the start, it gives that back. A gate is asked once for a batch, in the claim's
-transaction. It never waits for a lock: it answers ``Later``.
+without a place. If a later gate, or the ledger, refuses a start, a gate gives back what it took. A
+gate is asked once for a batch, in the claim's transaction. It never waits for a lock: it answers
+``Later``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from typing import ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -27,7 +29,8 @@ import sqlalchemy as sa
 from slotwise.jobs.context import Skip
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import Rate
-from slotwise.model.records import TICK, Key, Row, from_micros, to_micros
+from slotwise.model.clock import Stopwatch
+from slotwise.model.records import TICK, Claim, Key, Row, from_micros, to_micros
 from slotwise.model.vocabulary import PLANNED, Origin, Reason
 from slotwise.schedules.text import readable
 from slotwise.settings.settings import Settings
@@ -35,6 +38,9 @@ from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import Tables, is_detached
+
+#: How long claims leave out a task that was found at its limit. Judged.
+FULL_PAUSE = timedelta(milliseconds=250)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,21 @@ Answer: TypeAlias = "Refusal | None"
 START: Final = None
 
 
+class Moment(Enum):
+    """When a gate is asked."""
+
+    #: About each row that was claimed, also if its slot has entered the ledger already.
+    CLAIM = auto()
+    #: Before the decision about which slot of a plan row starts.
+    DECISION = auto()
+    #: About the slot that is to start.
+    START = auto()
+
+
 class Gate:
     """One rule that may stop a start. A gate overrides what differs; ``admit`` always does."""
 
-    #: Whether it is asked before the decision about which slot starts.
-    comes_before_decision: ClassVar[bool] = False
+    moment: ClassVar[Moment] = Moment.START
     #: Jobs whose new slots this gate may refuse: the claim does not enter those into the ledger.
     names: frozenset[str] = frozenset()
 
@@ -79,10 +95,6 @@ class Gate:
         """Return whether this gate may stop the start of ``row``."""
         return row.is_plan and row.attempt == 1 and row.task_name in self.names
 
-    def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
-        """Return how many rows of these tasks a claim may take, at most ``limit``."""
-        return limit
-
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
     ) -> list[Answer]:
@@ -97,48 +109,123 @@ class Gate:
         """
 
 
-class Limits(Gate):
-    """``concurrency`` counts the claims of a task, ``rate_limit`` its starts within the window,
-    whatever their outcome.
+class FullTasks:
+    """The tasks that a claim of this process has found at their limit. Claims leave them out until a
+    claim of ours ends, but for ``FULL_PAUSE`` at most: a place may come free elsewhere.
 
-    Race: two claims that count at once would both find the last place. ``room`` locks the task's
-    name until the transaction ends; a second claim does not wait for that.
+    Race: a claim may end between the count and ``add``. Its place is found after the pause.
     """
 
-    def concerns(self, row: Row, now: datetime) -> bool:
-        return self._definitions[row.task_name].is_limited
+    def __init__(self, elapsed: Stopwatch) -> None:
+        self._elapsed = elapsed
+        #: Until when each is left out, in elapsed seconds.
+        self._until: dict[str, float] = {}
 
-    def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
-        if len(names) != 1 or not (task := self._definitions[names[0]]).is_limited:
-            return limit
-        if not self._dialect.alone(transaction, task.name):
-            return 0
-        if task.concurrency is not None:
-            tasks = self._tables.tasks
-            running = sa.select(sa.func.count()).where(
-                tasks.c.picked, tasks.c.task_name == task.name
+    def add(self, names: Iterable[str]) -> None:
+        until = self._elapsed() + FULL_PAUSE.total_seconds()
+        self._until.update(dict.fromkeys(names, until))
+
+    def ended(self, claims: Iterable[Claim]) -> None:
+        """Forget the tasks of these claims, which have ended."""
+        if self._until:
+            for claim in claims:
+                self._until.pop(claim.row.task_name, None)
+
+    def names(self) -> frozenset[str]:
+        now = self._elapsed() if self._until else 0.0
+        for name, until in [*self._until.items()]:
+            if until <= now:
+                self._until.pop(name, None)
+        return frozenset(self._until)
+
+
+class Limits(Gate):
+    """``concurrency`` counts the claims of a task, ``rate_limit`` its starts within the window,
+    whatever their outcome. What finds no place goes back as it was.
+
+    Race: two claims that count at once would both find the last place. ``admit`` counts under a
+    lock of the task's name, which lasts until the transaction ends. So the second claim counts
+    what the first has committed. It does not wait for the lock: without it, nothing starts.
+    """
+
+    moment = Moment.CLAIM
+
+    def __init__(
+        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+    ) -> None:
+        super().__init__(dialect, definitions, settings)
+        self.full = FullTasks(dialect.clock.elapsed)
+
+    def may_refuse(self, job: Definition) -> bool:
+        return job.is_limited
+
+    def concerns(self, row: Row, now: datetime) -> bool:
+        return row.task_name in self.names
+
+    def room(
+        self,
+        names: Sequence[str],
+        now: datetime | None,
+        transaction: sa.Connection,
+        claimed: Mapping[str, int],
+    ) -> dict[str, int]:
+        """Return how many of each of these limited tasks may start now, besides those that hold a
+        place. ``claimed``: rows of this transaction, which hold none yet.
+        """
+        tasks, starts = self._tables.tasks, self._tables.starts
+        limits = [self._definitions[name] for name in names]
+        bounds = {
+            one.name: one.concurrency for one in limits if one.concurrency is not None
+        }
+        rates = {one.name: one.rate_limit for one in limits if one.rate_limit is not None}
+        room: dict[str, int] = {}
+        if bounds:
+            running = sa.select(tasks.c.task_name, sa.func.count()).where(
+                tasks.c.picked, tasks.c.task_name.in_(bounds)
             )
-            limit = min(limit, task.concurrency - int(transaction.scalar(running) or 0))
-        if (rate := task.rate_limit) is not None and limit > 0:
-            starts = self._tables.starts
-            within = [
-                starts.c.task_name == task.name,
-                self._counts(rate, self._dialect.now(transaction)),
-            ]
-            started = transaction.scalar(
-                sa.select(sa.func.sum(starts.c.count)).where(*within)
+            found = _by_name(transaction, running.group_by(tasks.c.task_name))
+            for name, most in bounds.items():
+                room[name] = most - found.get(name, 0) + claimed.get(name, 0)
+        if rates:
+            now = now or self._dialect.now(transaction)
+            within = sa.or_(*(self._counts(name, one, now) for name, one in rates.items()))
+            started = sa.select(starts.c.task_name, sa.func.sum(starts.c.count)).where(
+                within
             )
-            limit = min(limit, rate.count - int(started or 0))
-        return max(limit, 0)
+            found = _by_name(transaction, started.group_by(starts.c.task_name))
+            for name, rate in rates.items():
+                left = rate.count - found.get(name, 0)
+                room[name] = min(room.get(name, left), left)
+        return {name: max(left, 0) for name, left in room.items()}
 
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
     ) -> list[Answer]:
-        """Count these starts; ``room`` has kept the claim within the limits."""
+        claimed = Counter(row.task_name for row in rows)
+        locked = [
+            name for name in sorted(claimed) if self._dialect.alone(transaction, name)
+        ]
+        # By the claim's time, which is that of its starts: later ones would count too few.
+        room = self.room(locked, now, transaction, claimed)
+        answers = list[Answer]()
+        for row in rows:
+            left = room.get(row.task_name, 0)
+            room[row.task_name] = left - 1
+            answers.append(START if left > 0 else Later(row.execution_time))
+        self.full.add(name for name in claimed if room.get(name, -1) < 0)
+        starting = [row for row, one in zip(rows, answers, strict=True) if one is START]
+        self._count_starts(starting, now, transaction)
+        return answers
+
+    def _count_starts(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> None:
         starts = self._tables.starts
         for name, rate, count in self._counted(rows):
             transaction.execute(
-                starts.delete().where(starts.c.task_name == name, ~self._counts(rate, now))
+                starts.delete().where(
+                    starts.c.task_name == name, ~self._counts(name, rate, now)
+                )
             )
             row = {"task_name": name, "at": _rounded_up(now, rate.grain), "count": count}
             self._dialect.upsert(
@@ -147,7 +234,6 @@ class Limits(Gate):
                 row,
                 lambda new: {"count": starts.c.count + new["count"]},
             )
-        return [START] * len(rows)
 
     def give_back(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
@@ -165,12 +251,17 @@ class Limits(Gate):
             if (rate := self._definitions[name].rate_limit) is not None:
                 yield name, rate, sum(row.task_name == name for row in rows)
 
-    def _counts(self, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
-        """Whether a start is within the window; a clock step back may have left one far in the
-        future.
+    def _counts(self, name: str, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
+        """Whether a start of this task is within the window; a clock step back may have left one
+        far in the future.
         """
-        at = self._tables.starts.c.at
-        return (at > now - rate.window) & (at < now + rate.window)
+        starts = self._tables.starts
+        within = (starts.c.at > now - rate.window) & (starts.c.at < now + rate.window)
+        return (starts.c.task_name == name) & within
+
+
+def _by_name(transaction: sa.Connection, counts: sa.Select[str, int]) -> dict[str, int]:
+    return {name: int(count) for name, count in transaction.execute(counts)}
 
 
 def _rounded_up(instant: datetime, grain: timedelta) -> datetime:
@@ -185,7 +276,7 @@ class ConcurrentSlots(Gate):
     Race: two starts must not take the same place. Each has locked the plan row by its claim.
     """
 
-    comes_before_decision = True
+    moment = Moment.DECISION
 
     def may_refuse(self, job: Definition) -> bool:
         return job.overlap.detaches
@@ -393,46 +484,53 @@ class Gates:
     def __init__(
         self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
     ) -> None:
+        self._dialect = dialect
         self._gates = [make(dialect, definitions, settings) for make in ORDER]
-        #: Jobs that a gate may stop.
+        self._limits = next(gate for gate in self._gates if isinstance(gate, Limits))
+        #: Jobs and tasks that a gate may stop; those of them that have a limit.
         self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
+        self.limited = self._limits.names
+        self.full = self._limits.full
         #: A gate may stop any slot that is later than this.
         self.late = LATE if settings.recovery_rate is not None else None
 
-    def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
-        """Return how many rows of these tasks a claim may take; zero: none for now."""
-        for gate in self._gates:
-            limit = gate.room(names, limit, transaction) if limit else 0
-        return limit
+    def room(self, names: Sequence[str], transaction: sa.Connection) -> dict[str, int]:
+        """Return how many rows of each limited task among these a claim should take.
+
+        Nothing is locked: ``admit`` counts again.
+        """
+        limited = [name for name in names if name in self.limited]
+        now = self._dialect.now(transaction)
+        room = self._limits.room(limited, now, transaction, {})
+        self.full.add(name for name, left in room.items() if left == 0)
+        return room
 
     def admit(
         self,
         rows: Sequence[Row],
         now: datetime,
         transaction: sa.Connection,
-        *,
-        is_decided: bool = True,
+        *moments: Moment,
     ) -> dict[Key, Refusal]:
-        """Ask each gate about the rows that the gates before it admit; return the refusals.
-
-        ``is_decided``: the rows have the slots that are to start.
+        """Ask each gate of these moments (all) about the rows that the gates before it admit;
+        return the refusals.
         """
         refused: dict[Key, Refusal] = {}
         passed: list[Gate] = []
-        for gate in self._gates:
-            if gate.comes_before_decision == is_decided:
-                continue
+        for gate in self._of(moments):
             asked = [
                 row for row in rows if row.key not in refused and gate.concerns(row, now)
             ]
             answers = gate.admit(asked, now, transaction) if asked else ()
-            stopped = [
-                (row, one)
-                for row, one in zip(asked, answers, strict=True)
-                if one is not START
-            ]
-            self.give_back([row for row, _ in stopped], now, transaction, passed)
-            refused.update((row.key, one) for row, one in stopped)
+            stopped: dict[Key, Refusal] = {}
+            for row, answer in zip(asked, answers, strict=True):
+                if answer is not START:
+                    stopped[row.key] = answer
+            for before in passed:
+                _return(
+                    before, [row for row in asked if row.key in stopped], now, transaction
+                )
+            refused |= stopped
             passed.append(gate)
         return refused
 
@@ -441,9 +539,18 @@ class Gates:
         rows: Sequence[Row],
         now: datetime,
         transaction: sa.Connection,
-        gates: Sequence[Gate] | None = None,
+        *moments: Moment,
     ) -> None:
-        """Let ``gates`` (all) take back what they gave to rows that do not start after all."""
-        for gate in self._gates if gates is None else gates:
-            if own := [row for row in rows if gate.concerns(row, now)]:
-                gate.give_back(own, now, transaction)
+        """Let the gates of these moments take back what they gave to rows that do not start."""
+        for gate in self._of(moments):
+            _return(gate, rows, now, transaction)
+
+    def _of(self, moments: Sequence[Moment]) -> list[Gate]:
+        return [gate for gate in self._gates if not moments or gate.moment in moments]
+
+
+def _return(
+    gate: Gate, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+) -> None:
+    if own := [row for row in rows if gate.concerns(row, now)]:
+        gate.give_back(own, now, transaction)

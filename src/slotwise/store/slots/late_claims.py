@@ -28,7 +28,7 @@ from slotwise.store.slots.detached import (
     release_queued,
     stranger_of,
 )
-from slotwise.store.slots.gates import Gates, Later, Refusal
+from slotwise.store.slots.gates import Gates, Later, Moment, Refusal
 
 if TYPE_CHECKING:
     from slotwise.store.slots.claims import Claims
@@ -107,7 +107,7 @@ class LateClaims:
         plans = self._decide([row for row in late if not row.is_detached])
         starting = [one.starting for one in plans if isinstance(one.decision, decide.Start)]
         asked = [*filter(self._is_open, beside), *starting]
-        refused = self._gates.admit(asked, self._now, self._connection)
+        refused = self._gates.admit(asked, self._now, self._connection, Moment.START)
         found |= self._start_plans(plans, refused)
         for row in beside:
             if (answer := refused.get(row.key)) is None:
@@ -207,9 +207,8 @@ class LateClaims:
             for row, known in zip(rows, newest, strict=True)
             if (one := self._read(row, known)) is not None
         ]
-        full = self._gates.admit(
-            [one.row for one in plans], self._now, self._connection, is_decided=False
-        )
+        rows = [one.row for one in plans]
+        full = self._gates.admit(rows, self._now, self._connection, Moment.DECISION)
         decided = []
         for one in plans:
             try:
@@ -281,7 +280,7 @@ class LateClaims:
             for one in answered
             if one.row.key in found and found[one.row.key] is None
         ]
-        self._gates.give_back(overruled, self._now, self._connection)
+        self._gates.give_back(overruled, self._now, self._connection, Moment.START)
         return found
 
     def _begin(self, usual: Sequence[tuple[_Plan, Row]]) -> dict[Key, Row | None]:
@@ -327,9 +326,8 @@ class LateClaims:
         if self._enter(row):
             return row
         # Its only slot has run, is held under another claim, or may start only once.
-        self._gates.give_back(
-            [row] if self._is_open(row) else [], self._now, self._connection
-        )
+        asked = [row] if self._is_open(row) else []
+        self._gates.give_back(asked, self._now, self._connection, Moment.START)
         ledger.close_reopened(self._at, row)
         self._move_past(row, None)
         return None

@@ -149,6 +149,7 @@ class Settlements:
         self.transaction = store.transaction
         self._warnings = store.warnings
         self._poll = store.poll
+        self._full = store.gates.full
         self.hooks = SettlementHooks()
         self._queue = queue_of(self.dialect, at_insert=store.at_insert)
         names = (name for name, found in store.definitions.items() if is_usual(found))
@@ -170,11 +171,13 @@ class Settlements:
             return transaction_id, True
 
         try:
-            return self._at_once(work) or False
+            is_done = self._at_once(work) or False
         except DBAPIError as error:
             if not is_locked(error):
                 raise
             return False
+        self._full.ended(claims)
+        return is_done
 
     def _at_once(self, work: Callable[[sa.Connection], tuple[str | None, T]]) -> T | None:
         """Do this work; None, with nothing written, if it fails because of a row."""
@@ -214,6 +217,7 @@ class Settlements:
                     is_first=not done,
                 )
                 done.update((settlement.claim.fence, settlement) for settlement in settled)
+        self._full.ended(claim for claim, _ in endings)
         return [done[claim.fence] for claim, _ in endings]
 
     def _advance(self, endings: Endings) -> dict[Fence, Settlement]:
@@ -343,7 +347,9 @@ class Settlements:
                 for one in changes
             ]
 
-        return self._by_halves([(claim_of(row), records.Died()) for row in silent], end)
+        taken = self._by_halves([(claim_of(row), records.Died()) for row in silent], end)
+        self._full.ended(settlement.claim for settlement in taken)
+        return taken
 
     def _end(
         self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool

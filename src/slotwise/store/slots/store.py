@@ -40,6 +40,7 @@ from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
 from slotwise.store.schema.tables import tables
 from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import BATCH, Claims, Due
+from slotwise.store.slots.gates import Gates
 from slotwise.store.slots.settlements import Settlements, claim_of
 
 
@@ -73,6 +74,7 @@ class Store:
         self.transaction = database.transaction if keep else self.rehearsed
         #: Hooks in each transaction that inserts one-time tasks.
         self.at_insert = at_insert
+        self.gates = Gates(self.dialect, definitions, database.settings)
         self.due = Due(self)
         self.claims = Claims(self)
         self.held = HeldRows(self)

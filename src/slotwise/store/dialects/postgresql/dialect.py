@@ -213,11 +213,6 @@ class PostgreSQL(Upserting):
         behind = "" if since is None else statements.SINCE
         return self._fetch(connection, statements.DUE_NAMES, parameters, since=behind)
 
-    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
-        parameters = {"tasks": texts(names), **marked(map(Range, names))}
-        found = self._fetch(connection, statements.DUE_TASKS, parameters)
-        return {name for (name,) in found}
-
     def claim_tasks(
         self, connection: sa.Connection, order: ClaimRequest
     ) -> tuple[list[Row], bool]:
@@ -229,7 +224,12 @@ class PostgreSQL(Upserting):
             "lease": order.lease,
         }
         parameters |= marked(map(Range, names) if order.ranges is None else order.ranges)
-        found = self._fetch(connection, statements.CLAIM_TASKS, parameters)
+        most = "%(limit)s"
+        if order.most:
+            most = statements.MOST
+            parameters["bounded"] = texts(order.most)
+            parameters["most"] = integers(order.most.values())
+        found = self._fetch(connection, statements.CLAIM_TASKS, parameters, most=most)
         return [
             task_of(values, order.holder) for values in sorted(found, key=_turn)
         ], not found or found[0][-1]

@@ -167,12 +167,18 @@ WHERE t.ctid = ANY (ARRAY(
           AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
-        LIMIT %(limit)s
+        LIMIT {most}
         FOR UPDATE SKIP LOCKED) AS d
     LIMIT %(limit)s))
   AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.kind <> 'task' THEN false
            ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
 RETURNING {task_columns}, {slots_are_due}"""
+
+#: How many rows of a task CLAIM_TASKS takes, if some have few free places.
+MOST = """\
+least(%(limit)s::integer, (
+            SELECT m.most FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
+            WHERE m.task_name = p.task_name))"""
 
 #: Whether anything is due for the other claim, also of tasks unknown here: read once, at the ends
 #: of two indexes.
@@ -185,24 +191,6 @@ coalesce(
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
      ORDER BY d.execution_time LIMIT 1),
     false)"""
-
-# Slots and lost rows are few, and all due ones are read. Of tasks the first is, not by an EXISTS:
-# the planner might turn it into a join with all of them.
-DUE_TASKS = """\
-{heads}
-(SELECT p.task_name FROM heads AS p WHERE (
-    SELECT true FROM {tasks} AS w
-    WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-      AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
-    ORDER BY w.execution_time LIMIT 1))
-UNION
-(SELECT d.task_name FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
-   AND d.execution_time <= {now} AND d.task_name = ANY (%(tasks)s::text[]))
-UNION
-(SELECT d.task_name FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
-   AND d.task_name = ANY (%(tasks)s::text[]))"""
 
 # The names of ``own`` are in a CASE, which no index fits: a generic plan assumes ten names per
 # array, and would read all their rows by the key. They are a subquery, and so a hash: ten thousand
