@@ -24,3 +24,25 @@ def test_constraints_have_hashes_and_cover_the_dependencies() -> None:
     asked = project["dependencies"] + project["optional-dependencies"]["dev"]
     names = {re.split(r"[\[>=<;]", one)[0].lower() for one in asked} - {"slotwise"}
     assert names <= {line.split("==")[0] for line in lines}
+
+
+#: The first versions without the advisory that is named.
+SAFE = {
+    "Django": ("5.2.9", "CVE-2025-64459, SQL injection by the names of keyword arguments"),
+    "Flask": ("3.1.1", "CVE-2025-47278, sessions signed with an old key"),
+    "starlette": ("0.49.1", "CVE-2025-62727, a Range header that takes quadratic time"),
+    "pillow": ("10.3", "CVE-2024-28219, a buffer overflow"),
+    "PyYAML": ("6", "CVE-2020-14343, code run by full_load"),
+}
+
+
+def test_lower_bounds_are_above_known_advisories() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    asked = {one for name, extra in extras.items() if name != "dev" for one in extra}
+    for library, (version, advisory) in SAFE.items():
+        bound = f"{library}>={version}"
+        found = [one for one in asked if re.match(rf"{library}[^\w-]", one)]
+        assert found, library
+        assert all(one.split(",")[0] == bound for one in found), advisory
