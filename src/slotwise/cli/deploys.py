@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 import click
 from rich.text import Text
@@ -20,7 +21,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.inspect import describe_schedule, zone_of
+from slotwise.inspect import describe_schedule, other_readings, zone_of
 from slotwise.operations import DeployChange
 
 _STYLES = {
@@ -30,6 +31,7 @@ _STYLES = {
     "outdated": "red",
     "orphaned": "red",
 }
+_MOST_NOTES: Final = 10
 
 
 @click.command(
@@ -75,11 +77,26 @@ def plan(given: Given, everything: bool) -> int:
         for change in changes
         if everything or change.is_change or change.change == "orphaned"
     ]
+    _say_readings(shown)
     if given.json:
         print_json_list(shown)
     else:
         _print(shown, changes)
     return exits.CHANGES if any(change.is_change for change in changes) else exits.OK
+
+
+def _say_readings(shown: Sequence[DeployChange]) -> None:
+    """Say which other schedulers would read new schedules otherwise."""
+    notes = [
+        f"{change.job}: {note}"
+        for change in shown
+        for note in other_readings(change.after or "")
+    ]
+    for note in notes[:_MOST_NOTES]:
+        say(note, err=True)
+    if len(notes) > _MOST_NOTES:
+        left = len(notes) - _MOST_NOTES
+        say(f"… {left} more such notes; see: slotwise schedule explain TEXT", err=True)
 
 
 def _print(shown: list[DeployChange], changes: list[DeployChange]) -> None:

@@ -46,6 +46,7 @@ from slotwise.inspect import (
     count_starts,
     explain_schedule,
     json_value,
+    other_readings,
     outlook,
 )
 from slotwise.spi import parse_duration, zone_named
@@ -144,6 +145,8 @@ def next_slots(
             )
             raise InvalidSchedule(f"{error}{cure}") from None
     zone = zone_of(found, tz)
+    for note in other_readings(found):
+        say(note, err=True)
     entries = outlook(found, instant(after, zone), count, zone)
     if given.json:
         print_json_list(entries)

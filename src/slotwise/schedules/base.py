@@ -238,6 +238,10 @@ class Schedule(ABC):
         """The first slot after `t` up to and including `until` that does not run."""
         return None if self.running is self else first_beyond(self.running, self, t, until)
 
+    def leaves(self) -> Iterator[Schedule]:
+        """The schedules of a union, bound or succession; else itself."""
+        yield self
+
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
         """The business calendars it uses: under each name the bound days, or None."""

@@ -112,6 +112,9 @@ class Combined(Schedule, ABC):
             running=self if running == schedules else self._on(*running),
         )
 
+    def leaves(self) -> Iterator[Schedule]:
+        return chain.from_iterable(part.leaves() for part in self.schedules)
+
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
         return {
@@ -458,6 +461,9 @@ class Succession(Schedule):
             if before is self.before and after is self.after
             else Succession(before, self.at, after)
         )
+
+    def leaves(self) -> Iterator[Schedule]:
+        return chain(self.before.leaves(), self.after.leaves())
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:

@@ -26,6 +26,7 @@ from slotwise.schedules.cron_fields import (
     week_days,
 )
 from slotwise.schedules.days import Calendar, DatePattern, days_of
+from slotwise.schedules.hints import hinted
 from slotwise.schedules.local_time import (
     Fold,
     Gap,
@@ -97,13 +98,17 @@ class Cron(LocalSchedule):
                 f"{expression!r:.40} is not the text of a cron expression"
             )
         one_of("day_rule", day_rule, DayRule)
-        texts, fixed, values, dates, pattern = _parse(expression, day_rule)
+        zone = zone_named(tz)
+        try:
+            texts, fixed, values, dates, pattern = _parse(expression, day_rule)
+        except InvalidSchedule as error:
+            raise hinted(error, expression, zone.key) from None
         text = " ".join(texts)
         hashed = any(map(has_hash, texts))
         lack = Unbound(
             f"{quoted(text)} has an H, which only the name of a job turns into a number"
         )
-        self._prepare(lack if hashed else pattern, zone_named(tz), gap, fold, fixed=fixed)
+        self._prepare(lack if hashed else pattern, zone, gap, fold, fixed=fixed)
         self._set(
             expression=text,
             day_rule=day_rule,
@@ -113,6 +118,18 @@ class Cron(LocalSchedule):
         )
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
         self._set(_text=f"CRON|{text}|{self.zone.key}{rule}{self._options()}")
+
+    @classmethod
+    def quartz(cls, expression: str, tz: str | ZoneInfo = "UTC") -> Schedule:
+        """Return the schedule with the slots of a Quartz expression: six fields, or seven with a
+        year.
+
+        Day 1 is Sunday; a time that does not exist is skipped, and one that exists twice fires
+        the second time. Raises InvalidSchedule, also for what has no counterpart, as `L-3W`.
+        """
+        from slotwise.schedules.readings import quartz_schedule
+
+        return quartz_schedule(expression, tz)
 
     @property
     def numeric(self) -> tuple[str, ...]:
@@ -182,13 +199,9 @@ def _split(expression: str) -> tuple[str, ...]:
     text = expression.strip()
     texts = tuple((_macro(text) if text.startswith("@") else text).upper().split())
     if len(texts) not in (5, 6):
-        hint = (
-            "; for a fixed rate write EVERY|5m" if text.lower().startswith("every ") else ""
-        )
         raise InvalidSchedule(
-            f"{quoted(expression)} has {len(texts)} "
-            f"field{'s' if len(texts) != 1 else ''}; a cron expression has "
-            f"5 (minute hour day-of-month month day-of-week), or 6 with seconds first{hint}"
+            f"{quoted(expression)} has {len(texts)} field{'' if len(texts) == 1 else 's'}; a cron "
+            "expression has 5 (minute hour day-of-month month day-of-week), or 6 with seconds first"
         )
     return texts
 

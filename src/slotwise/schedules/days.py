@@ -108,29 +108,29 @@ class Days:
     days before a day, `at(rank)` is its inverse; both take a few look-ups.
     """
 
-    __slots__ = ("_kinds", "_ranks", "_unusual")
+    __slots__ = ("_ranks", "_unusual", "kinds")
 
     def __init__(
         self, usual: Pick, unusual: Pick | None = None, unusual_days: Iterable[int] = ()
     ) -> None:
-        self._kinds = {kind: _of_year(place, usual) for kind, place in _SPECIMENS.items()}
+        self.kinds = {kind: _of_year(place, usual) for kind, place in _SPECIMENS.items()}
         self._unusual = {
             place: _of_year(place, unusual or usual)
             for place in set(map(_year_of, unusual_days))
         }
-        lengths = [len(self._kinds[kind]) for kind in _KINDS] * (MAXYEAR // 400 + 1)
+        lengths = [len(self.kinds[kind]) for kind in _KINDS] * (MAXYEAR // 400 + 1)
         for place, days in self._unusual.items():
             lengths[place] = len(days)
         self._ranks = array("i", accumulate(lengths, initial=0))
 
     def __bool__(self) -> bool:
         return any(
-            self._kinds.values()
+            self.kinds.values()
         )  # those that recur; a few days of certain years make no schedule
 
     def _in_year(self, place: int) -> tuple[int, ...]:
         found = self._unusual.get(place)
-        return self._kinds[_KINDS[place % 400]] if found is None else found
+        return self.kinds[_KINDS[place % 400]] if found is None else found
 
     def rank(self, day: int) -> int:
         place = _year_of(day)

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 from slotwise.model.records import FOREVER, from_micros, to_micros
 from slotwise.schedules.base import DAY, END, Schedule
-from slotwise.schedules.combinators import Combined, Succession
 from slotwise.schedules.description import clock
 from slotwise.schedules.local_time import Walk
 from slotwise.schedules.zones import Span, changes_between, span_at
@@ -122,13 +121,9 @@ def _pass(slot: datetime, zone: ZoneInfo) -> str:
 
 
 def _walks(schedule: Schedule) -> Iterator[Walk]:
-    match schedule:
-        case Combined():
-            yield from (walk for part in schedule.schedules for walk in _walks(part))
-        case Succession():
-            yield from (*_walks(schedule.before), *_walks(schedule.after))
-        case _ if isinstance(schedule.line, Walk):
-            yield schedule.line
+    for leaf in schedule.leaves():
+        if isinstance(leaf.line, Walk):
+            yield leaf.line
 
 
 def _local(micros: int) -> datetime:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule, in_utc
@@ -14,6 +14,7 @@ from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, Succession
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import quoted
 from slotwise.schedules.days import Calendar, parse_calendar
+from slotwise.schedules.hints import hinted
 from slotwise.schedules.local_time import Daily
 
 LONGEST_TEXT: Final = 65_536
@@ -21,7 +22,6 @@ DEEPEST: Final = 8
 ARROW: Final = ">>"
 _MOST_SPLIT: Final = 1000  # more than any combinator takes
 
-Found = TypeVar("Found")
 Reader: TypeAlias = Callable[..., Schedule]
 _COMBINED: Final = re.compile(r"([A-Za-z_]{2,})\s*\((.*)\)", re.DOTALL)
 
@@ -111,13 +111,17 @@ def _parse_one(text: str, depth: int = 0) -> Schedule:
     if match := _COMBINED.fullmatch(text):
         if depth == DEEPEST:
             raise InvalidSchedule(f"{quoted(text)}: nested more than {DEEPEST} deep")
+        if match[1].upper() not in _COMBINATORS:
+            raise hinted(_unknown(match[1]), text, "UTC")
         return _combined(
             match[1], [part.strip() for part in _split(match[2], ";")], depth + 1
         )
     if "|" not in text:
         return Cron(text)
     kind, *given = (part.strip() for part in text.split("|"))
-    read, most, allowed = _known(kind, _KINDS)
+    if kind.upper() not in _KINDS:
+        raise _unknown(kind)
+    read, most, allowed = _KINDS[kind.upper()]
     values = [part for part in given if "=" not in part]
     options = [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
@@ -131,16 +135,15 @@ def _parse_one(text: str, depth: int = 0) -> Schedule:
     return read(*values, **dict(re.split(r"\s*=\s*", part, maxsplit=1) for part in options))
 
 
-def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
-    if kind.upper() in kinds:
-        return kinds[kind.upper()]
+def _unknown(kind: str) -> InvalidSchedule:
+    kinds = [*_KINDS, *_COMBINATORS]
     near = get_close_matches(kind.upper()[:20], kinds, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     error = InvalidSchedule(
         f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(kinds)}"
     )
     error.may_be_newer = True
-    raise error
+    return error
 
 
 #: Each kind with its constructor, how many values it takes, and its options.
@@ -158,7 +161,7 @@ _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
 
 
 def _combined(kind: str, parts: list[str], depth: int) -> Schedule:
-    read, counts, form = _known(kind, _COMBINATORS)
+    read, counts, form = _COMBINATORS[kind.upper()]
     if len(parts) - 1 not in counts:
         raise InvalidSchedule(f"{quoted(kind)} with {len(parts)} parts: write {form}")
     if kind.upper() == "ANY":
