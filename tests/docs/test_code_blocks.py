@@ -23,7 +23,7 @@ from slotwise.testing import ManualWorker
 FRAGMENTS: dict[str, int] = {
     "docs/django.md": 7,
     "docs/lock-providers.md": 1,
-    "docs/quickstart.md": 1,
+    "docs/quickstart.md": 2,
     "docs/sessions.md": 1,
     "docs/testing.md": 1,
 }

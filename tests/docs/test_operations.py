@@ -6,11 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import click
+import pytest
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
 
@@ -194,3 +199,22 @@ def test_deletes_take_what_they_name(pg_url: str) -> None:
                 .all()
             )
         assert left == [None, None]
+
+
+def test_the_script_after_a_restore(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the page has it: it runs to its end, and after an error everything stays paused."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    (script,) = [block.code for block in blocks(ROOT / "docs" / "restore.md", "sh")]
+    slotwise = tmp_path / "slotwise"
+    slotwise.write_text(f'#!/bin/sh\nexec {sys.executable} -m slotwise "$@"\n')
+    slotwise.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with ManualWorker([hourly], pg_url) as worker:
+        worker.plan()
+        broken = script.replace("settle-until now", "settle-until yesteryear")
+        assert subprocess.run(["sh", "-c", broken], check=False).returncode != 0
+        assert worker.inspect.all_paused() is not None
+        assert subprocess.run(["sh", "-c", script], check=False).returncode == 0
+        assert worker.inspect.all_paused() is None

@@ -900,28 +900,35 @@ from alembic import context
 from sqlalchemy import NullPool, create_engine
 from slotwise import migrate
 
-engine = create_engine(context.config.get_main_option("sqlalchemy.url"), poolclass=NullPool)
-with engine.connect() as connection:
-    context.configure(connection=connection)
+url = context.config.get_main_option("sqlalchemy.url")
+if context.is_offline_mode():
+    context.configure(url=url)
     with context.begin_transaction():
-        migrate.apply(connection)
         context.run_migrations()
+else:
+    with create_engine(url, poolclass=NullPool).connect() as connection:
+        context.configure(connection=connection, include_name=migrate.include_name)
+        with context.begin_transaction():
+            context.run_migrations()
 """
 
 USERS_REVISION = """
 import sqlalchemy as sa
 from alembic import op
+from slotwise import migrate
 
 revision = "0001"
 down_revision = None
 
 
 def upgrade():
+    migrate.apply(op.get_bind())
     op.create_table("orders", sa.Column("id", sa.Integer, primary_key=True))
 
 
 def downgrade():
     op.drop_table("orders")
+    migrate.revert(op.get_bind())
 """
 
 
@@ -940,20 +947,28 @@ def users_project(database_url: str, folder: Path, env: str, template: str = "")
 
 
 def test_within_a_users_own_project(empty_url: str, tmp_path: Path) -> None:
-    """Their env.py calls apply: one command makes both, each with its own version table."""
+    """Their revision calls apply, and goes on with its own operations. Commands that only look
+    write nothing.
+    """
     users_project(empty_url, tmp_path, USERS_ENV)
     (tmp_path / "migrations" / "versions" / "0001_orders.py").write_text(USERS_REVISION)
+    theirs = {"orders", "alembic_version", "scheduled_tasks", "scheduled_alembic_version"}
+    for words in (["current"], ["history"], ["heads"], ["upgrade", "head", "--sql"]):
+        done = alembic(*words, url=empty_url, folder=tmp_path)
+        assert done.returncode == 0, done.stdout
+        with engine_of(empty_url).connect() as connection:
+            assert not names(connection)
+    assert "CREATE TABLE scheduled_tasks" in done.stdout
+    assert "CREATE TABLE orders" in done.stdout
     for _ in range(2):
-        done = alembic("upgrade", "head", url=empty_url, folder=tmp_path)
-        assert done.returncode == 0, done.stderr
+        assert alembic("upgrade", "head", url=empty_url, folder=tmp_path).returncode == 0
     with engine_of(empty_url).connect() as connection:
-        assert {
-            "orders",
-            "alembic_version",
-            "scheduled_tasks",
-            "scheduled_alembic_version",
-        } <= names(connection)
+        assert theirs <= names(connection)
         migrate.check(connection)
+    assert alembic("downgrade", "base", url=empty_url, folder=tmp_path).returncode == 0
+    assert alembic("current", url=empty_url, folder=tmp_path).returncode == 0
+    with engine_of(empty_url).connect() as connection:
+        assert "scheduled_tasks" not in names(connection)
 
 
 AUTOGENERATE = """
@@ -968,8 +983,9 @@ own = {{"target_metadata": metadata, {filter}}}
 engine = sa.create_engine(context.config.get_main_option("sqlalchemy.url"), poolclass=sa.NullPool)
 with engine.connect() as connection:
     context.configure(connection=connection, **own)
+    migrate.apply(connection, **{{{names}}})
+    connection.commit()
     with context.begin_transaction():
-        migrate.apply(connection, **{{{names}}})
         context.run_migrations()
 """
 

@@ -210,9 +210,9 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     cls=Command,
     examples="""
     slotwise pause --all --yes
-    slotwise db new-epoch --note "restored the backup of 02:00"
-    slotwise db settle-until now
-    slotwise resume --all
+    slotwise db new-epoch --yes --note "restored the backup of 02:00"
+    slotwise db settle-until now --yes
+    slotwise resume --all --yes
     """,
 )
 @operation

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
+from sqlalchemy.engine.mock import MockConnection
 
 from slotwise.errors import ConfigurationError, SchemaMismatch, SchemaMissing
 from slotwise.migrate.adoption import adopt_table
@@ -51,13 +52,21 @@ def _script_directory() -> ScriptDirectory:
 
 @contextmanager
 def _alembic(options: Mapping[str, object], **where: Any) -> Iterator[MigrationContext]:
-    """Alembic's context, with its operations; it needs no env.py."""
+    """Alembic's context, with its operations; it needs no env.py. A user's revision may run around
+    it, and has its own operations again afterwards.
+    """
+    from alembic import op
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
 
+    outer = getattr(op, "_proxy", None)  # private to alembic, with a test
     context = MigrationContext.configure(opts=dict(options), **where)
-    with Operations.context(context):
-        yield context
+    try:
+        with Operations.context(context):
+            yield context
+    finally:
+        if outer is not None:
+            outer._install_proxy()
 
 
 def apply(
@@ -72,9 +81,13 @@ def apply(
 
     Joins the caller's transaction if one is open (the caller commits), else commits its own. Safe
     to call from several processes at once: one works, the others wait and find nothing to do.
-    Works inside a revision of your own, ``migrate.apply(op.get_bind())``. Raises SchemaMismatch if
-    a foreign table is in the way.
+    Works inside a revision of your own, ``migrate.apply(op.get_bind())``; where alembic has no
+    connection (``--sql``), it prints the SQL of a fresh installation. Raises SchemaMismatch if a
+    foreign table is in the way.
     """
+    if isinstance(connection, MockConnection):
+        _print(prefix, schema)
+        return []
     target = Target(prefix=prefix, schema=schema, adopt=adopt)
     is_adopting = adopt and connection.dialect.name == "postgresql"
     script = _script_directory()
@@ -97,6 +110,15 @@ def apply(
     return applied
 
 
+def _print(prefix: str, schema: str | None) -> None:
+    """Print the SQL of a fresh installation among that of the revision that alembic prints."""
+    from alembic import op
+
+    printed = op.get_context()
+    text = sql(printed.dialect.name, prefix=prefix, schema=schema, transaction=False)
+    printed.impl.static_output(text)
+
+
 def revert(
     connection: sa.Connection,
     *,
@@ -108,8 +130,13 @@ def revert(
     ``apply``.
 
     A table that was adopted stays, with db-scheduler's columns and rows. Raises
-    ConfigurationError for a revision that is above the applied one.
+    ConfigurationError for a revision that is above the applied one, and without a connection.
     """
+    if isinstance(connection, MockConnection):
+        raise ConfigurationError(
+            "without a connection nothing is known of the tables that a downgrade drops; run it "
+            "without --sql, or: slotwise db downgrade"
+        )
     target = Target(prefix=prefix, schema=schema)
     script = _script_directory()
 
