@@ -13,6 +13,7 @@ from slotwise.model.exports import late
 if TYPE_CHECKING:
     from slotwise.engine.loops.service import Service
     from slotwise.engine.process.foreground import Foreground
+    from slotwise.engine.process.init import reap_as_process_one
     from slotwise.engine.process.signals import StopSignals
     from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
     from slotwise.engine.process.supervisor import Supervisor
@@ -151,6 +152,7 @@ _HOMES = {
     "slotwise.model.identity": ("Identity",),
     # a worker, or one slot, as the purpose of a process
     "slotwise.engine.process.foreground": ("Foreground",),
+    "slotwise.engine.process.init": ("reap_as_process_one",),
     "slotwise.engine.process.signals": ("StopSignals",),
     "slotwise.engine.process.slot_run": ("Ended", "SingleRun", "SlotEnd", "SlotRun"),
     "slotwise.engine.process.supervisor": ("Supervisor",),
@@ -265,6 +267,7 @@ __all__ = [
     "parse_duration",
     "pasteable",
     "read_document",
+    "reap_as_process_one",
     "redact",
     "register_codec",
     "register_dialect",

@@ -40,6 +40,7 @@ from slotwise.spi import (
     StopSignals,
     error_summary,
     lifespan_errors,
+    reap_as_process_one,
 )
 
 _STATUS = {
@@ -130,6 +131,7 @@ def run(
         raise click.UsageError(
             "--early and --no-wait are about a slot of the schedule; add --slot due"
         )
+    reap_as_process_one()
     settings = given.settings()
     configure(settings.log_format, _level(given, settings))
     registry = given.registry(crontabs.jobs()).listen(LogListener())

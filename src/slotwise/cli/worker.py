@@ -30,7 +30,14 @@ from slotwise.cli.shared.options import (
     with_options,
 )
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
-from slotwise.spi import Foreground, Supervisor, Worker, format_duration, lifespan_errors
+from slotwise.spi import (
+    Foreground,
+    Supervisor,
+    Worker,
+    format_duration,
+    lifespan_errors,
+    reap_as_process_one,
+)
 
 if TYPE_CHECKING:
     from slotwise.contrib.metrics.port import Source
@@ -284,6 +291,7 @@ def worker(
     handlers. The third one ends the process at once; its claims are taken over when their leases
     expire. Signals within a second count as one.
     """
+    reap_as_process_one()
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
     if lifeline is None and settings.processes > 1:
