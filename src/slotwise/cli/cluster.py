@@ -121,7 +121,7 @@ def _timeout(
     short_help="One exit status for probes and alarms.",
     notes="""
     0  healthy; notes on orphans and refused schedules change nothing
-    1  too few workers, rows that wait for too long, or unreadable rows; with --worker: that worker is not live
+    1  too few workers, rows that wait for too long, unreadable rows, or a handler that does not stop; with --worker: that worker is not live
     3  the database cannot be used, does not answer within --timeout, or its tables are missing or of another version
     """,
     examples="""
@@ -361,6 +361,11 @@ def _problems(
         _unreadable(one, zone)
         for one in found.unreadable
         if not (one.dead or one.waits_for_deploy(found.now))
+    ]
+    problems += [
+        f"a handler of worker {worker} does not stop, its log names it; it runs "
+        f"{_some(names)}; restart that worker"
+        for worker, names in found.hanging.items()
     ]
     if found.silent:
         problems.append(

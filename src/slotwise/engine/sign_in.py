@@ -40,9 +40,16 @@ class Membership:
     threads.
     """
 
-    def __init__(self, roster: WorkerRegistry, make_badge: Callable[[], Badge]) -> None:
-        self._worker_registry = roster
+    def __init__(
+        self,
+        workers: WorkerRegistry,
+        make_badge: Callable[[], Badge],
+        hangs: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``hangs``: whether a handler of this worker does not stop."""
+        self._worker_registry = workers
         self._make_badge = make_badge
+        self._hangs = hangs
         self._lock = threading.Lock()
         self._badge: Badge | None = None
         self._skew: float | None = None
@@ -64,8 +71,9 @@ class Membership:
                 self._badge is None
             ):  # race: a heartbeat on its way must not bring the row of a leaving worker back
                 return None
-            state = WorkerState.DRAINING if self.is_draining else WorkerState.RUNNING
-            skew, peers = self._worker_registry.sign_in(self._badge, state, self._skew)
+            skew, peers = self._worker_registry.sign_in(
+                self._badge, self._state(), self._skew
+            )
             self._skew = skew
         self.peers.count = peers
         if abs(skew) > SKEW_WARNING and not self._is_skew_told:
@@ -76,6 +84,11 @@ class Membership:
             )
             logger.warning(line, skew)
         return skew
+
+    def _state(self) -> WorkerState:
+        if self.is_draining:
+            return WorkerState.DRAINING
+        return WorkerState.HANGING if self._hangs() else WorkerState.RUNNING
 
     def leave(self) -> None:
         """Sign out; if that fails, other workers delete the row later."""
@@ -141,7 +154,11 @@ class SignIn:
         self._identity = identity
         self._settings = common.settings
         self._store = common.store
-        self.membership = Membership(WorkerRegistry(common.store), self._make_badge)
+        self.membership = Membership(
+            WorkerRegistry(common.store),
+            self._make_badge,
+            lambda: bool(common.active_claims.hanging()),
+        )
         self._capacity = capacity
         self._version = version
         self._born = born

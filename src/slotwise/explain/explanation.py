@@ -13,7 +13,7 @@ from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.error_text import error_summary
-from slotwise.model.records import RECURRING, TICK, Row, from_micros
+from slotwise.model.records import EPOCH, RECURRING, TICK, Row, from_micros
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import (
     REASONS,
@@ -263,7 +263,7 @@ def _verdict(
         told = (
             skipped(facts, entry, definition)
             if entry.outcome == Outcome.SKIPPED
-            else _began(facts, entry)
+            else _began(facts, entry, definition)
         )
         return entry.outcome, entry.reason, told
     if (
@@ -316,6 +316,9 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
             f"It is claimed by {row.picked_by}, attempt "
             f"{row.attempt}{_signs_of_life(row, facts)}."
         )
+        claimed = from_micros(row.version)
+        if claimed.year > EPOCH.year:  # db-scheduler counts versions from one
+            yield from _past_timeout(claimed, facts.now, definition)
     elif row.state == RowState.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
@@ -329,6 +332,17 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
     yield from told_attempts(facts.attempts)
     if facts.error and not row.picked and not facts.attempts:
         yield f"The last error: {facts.error.strip().splitlines()[-1]}"
+
+
+def _past_timeout(
+    started: datetime, now: datetime, definition: Definition | None
+) -> Iterator[str]:
+    timeout = None if definition is None else definition.timeout
+    if timeout is not None and now - started > timeout:
+        yield (
+            f"Its timeout of {format_duration(timeout)} has passed, and it still runs. "
+            'A thread cannot be ended: restart the worker, or declare isolation="process".'
+        )
 
 
 def _signs_of_life(row: Row, facts: Facts | TaskFacts) -> str:
@@ -393,7 +407,7 @@ _ORIGINS: dict[str, str] = {
 }
 
 
-def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
+def _began(facts: Facts, entry: SlotInfo, definition: Definition | None) -> Iterator[str]:
     is_cancelled = entry.outcome == Outcome.CANCELLED and not entry.attempts
     if is_cancelled and entry.finished is not None:
         yield _cancelled_before(entry, entry.finished)
@@ -407,6 +421,8 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.started is not None and entry.attempts:
         yield _started(entry, entry.started)
     yield _ending(facts, entry)
+    if entry.outcome == Outcome.RUNNING and entry.started is not None:
+        yield from _past_timeout(entry.started, facts.now, definition)
     last = facts.attempts[-1] if facts.attempts else None
     if entry.outcome == Outcome.LOST and last is not None and last.token == entry.token:
         yield from _silence(last)

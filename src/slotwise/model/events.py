@@ -89,6 +89,16 @@ class HandlerEnded(AttemptEvent, name="handler_end"):
     took: timedelta | None = None
 
 
+class HandlerHangs(AttemptEvent, name="handler_hangs", level=logging.WARNING):
+    """A handler was asked to stop for this ``reason``, ``asked`` ago, and still runs."""
+
+    reason: str
+    asked: timedelta
+    cure: str = (
+        'a thread cannot be ended; restart the worker, or declare isolation="process"'
+    )
+
+
 class SettleSent(Event, name="settle_sent", level=logging.DEBUG):
     count: int
 

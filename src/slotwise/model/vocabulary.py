@@ -110,6 +110,7 @@ class WorkerState(_Word):
 
     RUNNING = "running"
     DRAINING = "draining"
+    HANGING = "hanging"
     GONE = "gone"
     UNREADABLE = "unreadable"
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 import pytest
 from tests.unit.engine.conftest import Bench
+
+from slotwise import Every, JobContext, TaskContext, job, task
+from slotwise.engine.loops.tuning import HANGS_AFTER
+from slotwise.model.events import HandlerHangs
+from slotwise.testing import ManualWorker
 
 SECOND = timedelta(seconds=1)
 
@@ -74,3 +80,117 @@ def test_a_deadline_that_is_set_during_a_round_is_seen(bench: Bench) -> None:
     other.__class__ = Meanwhile
     watch.run_once()
     assert watch._wake.is_set()
+
+
+# -- handlers that do not stop --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["timeout", "operator", "overlap", "lost", "shutdown"])
+def test_a_handler_that_does_not_stop_is_reported_once(bench: Bench, reason: str) -> None:
+    """Whatever the reason; it is a WARNING that names the attempt and the cure."""
+    watch, (holding,) = bench.worker.lease_watch, bench.hold()
+    assert holding.begin()
+    holding.signal.set(reason)
+    assert watch.run_once().total_seconds() <= HANGS_AFTER
+    bench.clock.tick(timedelta(seconds=HANGS_AFTER) - SECOND)
+    assert watch.run_once() <= SECOND
+    assert bench.said(HandlerHangs) == []
+    for _ in range(3):
+        bench.clock.tick(SECOND)
+        watch.run_once()
+    (told,) = bench.said(HandlerHangs)
+    assert (told.job, told.reason, told.level) == ("mail", reason, logging.WARNING)
+    assert told.asked == timedelta(seconds=HANGS_AFTER)
+    assert 'isolation="process"' in told.cure
+
+
+@pytest.mark.parametrize("end", ["in time", "unstarted"])
+def test_a_handler_that_stops_is_not_reported(bench: Bench, end: str) -> None:
+    """Neither is a claim whose handler has not started."""
+    watch, (holding,) = bench.worker.lease_watch, bench.hold()
+    if end == "in time":
+        assert holding.begin()
+    holding.signal.set("timeout")
+    watch.run_once()
+    if end == "in time":
+        assert holding.end()
+    bench.clock.tick(timedelta(seconds=HANGS_AFTER))
+    watch.run_once()
+    assert bench.said(HandlerHangs) == []
+    assert bench.worker.active_claims.hanging() == []
+
+
+def test_the_cluster_hears_of_it(bench: Bench) -> None:
+    """The next heartbeat says so, and health and the list of workers show it until it returns."""
+    bench.worker.sign_in.membership.join()
+    watch, (holding,) = bench.worker.lease_watch, bench.hold()
+    inspect = bench.registry.inspect
+    assert holding.begin()
+    watch.limit(holding, SECOND)
+    bench.clock.tick(SECOND)
+    watch.run_once()
+    bench.worker.heartbeat.run_once()
+    assert [one.state for one in inspect.workers()] == ["running"]
+    bench.clock.tick(timedelta(seconds=HANGS_AFTER))
+    watch.run_once()
+    bench.worker.heartbeat.run_once()
+    assert [one.state for one in inspect.workers()] == ["hanging"]
+    assert inspect.health().hanging == {bench.worker.name: ["mail"]}
+    assert holding.end()
+    bench.worker.heartbeat.run_once()
+    assert [one.state for one in inspect.workers()] == ["running"]
+    assert inspect.health().hanging == {}
+
+
+def test_a_worker_with_such_a_handler_takes_what_is_due(bench: Bench) -> None:
+    """Its other threads do: nothing is listed as unroutable."""
+    bench.worker.sign_in.membership.join()
+    watch, (holding,) = bench.worker.lease_watch, bench.hold()
+    assert holding.begin()
+    holding.signal.set("timeout")
+    watch.run_once()
+    bench.clock.tick(timedelta(seconds=HANGS_AFTER))
+    watch.run_once()
+    bench.worker.heartbeat.run_once()
+    bench.registry.client.schedule("mail", id="next")
+    bench.clock.tick(timedelta(minutes=2))
+    bench.worker.heartbeat.run_once()
+    found = bench.registry.inspect.health()
+    assert found.unroutable == {}
+    assert found.overdue > 0
+
+
+def test_explain_says_that_the_timeout_has_passed() -> None:
+    """Of slots and of one-time tasks; only while it is so."""
+
+    @job(name="feed", schedule=Every("1h"), timeout="2s")
+    def feed(ctx: JobContext) -> None:
+        """Hangs."""
+
+    @task(name="send", timeout="2s")
+    def send(ctx: TaskContext[None]) -> None:
+        """Hangs, too."""
+
+    with ManualWorker([feed, send]) as worker:
+        worker.client.schedule(send, id="1")
+        slot = worker.tick("1h")
+        for claim in worker.poll():
+            assert worker.begin(claim)
+
+        def told() -> list[bool]:
+            explained = (
+                worker.inspect.explain("feed", slot),
+                worker.inspect.explain_task("send", "1"),
+            )
+            return [
+                "timeout of 2s has passed" in " ".join(one.sentences) for one in explained
+            ]
+
+        worker.tick("1s")
+        assert told() == [False, False]
+        worker.tick("2s")
+        assert told() == [True, True]
+        for claim in worker.held:
+            worker.finish(claim)
+        worker.settle()
+        assert told() == [False, False]

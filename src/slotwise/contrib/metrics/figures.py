@@ -135,6 +135,11 @@ _ALL: Final = (
     _gauge("slotwise_capacity", "Handlers that can run at a time"),
     _gauge("slotwise_busy", "Handlers that run now"),
     _gauge(
+        "slotwise_hanging",
+        "Handlers that were asked to stop, for their timeout or otherwise, and still run",
+        "name",
+    ),
+    _gauge(
         "slotwise_claims_held",
         "Claims that the worker holds: handlers that run, wait to start, or are settled",
     ),

@@ -421,12 +421,20 @@ class Metrics:
             "slotwise_draining": {(): int(worker.is_draining)},
             "slotwise_capacity": {(): worker.capacity},
             "slotwise_busy": {(): sum(holding.started for holding in held)},
+            "slotwise_hanging": self._hanging(worker),
             "slotwise_claims_held": {(): len(worker.active_claims)},
             "slotwise_loop_busy_seconds": {
                 (loop.name,): busy_for(loop) for loop in worker.loops if loop.has_started
             },
             **{name: {(): value} for name, value in optional.items() if value is not None},
         }
+
+    def _hanging(self, worker: Worker) -> dict[tuple[str, ...], Value]:
+        hanging = Counter(
+            self.label(holding.claim.row.task_name)
+            for holding in worker.active_claims.hanging()
+        )
+        return {(name,): count for name, count in hanging.items()}
 
     def _of_cluster(self) -> Snapshot:
         reading = self._cluster.read()

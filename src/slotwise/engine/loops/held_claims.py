@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
-from slotwise.engine.loops.tuning import LONGEST_STUCK_PAUSE, STUCK_PAUSE
+from slotwise.engine.loops.tuning import HANGS_AFTER, LONGEST_STUCK_PAUSE, STUCK_PAUSE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model import events
 from slotwise.model.events import about
@@ -322,7 +322,8 @@ class Heartbeat(Service):
 
 class LeaseWatch(Service):
     """Lose claims whose lease runs out, hand back those that could not start within a heartbeat
-    interval, and stop handlers at their timeout: by the worker's own clock, without the database.
+    interval, stop handlers at their timeout, and report those that do not stop: by the worker's own
+    clock, without the database.
     """
 
     name = "lease_watch"
@@ -358,14 +359,7 @@ class LeaseWatch(Service):
 
     def _watch(self, holding: Holding) -> float:
         """Return the seconds until this claim needs a look."""
-        rest = left = holding.left()
-        if left <= 0:
-            rest = math.inf
-            if not holding.signal.is_set:
-                lose(self, holding, "the lease ran out without a heartbeat")
-        elif left < self._interval and not holding.suspected:
-            holding.suspected = True
-            self.listeners.publish(events.ClaimSuspect(**about(holding.claim)))
+        rest = self._watch_lease(holding)
         # A start hook has a thread: handed back, the slot would come again, and wait in another
         # one.
         if (
@@ -374,10 +368,40 @@ class LeaseWatch(Service):
             and holding.waited() > self._interval
         ):
             self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
-        if holding.deadline is None:
-            return rest
-        if (until := holding.deadline - self.elapsed()) > 0:
-            return min(rest, until)
-        holding.deadline = None
-        holding.signal.set(Reason.TIMEOUT)
-        return rest
+        if holding.deadline is not None:
+            until = holding.deadline - self.elapsed()
+            if until > 0:
+                return min(rest, until)
+            holding.deadline = None
+            holding.signal.set(Reason.TIMEOUT)
+        return min(rest, self._watch_stop(holding))
+
+    def _watch_lease(self, holding: Holding) -> float:
+        left = holding.left()
+        if left <= 0:
+            if not holding.signal.is_set:
+                lose(self, holding, "the lease ran out without a heartbeat")
+            return math.inf
+        if left < self._interval and not holding.suspected:
+            holding.suspected = True
+            self.listeners.publish(events.ClaimSuspect(**about(holding.claim)))
+        return left
+
+    def _watch_stop(self, holding: Holding) -> float:
+        """Report a handler that does not stop, once; return the seconds until that is due."""
+        reason = holding.stop_reason
+        if reason is None or holding.hangs or not holding.started:
+            return math.inf
+        now = self.elapsed()
+        if holding.asked_at is None:
+            holding.asked_at = now
+        asked = now - holding.asked_at
+        if asked < HANGS_AFTER:
+            return HANGS_AFTER - asked
+        holding.hangs = True
+        self.listeners.publish(
+            events.HandlerHangs(
+                **about(holding.claim), reason=reason, asked=timedelta(seconds=asked)
+            )
+        )
+        return math.inf

@@ -80,3 +80,6 @@ ECHO = timedelta(seconds=5)
 UNHEARD = timedelta(seconds=10)
 #: Where notifications do not get through, an early retry would hardly help. Judged.
 LISTEN_AGAIN = timedelta(minutes=5)
+#: Seconds. A handler that was asked to stop so long ago hangs. Judged: longer than a command or a
+#: child process takes to be killed.
+HANGS_AFTER = 6.0

@@ -34,11 +34,13 @@ class Holding:
         "_lock",
         "_lost",
         "_signal",
+        "asked_at",
         "claim",
         "deadline",
         "ended",
         "ended_at",
         "follow_ups",
+        "hangs",
         "held",
         "is_slot",
         "outcome",
@@ -75,6 +77,10 @@ class Holding:
         #: seconds.
         self.renewed = renewed
         self.deadline: float | None = None
+        #: When its handler was seen to be asked to stop, in elapsed seconds; and whether it still
+        #: runs long after that.
+        self.asked_at: float | None = None
+        self.hangs = False
         self._lost = False
         self._lock = threading.Lock()
         self._elapsed = elapsed
@@ -190,6 +196,10 @@ class ActiveClaims:
         """Return the claims of jobs, and of a task whose row was taken over from a dead holder."""
         with self._lock:
             return list(self._slots.values())
+
+    def hanging(self) -> list[Holding]:
+        """Return the claims whose handlers were asked to stop, and still run long after that."""
+        return [holding for holding in self if holding.hangs and not holding.ended]
 
     def ended_slots(self) -> int:
         """Count the slots that have ended and wait for their settlement."""

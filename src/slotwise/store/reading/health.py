@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.decide.ending import NEWER, UNREADABLE
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Kind, ListedState, Origin, RowState
+from slotwise.model.vocabulary import Kind, ListedState, Origin, RowState, WorkerState
 from slotwise.store.operations.job_operations import all_paused
 from slotwise.store.reading.jobs import common_zone, jobs_among, paused_by
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
@@ -78,6 +78,8 @@ class Health(Value):
     #: Some of the jobs that have skipped slots at each start of the last minute: their workers
     #: cannot keep up.
     behind: Sequence[str] = ()
+    #: Live workers with a handler that was asked to stop and still runs, and what they run.
+    hanging: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Workers that were not seen within their lease, and have not signed out.
     gone_workers: Sequence[str] = ()
     #: Workers whose rows cannot be read; they do not count as live.
@@ -112,6 +114,11 @@ def health(store: Store, overdue_after: timedelta) -> Health:
         unreadable = _unreadable(store, connection) + undecoded
         behind = [] if paused is not None else _behind(store, connection, now)
         is_dead = tasks.c.state == RowState.DEAD
+        hanging = {
+            worker.worker: _run_by(store, connection, worker.worker)
+            for worker in live
+            if worker.state == WorkerState.HANGING
+        }
         dead = connection.scalar(sa.select(sa.func.count()).where(is_dead)) or 0
         ended_calendars = _ended_calendars(store, connection, utc(now) + _CALENDAR_NOTICE)
     lost = [name for name in silent if live and name not in known]
@@ -119,6 +126,7 @@ def health(store: Store, overdue_after: timedelta) -> Health:
     return Health(
         now=utc(now),
         live_workers=len(live),
+        hanging=hanging,
         gone_workers=gone,
         overdue=overdue.rows,
         oldest_due=utc(overdue.oldest),
@@ -279,6 +287,14 @@ def _silent(
         elif row["last_heartbeat"] < now - row["lease"]:
             silent.append(row["task_name"])
     return silent, undecoded
+
+
+def _run_by(store: Store, connection: sa.Connection, worker: str) -> list[str]:
+    """Return the names of the tasks whose rows a worker holds."""
+    tasks = store.tables.tasks
+    held = sa.select(tasks.c.task_name).where(tasks.c.picked, tasks.c.picked_by == worker)
+    names = held.distinct().order_by(tasks.c.task_name).limit(MOST_NAMES)
+    return list(connection.scalars(names))
 
 
 def _behind(store: Store, connection: sa.Connection, now: datetime) -> list[str]:

@@ -31,7 +31,9 @@ def obstacle(
     the tags.
     """
     live = [
-        worker for worker in workers if worker.live and worker.state == WorkerState.RUNNING
+        worker
+        for worker in workers
+        if worker.live and worker.state in (WorkerState.RUNNING, WorkerState.HANGING)
     ]
     if not live:
         return NO_WORKER_LIVES
