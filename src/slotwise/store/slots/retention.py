@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
@@ -342,4 +343,6 @@ def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:
     """Return the newest slot of a job that was ever deleted from the ledger."""
     meta = store.tables.meta
     found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL))
-    return None if found is None else datetime.fromisoformat(found)
+    with suppress(ValueError):  # another program may have written it
+        return utc(datetime.fromisoformat(found)) if found else None
+    return None
