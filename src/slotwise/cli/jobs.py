@@ -188,7 +188,7 @@ def _with_instances(
         number = counts.pop(entry.name, None)
         yield entry.json if number is None else {**entry.json, "instances": number}
     for name, number in sorted(counts.items()):
-        yield {"job": name, "state": "instances", "instances": number}
+        yield {"job": name, "state": ListedState.INSTANCES, "instances": number}
 
 
 def _definitions(given: Given) -> Mapping[str, Definition] | None:

@@ -825,6 +825,12 @@ def _gone(facts: Facts) -> Iterator[str]:
 
 
 def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iterator[str]:
+    if line.state == ListedState.INSTANCES:
+        yield (
+            "Its own schedule is disabled; its recurring instances run by theirs, see: "
+            f"slotwise jobs instances {line.job}."
+        )
+        return
     if line.state in (ListedState.DISABLED, ListedState.ENDED):
         why = (
             "Its schedule is disabled"

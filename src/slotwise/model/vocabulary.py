@@ -89,6 +89,8 @@ class ListedState(_Word):
     DEAD = "dead"
     ENDED = "ended"
     DISABLED = "disabled"
+    #: Its own schedule is disabled; those of its recurring instances run.
+    INSTANCES = "instances"
     UNROUTABLE = "unroutable"
     NO_LIVE_WORKER = "no_live_worker"
     UNREADABLE = "unreadable"

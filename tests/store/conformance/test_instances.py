@@ -640,3 +640,23 @@ def test_an_instance_that_nobody_can_read_is_told(
     assert [one.task for one in bench.inspect.health(timedelta(minutes=1)).unreadable] == [
         "feed"
     ]
+
+
+def test_a_job_whose_instances_run_is_not_disabled(bench: Bench) -> None:
+    """In the listing and in the explanation; without instances it is."""
+    bench.planned()
+
+    def told() -> tuple[str, str]:
+        line = bench.inspect.job("feed")
+        found = bench.inspect.explain_job("feed")
+        assert line is not None and found is not None
+        assert [one for one in bench.inspect.jobs() if one.job == "feed"] == [line]
+        return line.state, found.sentences[0]
+
+    assert told() == ("disabled", "Its schedule is disabled: never.")
+    bench.client.schedule_recurring("feed", "a", Every(MINUTE))
+    state, sentence = told()
+    assert state == "instances"
+    assert "slotwise jobs instances feed" in sentence
+    bench.client.unschedule_recurring("feed", "a")
+    assert told()[0] == "disabled"

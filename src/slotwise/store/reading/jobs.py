@@ -26,10 +26,13 @@ from slotwise.store.schema.tables import HAS_SLOT, is_plan
 from slotwise.store.slots.store import Store
 
 
+_DISABLED = str(Disabled())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo(Value):
-    """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled, ended
-    (the schedule has no further slot), unreadable, or, where it is due, "no_live_worker", or
+    """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled,
+    instances (disabled, and its recurring instances run), ended (no further slot), unreadable, or, where it is due, "no_live_worker", or
     unroutable: the live workers cannot take it. ``reason`` says why, or gives the pause.
 
     ``refused``: live workers whose schedule for it is older than the row's, each with its
@@ -185,7 +188,9 @@ def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
     tasks = store.tables.tasks
     orders = store.tables.controls
     is_pause = (orders.c.id == tasks.c.control) & (orders.c.command == "pause")
-    wanted = statement.add_columns(orders.c.at, orders.c.author, orders.c.note)
+    wanted = statement.add_columns(
+        orders.c.at, orders.c.author, orders.c.note, _has_instances(tasks)
+    )
     wanted = wanted.join_from(tasks, orders, is_pause, isouter=True)
     with store.transaction() as connection:
         found = rows_apart(
@@ -196,6 +201,19 @@ def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
             read=lambda row: _job_info(row, workers, now),
         )
         return [_unread(one) if isinstance(one, Unread) else one for one in found]
+
+
+def _has_instances(tasks: sa.Table) -> sa.ColumnElement[bool]:
+    """Whether recurring instances of a job whose own schedule is disabled have schedules."""
+    other = tasks.alias("other")
+    exists = sa.exists().where(
+        other.c.task_name == tasks.c.task_name,
+        other.c.task_instance != RECURRING,
+        is_plan(other),
+    )
+    return sa.case((tasks.c.schedule == _DISABLED, exists), else_=sa.false()).label(
+        "has_instances"
+    )
 
 
 def _unread(row: Unread) -> JobInfo:
@@ -247,7 +265,9 @@ def _state(row: sa.RowMapping, *, is_parked: bool) -> str:
         return ListedState.UNREADABLE
     if not is_parked:
         return ListedState.WAITING
-    return ListedState.DISABLED if row["schedule"] == str(Disabled()) else ListedState.ENDED
+    if row["schedule"] != _DISABLED:
+        return ListedState.ENDED
+    return ListedState.INSTANCES if row["has_instances"] else ListedState.DISABLED
 
 
 def _reason(row: sa.RowMapping, state: str) -> str | None:
