@@ -649,7 +649,8 @@ def test_a_job_whose_instances_run_is_not_disabled(bench: Bench) -> None:
     def told() -> tuple[str, str]:
         line = bench.inspect.job("feed")
         found = bench.inspect.explain_job("feed")
-        assert line is not None and found is not None
+        assert line is not None
+        assert found is not None
         assert [one for one in bench.inspect.jobs() if one.job == "feed"] == [line]
         return line.state, found.sentences[0]
 

@@ -25,14 +25,15 @@ from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
 from slotwise.store.schema.tables import HAS_SLOT, is_plan
 from slotwise.store.slots.store import Store
 
-
 _DISABLED = str(Disabled())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo(Value):
-    """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled,
-    instances (disabled, and its recurring instances run), ended (no further slot), unreadable, or, where it is due, "no_live_worker", or
+    """A job, or a recurring instance.
+
+    ``state``: waiting, running, paused, dead, disabled, instances (disabled, and its recurring
+    instances run), ended (no further slot), unreadable, or, where it is due, "no_live_worker", or
     unroutable: the live workers cannot take it. ``reason`` says why, or gives the pause.
 
     ``refused``: live workers whose schedule for it is older than the row's, each with its
