@@ -642,11 +642,12 @@ def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: boo
 
 def test_a_lifespan_that_cannot_be_entered(url: str, heard: Heard) -> None:
     """The start raises what it raised; no thread, no loop, no connection, no worker's row
-    stays.
+    stays, and no schedule has changed.
     """
     registry = a_registry(url, heard, lifespan=Life(fails="enter"))
     with pytest.raises(OSError, match="cannot enter"):
         registry.start()
+    assert rows(registry, "select count(*) from scheduled_tasks") == [(0,)]
     assert threads_of_ours() == []
     assert registry.worker is None
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]

@@ -167,6 +167,10 @@ class SignIn:
         self._left: list[Definition] = []
         self._deploy = Revision()
 
+    def check(self) -> None:
+        """Raise what ``Planner.check`` raises if a job cannot be planned; nothing is changed."""
+        Planner(self._store).check(self._jobs())
+
     def enter(self) -> None:
         """Plan and join; raise what ``plan`` raises. Of new jobs, plan one batch."""
         jobs = self._jobs()

@@ -297,9 +297,12 @@ class Worker:
                 self.asked_meanwhile()
 
     def _start(self) -> None:
-        if not keep_trying(self._enter, self.common, self._stopping):
+        if not keep_trying(self._check, self.common, self._stopping):
             return
         self.loop.start(self._stopping)
+        if self._stopping.is_set():
+            return
+        keep_trying(self.sign_in.enter, self.common, self._stopping)
         if self._stopping.is_set():
             return
         for service in self.loops:
@@ -313,11 +316,13 @@ class Worker:
         )
         keep_trying(rest, self.common, self._stopping)
 
-    def _enter(self) -> None:
-        """Plan the jobs and join, if no hook refuses the start: a deploy is one decision."""
+    def _check(self) -> None:
+        """Refuse the start before a row changes: a deploy is one decision. The lifespan, which may
+        refuse it too, is entered next.
+        """
         self.sign_in.verify()
         self._verify_hooks()
-        self.sign_in.enter()
+        self.sign_in.check()
 
     def _verify_hooks(self) -> None:
         for found in self.definitions.values():
