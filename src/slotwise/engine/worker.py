@@ -9,7 +9,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -52,7 +52,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.connect.notifications import LOOK, ORDERS
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.retention import Pruner
-from slotwise.store.slots.settlements import AfterSettle, SettlementHooks
+from slotwise.store.slots.settlement_hooks import AfterSettle, SettlementHooks
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,8 @@ class Hooks:
 
     before_start: tuple[BeforeStart, ...] = ()
     at_insert: tuple[AtInsert, ...] = ()
-    after_settle: tuple[AfterSettle, ...] = ()
+    #: By job or task.
+    after_settle: Mapping[str, AfterSettle] = field(default_factory=dict)
 
 
 NO_HOOKS = Hooks()

@@ -42,7 +42,7 @@ from slotwise.settings.settings import Settings, SettingsKeywords, place
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url
 from slotwise.store.queue.queue import AtInsert
-from slotwise.store.slots.settlements import AfterSettle
+from slotwise.store.slots.settlement_hooks import AfterSettle
 from slotwise.store.slots.store import Store
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class JobRegistry:
 
     ``listeners`` receive every event after it happened, ``interceptors`` are context managers
     around each handler, ``before_start`` hooks refuse a start or hold something while the handler
-    runs, ``at_insert`` and ``after_settle`` hooks write in the transactions of the queue; see the
-    page on events.
+    runs, ``at_insert`` hooks write in the transaction of each insert, and ``after_settle`` has the
+    names of jobs and tasks with the hook in their settlements; see the page on events.
 
     Building a registry opens no connection. ``start`` and ``stop`` run a worker inside this
     process; so do ``with registry:`` and, inside an asyncio application, ``async with registry:``
@@ -86,7 +86,7 @@ class JobRegistry:
         interceptors: Iterable[Interceptor] = (),
         before_start: Iterable[BeforeStart] = (),
         at_insert: Iterable[AtInsert] = (),
-        after_settle: Iterable[AfterSettle] = (),
+        after_settle: Mapping[str, AfterSettle] | None = None,
         customize: Customize | None = None,
         clock: Clock | None = None,
         config: Path | None = None,
@@ -105,7 +105,7 @@ class JobRegistry:
         self.hooks = Hooks(
             before_start=tuple(check_callables(before_start, "before_start")),
             at_insert=tuple(check_callables(at_insert, "at_insert")),
-            after_settle=tuple(check_callables(after_settle, "after_settle")),
+            after_settle=check_hooks_by_name(after_settle or {}),
         )
         self._clock = clock
         self._database: Database | None = None
@@ -288,14 +288,17 @@ class JobRegistry:
 
         ``host_loop`` runs the ``async def`` handlers. ``born``: when the process that stands for
         this deploy started, in elapsed seconds. Raises ConfigurationError if ``only`` names what
-        is not registered.
+        is not registered, or ``after_settle`` does.
         """
-        unknown = sorted(self.settings.only - set(self.definitions))
-        if unknown:
-            raise ConfigurationError(
-                f"only names {', '.join(map(repr, unknown))}, which is not registered; "
-                f"known: {', '.join(sorted(self.definitions))}"
-            )
+        for what, names in (
+            ("only", self.settings.only),
+            ("after_settle", self.hooks.after_settle.keys()),
+        ):
+            if unknown := sorted(names - self.definitions.keys()):
+                raise ConfigurationError(
+                    f"{what} names {', '.join(map(repr, unknown))}, which is not registered; "
+                    f"known: {', '.join(sorted(self.definitions))}"
+                )
         return self._build_worker(self.settings, host_loop, born)
 
     def _build_worker(
@@ -538,8 +541,10 @@ class RegistryBuilder:
     def with_at_insert(self, hook: AtInsert) -> Self:
         return self._with("at_insert", hook)
 
-    def with_after_settle(self, hook: AfterSettle) -> Self:
-        return self._with("after_settle", hook)
+    def with_after_settle(self, name: str, hook: AfterSettle) -> Self:
+        """Call the hook in settlements of the job or task of this name; the last hook counts."""
+        self._parts.setdefault("after_settle", {})[name] = hook
+        return self
 
     def lifespan(self, lifespan: Lifespan) -> Self:
         self._options["lifespan"] = lifespan
@@ -603,6 +608,17 @@ def check_callables(given: Iterable[Called], what: str) -> Iterable[Called]:
         if not callable(one):
             raise ConfigurationError(f"{what}: {one!r:.80} cannot be called")
         yield one
+
+
+def check_hooks_by_name(given: Mapping[str, AfterSettle]) -> Mapping[str, AfterSettle]:
+    """Return the hooks. Raise ConfigurationError unless each name has one that can be called."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"after_settle is {given!r:.80}; name the jobs and tasks whose settlements a hook "
+            'receives: after_settle={"report": hook}'
+        )
+    check_all = check_callables(given.values(), "after_settle")
+    return dict(zip(given, check_all, strict=True))
 
 
 def check_lifespan(lifespan: Called) -> Called:

@@ -17,7 +17,8 @@ from slotwise import Every, Settings
 from slotwise.model.records import SUCCEEDED, Fence
 from slotwise.spi import Claim, Database, RowState
 from slotwise.store.dialects.port import Parted
-from slotwise.store.slots.settlements import SettlementHooks, usual
+from slotwise.store.slots.settlement_hooks import SettlementHooks
+from slotwise.store.slots.settlements import usual
 
 NAMES = ("plain", "retried", "strict")
 
@@ -52,7 +53,7 @@ def test_it_writes_what_the_settlement_writes(bench: Bench, minutes: float) -> N
     found = []
     for hooks in (
         SettlementHooks(),
-        SettlementHooks([lambda rows, tx: None]),
+        SettlementHooks(dict.fromkeys(NAMES, lambda rows, tx: None)),
     ):  # with one, it is the settlement
         bench.store.settlements.hooks = hooks
         backup = bench.backup()

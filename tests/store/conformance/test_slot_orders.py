@@ -29,7 +29,7 @@ from slotwise.model.records import (
 )
 from slotwise.operations import Operations
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.settlements import SettlementHooks
+from slotwise.store.slots.settlement_hooks import SettlementHooks
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_two_runs_that_end_at_once_start_a_queued_trigger(pg_bench: Bench) -> No
         def meanwhile(rows: Any, tx: sa.Connection) -> None:
             ended.append(run_into_lock(bench, pool, lambda: other.settle(claims[1])))
 
-        bench.store.settlements.hooks = SettlementHooks([meanwhile])
+        bench.store.settlements.hooks = SettlementHooks({"plain": meanwhile})
         bench.settle(claims[0])
         assert ended[0].result(PATIENCE) is not None
     assert bench.claim_one("plain").slot == slot

@@ -108,10 +108,13 @@ class Settler(Service):
         others.
         """
         begun = self.elapsed()
+        hooked = self._store.settlements.hooks.names
         done = [
             holding
             for holding in batch
-            if holding.outcome is SUCCEEDED and not holding.is_slot
+            if holding.outcome is SUCCEEDED
+            and not holding.is_slot
+            and holding.claim.row.task_name not in hooked
         ]
         plain = [holding.claim for holding in done]
         if not plain or not self._store.settlements.finish(plain):
@@ -124,11 +127,10 @@ class Settler(Service):
                 self.listeners.publish(
                     events.Settled(**about(claim), outcome=SUCCEEDED.name)
                 )
-        return [
-            holding
-            for holding in batch
-            if holding.outcome is not SUCCEEDED or holding.is_slot
-        ]
+        if len(done) == len(batch):
+            return []
+        settled = set(done)
+        return [holding for holding in batch if holding not in settled]
 
     def _settle(self, batch: Sequence[Holding], *, wait: bool) -> None:
         """Write these outcomes and publish their events. ``wait``: for locks.

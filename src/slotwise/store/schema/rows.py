@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError
 
-from slotwise.model.records import Row, Transition
+from slotwise.model.records import Claim, Row, Transition
 from slotwise.payload.payload import PAYLOAD_LIMIT
 
 if TYPE_CHECKING:
@@ -241,6 +241,14 @@ class Change:
             name: getattr(record, name) for name in RECORDED_COLUMNS if name != "finished"
         }
         return {**columns, "finished": self.held.now if record.final else None}
+
+
+def claim_of(row: Row) -> Claim:
+    """Return the claim under which ``row`` is held."""
+    at = row.last_heartbeat or row.execution_time
+    return Claim(
+        row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at
+    )
 
 
 def expect(written: int, expected: int, row: Row) -> None:

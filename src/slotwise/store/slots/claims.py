@@ -23,11 +23,10 @@ from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database_errors import describe_error, is_about_a_row
 from slotwise.store.dialects.port import ClaimRequest, Range
 from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
-from slotwise.store.schema.rows import Change, Held, expect
+from slotwise.store.schema.rows import Change, Held, claim_of, expect
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
 from slotwise.store.slots.gates import FULL_PAUSE, Later, Moment, Refusal
 from slotwise.store.slots.late_claims import LateClaims
-from slotwise.store.slots.settlements import claim_of
 
 if TYPE_CHECKING:
     from slotwise.jobs.definition import Definition

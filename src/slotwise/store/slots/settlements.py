@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -26,11 +26,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from slotwise.decide import ending as decide
 from slotwise.decide.pause import parked
-from slotwise.errors import ConfigurationError, InvalidSchedule
+from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.model import records
-from slotwise.model.error_text import error_summary
-from slotwise.model.events import Settled, about
 from slotwise.model.records import (
     Claim,
     Fence,
@@ -42,7 +40,7 @@ from slotwise.model.records import (
     Row,
     Transition,
 )
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
+from slotwise.model.vocabulary import PLANNED, Origin, Outcome
 from slotwise.schedules import Disabled, parse_schedule
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.store.connect.database import commit_surely
@@ -50,13 +48,13 @@ from slotwise.store.connect.database_errors import (
     describe_error,
     is_about_a_row,
     is_locked,
-    is_transient,
 )
 from slotwise.store.dialects.port import Parted, Transaction
 from slotwise.store.queue.queue import queue_of, write_follow_ups
-from slotwise.store.schema.rows import Change, Held
+from slotwise.store.schema.rows import Change, Held, claim_of
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import freed, planned_now, release_queued, tell_plan_rows
+from slotwise.store.slots.settlement_hooks import SettlementHooks
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -89,14 +87,6 @@ class Settlement:
         """Whether the slot or the task succeeded, and no slot was skipped."""
         done = self.transition
         return done is not None and done.label == _SUCCEEDED and not done.gaps
-
-
-def claim_of(row: Row) -> Claim:
-    """Return the claim under which ``row`` is held."""
-    at = row.last_heartbeat or row.execution_time
-    return Claim(
-        row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +148,9 @@ class Settlements:
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Delete one-time tasks that succeeded: all of them, in one statement, or none (False).
 
-        Then some are lost, locked or asked to stop, or there are hooks: ``settle`` decides about
-        each.
+        Then some are lost, locked or asked to stop: ``settle`` decides about each. Tasks with a
+        hook are for ``settle`` alone.
         """
-        if self.hooks:
-            return False
 
         def work(connection: sa.Connection) -> tuple[str | None, bool]:
             transaction_id, count = self.dialect.finish(connection, claims)
@@ -200,7 +188,7 @@ class Settlements:
         """
         unique = {claim.fence: (claim, outcome) for claim, outcome in endings}
         done: dict[Fence, Settlement] = {}
-        if wait and not self.hooks:
+        if wait:
             try:
                 done = self._advance(list(unique.values()))
             except DBAPIError as error:
@@ -226,6 +214,7 @@ class Settlements:
             (claim, following)
             for claim, outcome in endings
             if claim.row.task_name in self._usual
+            and claim.row.task_name not in self.hooks.names
             and (following := usual(claim, outcome)) is not None
         ]
         gone = (
@@ -739,81 +728,3 @@ def _attempt(one: _Ended, change: Change) -> Iterator[dict[str, object]]:
         "reason": getattr(outcome, "reason", None) or record.reason,
         "error": record.error,
     }
-
-
-# -- hooks ----------------------------------------------------------------------------------------
-
-#: ``after_settle(rows, tx)`` receives a batch that is being settled, and the settlement's
-#: connection. It must be quick, for rows are locked, and must neither commit nor roll back.
-AfterSettle: TypeAlias = Callable[[Sequence[Settled], sa.Connection], None]
-
-
-class SettlementHooks:
-    """Calls each hook in a savepoint: one that fails is logged and rolled back, and the slots are
-    settled.
-    """
-
-    def __init__(self, hooks: Sequence[AfterSettle] = ()) -> None:
-        self._hooks = tuple(hooks)
-
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
-
-    def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Call the hooks with what these changes settle. A row that was handed back is not
-        settled.
-        """
-        if not self._hooks:
-            return
-        settled = [
-            _settled(change)
-            for change in changes
-            if change.transition.label != Release.HANDED_BACK
-        ]
-        for hook in self._hooks if settled else ():
-            try:
-                with connection.begin_nested(), _kept_open(connection):
-                    hook(settled, connection)
-            except Exception as error:
-                if is_transient(error):
-                    raise  # the whole settlement is tried again
-                logger.exception(
-                    "an after_settle hook failed; what it wrote is rolled back, "
-                    "and the slots are settled"
-                )
-
-
-@contextmanager
-def _kept_open(connection: sa.Connection) -> Iterator[None]:
-    """Keep a hook from ending the settlement's transaction: the settlement would fail again and
-    again.
-    """
-    ends = ("commit", "rollback", "close", "invalidate")
-    for name in ends:
-        setattr(connection, name, partial(_refuse, name))
-    try:
-        yield
-    finally:
-        for name in ends:
-            delattr(connection, name)  # the class's own is seen again
-
-
-def _refuse(name: str, *_: object, **__: object) -> None:
-    raise ConfigurationError(
-        f"an after_settle hook has called connection.{name}(); the transaction is "
-        "the settlement's, and ends with it: "
-        "leave that call out, or write with a connection of your own"
-    )
-
-
-def _settled(change: Change) -> Settled:
-    record = change.transition.record or change.transition.ended
-    error = (record.error if record else None) or (change.transition.row or {}).get(
-        "last_error"
-    )
-    return Settled(
-        **about(claim_of(change.held.row)),
-        outcome=change.transition.label,
-        reason=record.reason if record else None,
-        error=error_summary(error) if error else None,
-    )

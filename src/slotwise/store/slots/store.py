@@ -36,12 +36,12 @@ from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.dialects.registered import dialect_of
 from slotwise.store.queue.queue import AtInsert
-from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
+from slotwise.store.schema.rows import HOLD_COLUMNS, claim_of, row_of
 from slotwise.store.schema.tables import tables
 from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import BATCH, Claims, Due
 from slotwise.store.slots.gates import Gates
-from slotwise.store.slots.settlements import Settlements, claim_of
+from slotwise.store.slots.settlements import Settlements
 
 
 class Store:
