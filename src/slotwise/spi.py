@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         WorkerState,
         register_reason,
     )
-    from slotwise.payload.payload import register_codec
+    from slotwise.payload.codecs import register_codec
     from slotwise.registry.application import (
         ApplicationFailed,
         lifespan_errors,
@@ -179,7 +179,7 @@ _HOMES = {
     # the tables, for statements of your own
     "slotwise.store.schema.tables": ("Tables", "tables"),
     # codecs
-    "slotwise.payload.payload": ("register_codec",),
+    "slotwise.payload.codecs": ("register_codec",),
 }
 __all__ = [
     "KNOWN_YEARS",

@@ -42,8 +42,9 @@ from slotwise.jobs.policies import TASK_RETRY, CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import LossPolicy
+from slotwise.payload.codecs import CODECS, JSON, Codec
 from slotwise.payload.converters import called, shape_of
-from slotwise.payload.payload import CODECS, JSON, UNTYPED, Codec, Payload, Upgrade
+from slotwise.payload.payload import UNTYPED, Payload, Upgrade
 from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:

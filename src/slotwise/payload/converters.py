@@ -12,9 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
+from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
@@ -37,7 +47,18 @@ from typing import (
 from uuid import UUID
 
 from slotwise.errors import InvalidPayload
-from slotwise.payload.payload import ANYTHING, JSON, PLAIN_TYPES, Misfit, Shape, member
+from slotwise.payload.codecs import JSON
+from slotwise.payload.comparison import refuse_changes, refuse_loss
+from slotwise.payload.payload import one_line
+from slotwise.payload.shape import (
+    ANYTHING,
+    PLAIN_TYPES,
+    Misfit,
+    Shape,
+    finite,
+    member,
+    plain,
+)
 
 K = TypeVar("K")
 #: Makes a collection of its members.
@@ -72,11 +93,10 @@ def scalar(kind: type) -> Shape:
     accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
 
     def check(value: object, writing: bool) -> object:
-        if not isinstance(value, accepted) or (
-            isinstance(value, bool) and kind is not bool
-        ):
+        if isinstance(value, bool) and kind is not bool:
             raise wrong(kind, value)
-        return value
+        instance(value, accepted, kind)
+        return finite(value) if writing and isinstance(value, float) else value
 
     return Shape(check, frozenset(accepted), is_plain=True)
 
@@ -85,32 +105,50 @@ def text(kind: type) -> Shape:
     to_text, from_text = TEXTS[kind]
 
     def convert(value: object, writing: bool) -> object:
-        if not isinstance(value, kind if writing else str) or (
-            kind is date and isinstance(value, datetime)
-        ):
+        if kind is date and isinstance(value, datetime):
             raise wrong(kind, value)
         try:
-            return to_text(value) if writing else from_text(value)  # type: ignore[arg-type]
+            if not writing:
+                return from_text(instance(value, str, kind))
+            written = to_text(instance(value, kind, kind))
         except (ValueError, ArithmeticError):
             raise wrong(kind, value) from None
+        refuse_changes(value, from_text(written))
+        return written
 
     return Shape(convert, frozenset({str}))
 
 
-def among(kind: object, plain: Mapping[object, object]) -> Shape:
-    """Return the converter for one of a few values, each with its plain form."""
-    values = {(type(stored), stored): value for value, stored in plain.items()}
+def among(kind: object, values: Iterable[object]) -> Shape:
+    """Return the converter for one of a few values: of a Literal, or the members of an Enum.
+
+    Raise InvalidPayload if JSON cannot express one of them, or makes two of them the same.
+    """
+    stored: dict[object, object] = {}
+    typed: dict[str, object] = {}
+    for value in values:
+        form = value.value if isinstance(value, enum.Enum) else value
+        try:
+            form = JSON.decode(JSON.encode(form))
+        except (TypeError, ValueError) as error:
+            raise InvalidPayload(
+                f"{called(kind)}: {value} cannot be written as JSON: {error}"
+            ) from None
+        if repr(form) in typed:
+            raise InvalidPayload(
+                f"{called(kind)}: {value} and {typed[repr(form)]} are the same in JSON"
+            )
+        typed[repr(form)] = value
+        stored[type(value), value] = form
 
     def convert(value: object, writing: bool) -> object:
         try:
-            return plain[value] if writing else values[type(value), value]
+            return stored[type(value), value] if writing else typed[repr(value)]
         except (KeyError, TypeError):
             raise wrong(kind, value) from None
 
-    is_plain = all(
-        type(value) is type(stored) and value == stored for value, stored in plain.items()
-    )
-    few = tuple(plain.values())
+    few = tuple(stored.values())
+    is_plain = not any(isinstance(value, enum.Enum) for value in typed.values())
     return Shape(convert, frozenset(map(type, few)), is_plain=is_plain, few=few)
 
 
@@ -131,66 +169,48 @@ def list_of(
         shapes = [items] * len(given) if isinstance(items, Shape) else items
         if len(given) != len(shapes):
             raise wrong(kind, value)
-        pairs = enumerate(zip(shapes, given, strict=True))
         found = [
-            member(shape.convert, each, place, writing) for place, (shape, each) in pairs
+            member(place, shape.convert, each, writing)
+            for place, (shape, each) in enumerate(zip(shapes, given, strict=True))
         ]
-        return found if writing else make(found)
+        if not writing:
+            return make(found)
+        return sorted(found, key=repr) if isinstance(given, Set) else found
 
-    return Shape(
-        convert,
-        frozenset({list}),
-        is_plain=make is list and isinstance(items, Shape) and items.is_plain,
-    )
+    is_plain = make is list and isinstance(items, Shape) and items.is_plain
+    return Shape(convert, frozenset({list}), is_plain=is_plain)
 
 
 def dict_of(kind: object, item: Shape) -> Shape:
     def convert(value: object, writing: bool) -> object:
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        given: Mapping[object, object] = instance(value, Mapping, kind)
+        if not all(isinstance(key, str) for key in given):
             raise wrong(kind, value)
         return {
-            key: member(item.convert, each, key, writing) for key, each in value.items()
+            key: member(key, item.convert, each, writing) for key, each in given.items()
         }
 
     return Shape(convert, frozenset({dict}), is_plain=item.is_plain)
 
 
-def refuse_more(names: Iterable[str], known: Iterable[str], kind: object) -> None:
-    """Raise Misfit for an unknown name: its value would silently be lost."""
-    if more := sorted(set(map(str, names)).difference(known)):
-        raise Misfit(
-            f"would be lost; {called(kind)} has {', '.join(known) or 'none'}", f".{more[0]}"
-        )
-
-
-def foreign(
+def model(
     kind: type,
     write: Callable[[object], object],
     read: Callable[[object], object],
-    *,
-    names: Callable[[type], Iterable[str]],
-    stored: frozenset[type] = frozenset({dict}),
+    stored: frozenset[type],
     tags: Mapping[str, frozenset[object]],
 ) -> Shape:
-    """Return the converter for a model of a library. A written value is read again, as an instance
-    may be invalid.
-    """
-    known = list(names(kind))
+    """Return the converter for a model of a library."""
 
     def convert(value: object, writing: bool) -> object:
-        if writing and type(instance(value, kind, kind)) is not kind:
-            refuse_more(names(type(value)), known, kind)
-        plain = write(value) if writing else value
+        if writing:
+            written = plain(write(instance(value, kind, kind)), True)
+            refuse_changes(value, convert(JSON.decode(JSON.encode(written)), False))
+            return written
         try:
-            typed = read(plain)
-        except ValueError as error:  # both libraries raise it, with several lines
-            said = [
-                line
-                for line in str(error).splitlines()
-                if not line.lstrip().startswith("For further information")
-            ]
-            raise Misfit(" ".join(" ".join(said).split())) from None
-        return plain if writing else typed
+            return read(value)
+        except ValueError as error:  # of both libraries
+            raise Misfit(one_line(error)) from None
 
     return Shape(convert, stored, tags=tags)
 
@@ -208,55 +228,52 @@ _LISTS: dict[object, Collect] = {
 @lru_cache(maxsize=512)
 def shape_of(kind: Any) -> Shape:
     """Return the converter for a type. Raise InvalidPayload for one that no payload can have."""
-    while (
-        isinstance(kind, NewType)
-        or get_origin(kind) in _WRAPPERS
-        or hasattr(kind, "__value__")
-    ):
-        kind = (
-            getattr(kind, "__supertype__", None)
-            or getattr(kind, "__value__", None)
-            or get_args(kind)[0]
-        )
+    kind = _unwrapped(kind)
     if kind is Any or kind is object:
         return ANYTHING
-    if kind is None or kind in (type(None), bool, int, float, str):
+    if kind in (None, type(None), bool, int, float, str):
         return scalar(type(None) if kind is None else kind)
     if kind in TEXTS:
         return text(kind)
-    if get_origin(kind) is not None or kind in _LISTS or kind in (dict, Mapping):
-        return _compound(kind)
-    found = _record(kind) if isinstance(kind, type) else None
-    if found is None:
-        raise InvalidPayload(
-            f"{called(kind)} is not a type for a payload; use str, int, float, "
-            "bool, None, list, dict, a dataclass, a "
-            "TypedDict, an Enum, datetime, date, time, UUID, Decimal, or a model "
-            "of pydantic or msgspec"
-        )
-    return found
-
-
-def _compound(kind: object) -> Shape:
     origin = get_origin(kind) or kind
-    arguments = get_args(kind)
     if origin in (Union, types.UnionType):
-        return _union(kind, arguments)
+        return _union(kind, get_args(kind))
     if origin is Literal:
-        return among(kind, {value: value for value in arguments})
+        return among(kind, get_args(kind))
+    if origin in _LISTS:
+        return _list(kind, origin, get_args(kind))
+    if origin in (dict, Mapping):
+        return _dict(kind, get_args(kind))
+    return _record(kind)
+
+
+def _unwrapped(kind: Any) -> Any:
+    """Return the type that a NewType, an alias, or an annotation stands for."""
+    while True:
+        if isinstance(kind, NewType):
+            kind = kind.__supertype__
+        elif hasattr(kind, "__value__"):
+            kind = kind.__value__
+        elif get_origin(kind) in _WRAPPERS:
+            kind = get_args(kind)[0]
+        else:
+            return kind
+
+
+def _list(kind: object, origin: Any, arguments: Sequence[object]) -> Shape:
     if origin is tuple and arguments and arguments[1:] != (Ellipsis,):
         return list_of(kind, tuple, tuple, [shape_of(argument) for argument in arguments])
-    if isinstance(origin, type) and origin in _LISTS:
-        item = shape_of(arguments[0]) if arguments else ANYTHING
-        return list_of(
-            kind, (tuple, list) if origin is Sequence else origin, _LISTS[origin], item
+    item = shape_of(arguments[0]) if arguments else ANYTHING
+    accepted = (tuple, list) if origin is Sequence else origin
+    return list_of(kind, accepted, _LISTS[origin], item)
+
+
+def _dict(kind: object, arguments: Sequence[object]) -> Shape:
+    if arguments and arguments[0] is not str:
+        raise InvalidPayload(
+            f"{kind} is not a type for a payload; the keys of a dict are str"
         )
-    if origin in (dict, Mapping) and (not arguments or arguments[0] is str):
-        return dict_of(kind, shape_of(arguments[1]) if arguments else ANYTHING)
-    raise InvalidPayload(
-        f"{kind} is not a type for a payload; the keys of a dict are str, other "
-        "generics cannot be read"
-    )
+    return dict_of(kind, shape_of(arguments[1]) if arguments else ANYTHING)
 
 
 def _union(kind: object, arguments: Sequence[object]) -> Shape:
@@ -280,113 +297,135 @@ def _union(kind: object, arguments: Sequence[object]) -> Shape:
                 problems.append(misfit)
         deepest = max(problems, key=lambda misfit: len(misfit.path))
         # None fits only None: with one other type, the error of that type is more helpful
-        raise (
-            deepest
-            if deepest.path or len(set(arguments) - {type(None)}) == 1
-            else wrong(kind, value)
-        )
+        has_one = len(set(arguments) - {type(None)}) == 1
+        raise deepest if deepest.path or has_one else wrong(kind, value)
 
     stored = frozenset[type]().union(*(shape.stored for shape in shapes))
     return Shape(convert, stored, is_plain=all(shape.is_plain for shape in shapes))
 
 
-def _record(kind: type) -> Shape | None:
-    if issubclass(kind, enum.Enum):
-        return among(kind, {member: member.value for member in kind})
-    if (library := _model_of("pydantic", "BaseModel", kind)) is not None:
-        return _pydantic(library, kind)
-    if (library := _model_of("msgspec", "Struct", kind)) is not None:
-        return _msgspec(library, kind)
+def _record(kind: Any) -> Shape:
     if is_typeddict(kind):
         return _typed_dict(kind)
-    return _data_class(kind) if dataclasses.is_dataclass(kind) else None
+    if isinstance(kind, type):
+        if issubclass(kind, enum.Enum):
+            return among(kind, kind)
+        if (library := _library_of("pydantic", "BaseModel", kind)) is not None:
+            return _pydantic(library, kind)
+        if (library := _library_of("msgspec", "Struct", kind)) is not None:
+            return _msgspec(library, kind)
+        if dataclasses.is_dataclass(kind):
+            return _data_class(kind)
+    raise InvalidPayload(
+        f"{called(kind)} is not a type for a payload; use str, int, float, bool, None, "
+        "list, dict, a dataclass, a TypedDict, an Enum, datetime, date, time, UUID, Decimal, "
+        "or a model of pydantic or msgspec"
+    )
+
+
+def _library_of(library: str, base: str, kind: type) -> types.ModuleType | None:
+    """Return the library if the type is one of its models, and so it is imported already."""
+    module = sys.modules.get(library)
+    is_model = module is not None and issubclass(kind, getattr(module, base, ()))
+    return module if is_model else None
 
 
 def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
-    fields = kind.model_fields.items()
-    literals = {
-        spec.serialization_alias or spec.alias or name: spec.annotation
-        for name, spec in fields
-    }
+    with _as_invalid(kind):
+        kind.model_rebuild()  # names that were not defined yet
+    _refuse_texts(kind, kind, set())
     tags = {
-        name: frozenset(get_args(hint))
-        for name, hint in literals.items()
-        if get_origin(hint) is Literal
+        spec.serialization_alias or spec.alias or name: frozenset(get_args(spec.annotation))
+        for name, spec in kind.model_fields.items()
+        if get_origin(spec.annotation) is Literal
     }
-    stored = (
-        PLAIN_TYPES - {type(None)}
-        if issubclass(kind, library.RootModel)
-        else frozenset({dict})
-    )
 
-    def dump(model: Any) -> object:
-        """Dump a model as it reads itself: by aliases, without computed fields. Reading reports
-        wrong values.
-        """
-        return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+    def dump(value: Any) -> object:
+        """Dump a model as it reads itself: by aliases, without computed fields."""
+        return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
-    return foreign(
-        kind,
-        dump,
-        kind.model_validate,
-        names=lambda model: model.model_fields,  # type: ignore[attr-defined]
-        stored=stored,
-        tags=tags,
-    )
+    def load(value: object) -> object:
+        return kind.model_validate_json(JSON.encode(value))
+
+    is_root = issubclass(kind, library.RootModel)
+    stored = PLAIN_TYPES - {type(None)} if is_root else frozenset({dict})
+    return model(kind, dump, load, stored, tags)
+
+
+def _refuse_texts(kind: type, annotation: Any, seen: set[object]) -> None:
+    """Raise InvalidPayload for a union of str and a type that is stored as a string, anywhere in a
+    pydantic model: pydantic would read all its values as str.
+    """
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (Union, types.UnionType) and str in arguments:
+        for lost in TEXTS.keys() & set(arguments):
+            raise InvalidPayload(
+                f"{called(kind)}: a {called(lost)} in {annotation} would come back as a str; "
+                "take one of them"
+            )
+    if hasattr(annotation, "model_fields") and annotation not in seen:
+        seen.add(annotation)
+        arguments = tuple(spec.annotation for spec in annotation.model_fields.values())
+    for each in arguments:
+        _refuse_texts(kind, each, seen)
 
 
 def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
+    with _as_invalid(kind):
+        library.json.Decoder(kind)
     how = kind.__struct_config__
-    return foreign(
+    is_tagged = how.tag is not None and not how.array_like
+    return model(
         kind,
-        library.to_builtins,
-        lambda value: library.convert(value, kind),
-        names=lambda model: model.__struct_fields__,  # type: ignore[attr-defined]
-        stored=frozenset({list if how.array_like else dict}),
-        tags={}
-        if how.tag is None or how.array_like
-        else {how.tag_field: frozenset({how.tag})},
+        lambda value: library.to_builtins(value, str_keys=True),
+        lambda value: library.convert(value, kind, str_keys=True),
+        frozenset({list if how.array_like else dict}),
+        {how.tag_field: frozenset({how.tag})} if is_tagged else {},
     )
 
 
-def _model_of(library: str, base: str, kind: type) -> types.ModuleType | None:
-    module = sys.modules.get(library)
-    return (
-        module
-        if module is not None and issubclass(kind, getattr(module, base, ()))
-        else None
-    )
-
-
-def _hints(kind: type) -> dict[str, object]:
+@contextmanager
+def _as_invalid(kind: type) -> Iterator[None]:
+    """Raise InvalidPayload for what a type's annotations raise."""
     try:
-        return get_type_hints(kind, include_extras=True)
-    except NameError as error:
+        yield
+    except (NameError, TypeError) as error:
         raise InvalidPayload(
-            f"{kind.__qualname__}: {error}; define it at the top level of a module"
+            f"{called(kind)}: {one_line(error)}; define names at the top level of a module"
         ) from None
 
 
 def _data_class(kind: type) -> Shape:
-    hints = _hints(kind)
-    named = [spec.name for spec in dataclasses.fields(kind)]
+    with _as_invalid(kind):
+        hints = get_type_hints(kind, include_extras=True)
     fields = {
         spec.name: shape_of(hints[spec.name]).convert
         for spec in dataclasses.fields(kind)
         if spec.init
     }
+    try:
+        inspect.signature(kind).bind(**fields)
+    except TypeError as error:
+        raise InvalidPayload(
+            f"{called(kind)} cannot be made of its fields: {error}; give each argument of its "
+            "__init__ a field, or a default"
+        ) from None
+
+    is_simple = _is_simple(kind, fields)
 
     def convert(value: object, writing: bool) -> object:
         if writing:
-            if type(instance(value, kind, kind)) is not kind:
-                refuse_more((spec.name for spec in dataclasses.fields(value)), named, kind)  # type: ignore[arg-type]
-            return {
-                name: member(field, getattr(value, name), name, True)
+            instance(value, kind, kind)
+            written = {
+                name: member(name, field, getattr(value, name), True)
                 for name, field in fields.items()
             }
+            if type(value) is not kind or not is_simple:
+                refuse_changes(value, convert(written, False))
+            return written
         given: Mapping[str, object] = instance(value, Mapping, kind)
         found = {
-            name: member(field, given[name], name, False)
+            name: member(name, field, given[name], False)
             for name, field in fields.items()
             if name in given
         }
@@ -398,8 +437,22 @@ def _data_class(kind: type) -> Shape:
     return Shape(convert, frozenset({dict}))
 
 
+def _is_simple(kind: Any, fields: Collection[str]) -> bool:
+    """Whether a dataclass surely equals one that is made of its fields again."""
+    code = getattr(kind.__init__, "__code__", None)
+    is_generated = code is not None and code.co_filename == "<string>"
+    sets_freely = kind.__dataclass_params__.frozen or kind.__setattr__ is object.__setattr__
+    return (
+        is_generated
+        and sets_freely
+        and not hasattr(kind, "__post_init__")
+        and len(dataclasses.fields(kind)) == len(fields)
+    )
+
+
 def _typed_dict(kind: Any) -> Shape:
-    hints = _hints(kind)
+    with _as_invalid(kind):
+        hints = get_type_hints(kind, include_extras=True)
     fields = {name: shape_of(hint).convert for name, hint in hints.items()}
     # string annotations show this only once resolved
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
@@ -411,39 +464,11 @@ def _typed_dict(kind: Any) -> Shape:
         if missing := required - given.keys():
             raise Misfit(f"{min(missing)} is missing")
         if writing:
-            refuse_more(given, fields, kind)
+            refuse_loss(given, fields)
         return {
-            name: member(field, given[name], name, writing)
+            name: member(name, field, given[name], writing)
             for name, field in fields.items()
             if name in given
         }
 
     return Shape(convert, frozenset({dict}))
-
-
-#: The largest result, in bytes; store a larger one elsewhere and return its key.
-RESULT_LIMIT = 65_536
-
-
-def encode_result(result: object) -> bytes:
-    """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the
-    reason.
-    """
-    kind: type = type(result)
-    try:
-        shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
-        plain = shape.convert(result, True)
-        body = JSON.encode(plain)
-    except (Misfit, TypeError, ValueError, RecursionError) as error:
-        raise InvalidPayload(
-            f"the result is not kept: it cannot be written as JSON: {error}"
-        ) from None
-    except InvalidPayload:
-        raise InvalidPayload(
-            f"the result is not kept: {type(result).__name__} cannot be written as JSON"
-        ) from None
-    if len(body) > RESULT_LIMIT:
-        raise InvalidPayload(
-            f"the result is not kept: it has {len(body)} bytes, at most {RESULT_LIMIT} are allowed"
-        )
-    return body

@@ -10,7 +10,7 @@ from typing import Any
 from tests.faults.cast.witness import LOG
 
 from slotwise import DistributedJob, Every, JobContext, OneTimeTask, TaskContext
-from slotwise.payload.payload import JSON
+from slotwise.payload.codecs import JSON
 from slotwise.spi import register_codec
 
 IS_NEW = os.environ.get("CAST_RELEASE", "2") == "2"

@@ -24,7 +24,7 @@ from slotwise import (
     task,
 )
 from slotwise.model.records import FOREVER
-from slotwise.payload.converters import RESULT_LIMIT
+from slotwise.payload.results import RESULT_LIMIT
 from slotwise.spi import Database, define, elapsed
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -411,7 +411,7 @@ def test_a_result_can_be_fetched_for_a_while(
     ("result", "words"),
     [
         ("x" * RESULT_LIMIT, "it has 65538 bytes, at most 65536 are allowed"),
-        (object(), "type object is not JSON"),
+        (object(), "of type object, which JSON cannot express"),
         ({1: {2}}, "it cannot be written as JSON"),
     ],
     ids=["too large", "no JSON", "a set"],

@@ -33,7 +33,7 @@ from slotwise.model.records import (
     Succeeded,
 )
 from slotwise.model.vocabulary import Reason
-from slotwise.payload.converters import encode_result
+from slotwise.payload.results import encode_result
 
 #: Frames of this package at the top of a traceback are left out.
 _OWN = str(Path(__file__).parent)

@@ -1,0 +1,118 @@
+"""What a worker would read, compared with what was given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from datetime import datetime, time
+from decimal import Decimal
+from functools import lru_cache
+from typing import TypeAlias
+
+from slotwise.payload.shape import ALWAYS_PLAIN, Misfit, member
+
+#: The members of a container by key or index, or the fields of a record by name.
+Parts: TypeAlias = Mapping[object, object]
+
+
+def refuse_changes(given: object, again: object, in_model: bool = False) -> None:
+    """Raise Misfit at the first place where ``again``, as a worker would read it, differs from
+    ``given``.
+
+    ``in_model``: a tuple must not return as a list. Elsewhere only ``Sequence`` accepts both.
+    """
+    if type(given) is type(again) and type(given) in ALWAYS_PLAIN and given == again:
+        return
+    kind: type = type(given)
+    parts = _parts(given)
+    others = _parts(again)
+    if parts is None or others is None:
+        if not _is_same(given, again):
+            raise _changed(given, again)
+        return
+    refuse_loss(parts, others)
+    if len(parts) != len(others) or _family(given, in_model) != _family(again, in_model):
+        raise _changed(given, again)
+    is_model = _fields(kind) is not None and not dataclasses.is_dataclass(kind)
+    for place, each in parts.items():
+        member(place, refuse_changes, each, others[place], in_model or is_model)
+
+
+def refuse_lost_names(given: object, again: object) -> None:
+    """Raise Misfit for a key of plain values that their round trip through the task's type has
+    lost.
+    """
+    parts = _parts(given) or {}
+    others = _parts(again) or {}
+    if isinstance(given, dict) and isinstance(again, dict):
+        refuse_loss(parts, others)
+    for place in parts.keys() & others.keys():
+        member(place, refuse_lost_names, parts[place], others[place])
+
+
+def refuse_loss(parts: Collection[object], others: Collection[object]) -> None:
+    """Raise Misfit for the first place that is only in ``parts``."""
+    lost = [place for place in parts if place not in others]
+    if lost:
+        names = ", ".join(map(str, others)) or "no names"
+        raise Misfit(f"would be lost; the type has {names:.200}").within(lost[0])
+
+
+def _changed(given: object, again: object) -> Misfit:
+    return Misfit(
+        f"would be changed: a worker would read {again!r:.80} instead of {given!r:.80}"
+    )
+
+
+def _parts(value: object) -> Parts | None:
+    """Return what a container or a record consists of; None for any other value."""
+    kind: type = type(value)
+    names = _fields(kind)
+    if names is not None:
+        parts: dict[object, object] = {name: getattr(value, name, None) for name in names}
+        parts.update(getattr(value, "__pydantic_extra__", None) or {})
+        parts.update(getattr(value, "__pydantic_private__", None) or {})
+        return parts
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    return value if isinstance(value, Mapping) else None
+
+
+@lru_cache(maxsize=512)
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass or a model; None for other types."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(spec.name for spec in dataclasses.fields(kind))
+    found = getattr(kind, "__struct_fields__", getattr(kind, "model_fields", None))
+    return None if found is None else tuple(found)
+
+
+def _family(value: object, in_model: bool) -> type:
+    """Return the type as far as it must be the same."""
+    if isinstance(value, Mapping):
+        return dict
+    if isinstance(value, list) or (isinstance(value, tuple) and not in_model):
+        return list
+    return tuple if isinstance(value, tuple) else type(value)
+
+
+def _is_same(given: object, again: object) -> bool:
+    """Compare values that are no containers. A value may be of a subclass of the plain type that
+    returns.
+    """
+    if isinstance(given, bool) or not isinstance(given, type(again)):
+        return type(given) is int and type(again) is float and given == again
+    if isinstance(given, datetime | time | Decimal):
+        # as texts: comparisons know neither NaN, nor the repeated hour of another zone
+        return str(given) == str(again) and _zone(given) == _zone(again)
+    try:
+        return bool(given == again) or bool(given != given and again != again)
+    except Exception:  # the comparison of a user's type, or of an array
+        return False
+
+
+def _zone(value: object) -> object:
+    """Return whether a time has a zone, and if not, its fold, which no text has."""
+    if not isinstance(value, datetime | time):
+        return None
+    return value.fold if value.tzinfo is None else "aware"
