@@ -87,6 +87,10 @@ def _by_key(conditions: list[Any], _: Arguments) -> list[Any]:
     return conditions[:2]
 
 
+def _of_its_key(fence: dict[str, Any], _: Arguments) -> dict[str, Any]:
+    return {name: fence[name] for name in ("task_name", "task_instance")}
+
+
 def _by_slot(conditions: list[Any], _: Arguments) -> list[Any]:
     """The slot's ledger row, whoever has it."""
     return conditions[:3]
@@ -125,6 +129,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a settlement minds the claim's version and holder": (
         answering(points.HELD, _by_key)
+        + answering(points.HELD_FENCE, _of_its_key)
         + answering(points.HOLD, _as_if_own)
         + answering(points.AS_HELD, _by_key)
         + answering(points.OPEN_ENTRY, _by_slot)
@@ -133,7 +138,7 @@ MUTANTS: dict[str, Mutant] = {
     + always(points.HAS_ENDED, False),
     # give_up
     "the ledger starts a slot that gives up once": given(
-        points.LEDGER_ENTRY, strict=lambda a: False
+        points.MAY_START, gives_up=lambda a: False
     ),
     "a slot that gives up stays as it ended": always(points.KEEP_AS_ENDED, None),
     # retries

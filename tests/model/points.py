@@ -5,8 +5,8 @@ from __future__ import annotations
 from slotwise.decide import claim, ending, pause
 from slotwise.decide.ending import Ending
 from slotwise.engine.run.runner import Runner
-from slotwise.spi import OneWriter
-from slotwise.store.dialects import by_key, upserts
+from slotwise.store.dialects import by_key, row_values
+from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
@@ -27,7 +27,8 @@ SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
 REFUSAL = Runner._refusal
 HELD = Conditions.held
-HOLD = OneWriter.hold
+HOLD = ByKey.hold
+HELD_FENCE = row_values.held_fence
 AS_HELD = Conditions.under
 OPEN_ENTRY = Conditions.open_entry
 
@@ -63,7 +64,7 @@ BACKFILLS_NEWEST_START = detached._Queue._newest_start
 FREED = detached.freed
 
 # the ledger, deploys and restores
-LEDGER_ENTRY = upserts._entry
+MAY_START = Conditions.may_start
 KEEP_AS_ENDED = ledger.close_reopened
 NEWEST_DECIDED = by_key._newest_of
 FIRST_SLOT = plan_rows.first_slot

@@ -15,7 +15,7 @@ from slotwise.store.slots.gates import Limits
 
 def _without_row(a: Arguments) -> Any:
     """Forgets that the ledger has the slot already."""
-    slots = a.self._tables.slots
+    slots = a.self.tables.slots
     a.connection.execute(
         slots.delete().where(
             slots.c.task_name == a.row.task_name, slots.c.slot == a.row.slot

@@ -5,15 +5,15 @@ from __future__ import annotations
 from slotwise.decide import ending
 from slotwise.spi import Definition
 from slotwise.store.dialects.by_key import ByKey
-from slotwise.store.dialects.upserts import Upserting
+from slotwise.store.dialects.due_rows import DueRows
 from slotwise.store.slots import gates
 from slotwise.store.slots.gates import Limits
 from slotwise.store.slots.settlements import Settlements, onward
 from slotwise.store.slots.store import HeldRows
 
 # claims
-ENTER = Upserting.enter
-RANK = ByKey._rank
+ENTER = ByKey.enter
+RANK = DueRows._rank
 MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room
 MARK_RUNNING = HeldRows.mark_running

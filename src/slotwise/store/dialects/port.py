@@ -11,6 +11,7 @@ written by key.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from slotwise.decide.claim import Start
-from slotwise.model import records
 from slotwise.model.clock import Clock
 from slotwise.model.records import (
     Claim,
@@ -116,23 +116,21 @@ class Dialect(Protocol):
     #: The key in the order in which rows are locked, which is the order in which Python sorts.
     key_order: tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]
 
+    #: The kind of database, as SQLAlchemy calls it.
+    name: str
+
+    #: Whether ``advance`` is worth a call.
+    has_fast_finish: bool
+
+    #: Whether ``claim_tasks``, ``mark_tasks`` and each command on a one-time task are one
+    #: statement. Else each is given a transaction.
+    is_one_statement: bool
+
+    @abstractmethod
     def __hash__(self) -> int:
         """A dialect is kept as long as its statements."""
 
-    @property
-    def name(self) -> str:
-        """The kind of database, as SQLAlchemy calls it."""
-
-    @property
-    def has_fast_finish(self) -> bool:
-        """Whether ``advance`` is worth a call."""
-
-    @property
-    def is_one_statement(self) -> bool:
-        """Whether ``claim_tasks``, ``mark_tasks`` and each command on a one-time task are one
-        statement. Else each is given a transaction.
-        """
-
+    @abstractmethod
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         """Return the commands on one-time tasks; with ``wake`` they notify workers of rows due
         within that time.
@@ -140,28 +138,35 @@ class Dialect(Protocol):
 
     # -- time and transactions ------------------------------------------------------------------
 
+    @abstractmethod
     def now(self, connection: Joinable) -> datetime:
         """Return the database's time, or the test's."""
 
+    @abstractmethod
     def ago(
         self, connection: Joinable, span: timedelta = timedelta(0)
     ) -> sa.ColumnElement[datetime]:
         """Return the time ``span`` ago as a part of a statement."""
 
+    @abstractmethod
     def transaction_id(self, connection: sa.Connection) -> str | None:
         """Return the argument of ``committed``; None if a commit is never in doubt."""
 
+    @abstractmethod
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         """Return whether that transaction committed; None while it is undecided."""
 
+    @abstractmethod
     def delete_receipts(self, connection: sa.Connection) -> int:
         """Delete what ``committed`` does not need any more; return how many rows."""
 
+    @abstractmethod
     def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
         """Let the rest of this transaction wait for each lock for so long at most."""
 
     # -- parts of statements --------------------------------------------------------------------
 
+    @abstractmethod
     def merged(
         self, document: sa.ColumnElement[object], changes: Mapping[str, object]
     ) -> sa.ColumnElement[object]:
@@ -169,11 +174,13 @@ class Dialect(Protocol):
         statement.
         """
 
+    @abstractmethod
     def among(
         self, column: sa.ColumnElement[str], names: Collection[str]
     ) -> sa.ColumnElement[bool]:
         """Return the condition that a column has one of any number of names."""
 
+    @abstractmethod
     def locked(self, connection: Joinable, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """Return the condition that a row is among those that ``found``, a SELECT of keys with a
         LIMIT, locks in this transaction.
@@ -181,6 +188,7 @@ class Dialect(Protocol):
         Rows that another transaction has locked are skipped.
         """
 
+    @abstractmethod
     def reading(
         self, statement: sa.Update | sa.Delete, *columns: sa.ColumnElement[Any]
     ) -> Reading:
@@ -192,11 +200,13 @@ class Dialect(Protocol):
 
     # -- rows of any table ----------------------------------------------------------------------
 
+    @abstractmethod
     def insert_new(
-        self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object]
+        self, connection: Joinable, table: sa.Table, values: Mapping[str, object]
     ) -> bool:
         """Insert a row unless its key is taken; return whether it was inserted."""
 
+    @abstractmethod
     def insert_missing(
         self,
         connection: sa.Connection,
@@ -207,6 +217,7 @@ class Dialect(Protocol):
         those inserted.
         """
 
+    @abstractmethod
     def upsert(
         self,
         connection: Joinable,
@@ -220,6 +231,7 @@ class Dialect(Protocol):
         Both functions get the columns of the new row.
         """
 
+    @abstractmethod
     def replace_all(
         self,
         connection: sa.Connection,
@@ -230,11 +242,13 @@ class Dialect(Protocol):
 
     # -- locks ----------------------------------------------------------------------------------
 
+    @abstractmethod
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """Return whether no other open transaction got True for this task; the answer holds until
         this one ends.
         """
 
+    @abstractmethod
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
         """Take the task's latch until this transaction ends; wait while another transaction
         excludes it.
@@ -243,6 +257,7 @@ class Dialect(Protocol):
         it exclusively, so it misses no row that is being created.
         """
 
+    @abstractmethod
     def guard(self, connection: Joinable, claim: Claim) -> bool:
         """Lock the slot of a claim against a take-over, in a user's transaction; return whether
         the claim still holds it.
@@ -253,6 +268,7 @@ class Dialect(Protocol):
 
     # -- claims ---------------------------------------------------------------------------------
 
+    @abstractmethod
     def claim(
         self, connection: sa.Connection, order: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
@@ -263,6 +279,7 @@ class Dialect(Protocol):
         returned with False; ``decide`` handles it.
         """
 
+    @abstractmethod
     def claim_tasks(
         self, connection: sa.Connection, order: ClaimRequest
     ) -> tuple[list[Row], bool]:
@@ -272,11 +289,13 @@ class Dialect(Protocol):
         Rows whose holder has died before are left to ``claim``.
         """
 
+    @abstractmethod
     def due_keys(
         self, connection: sa.Connection, order: ClaimRequest, kind: str = HAS_SLOT
     ) -> list[Key]:
         """Return the rows that a claim would take, without a lock."""
 
+    @abstractmethod
     def due_names(
         self, connection: sa.Connection, limit: int, since: datetime | None
     ) -> Sequence[Sequence[Any]]:
@@ -286,6 +305,7 @@ class Dialect(Protocol):
         Slots that are due before ``since`` may be left out.
         """
 
+    @abstractmethod
     def first_slots(
         self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
     ) -> list[tuple[str, timedelta]]:
@@ -296,6 +316,7 @@ class Dialect(Protocol):
         Return none at all where a look with many names is no dearer than one without.
         """
 
+    @abstractmethod
     def next_due(
         self,
         connection: sa.Connection,
@@ -314,6 +335,7 @@ class Dialect(Protocol):
         before those of ``names``: the due time of the first, or now.
         """
 
+    @abstractmethod
     def newest_decided(
         self, connection: sa.Connection, plans: Sequence[Key], strict: Collection[str]
     ) -> list[datetime | None]:
@@ -321,6 +343,7 @@ class Dialect(Protocol):
         gap.
         """
 
+    @abstractmethod
     def begin(
         self,
         connection: sa.Connection,
@@ -334,11 +357,13 @@ class Dialect(Protocol):
         Return the keys of those that may run.
         """
 
+    @abstractmethod
     def enter(
         self, connection: sa.Connection, row: Row, now: datetime, strict: Collection[str]
     ) -> bool:
         """Write the ledger row of the claim's slot; return False if it may not run (again)."""
 
+    @abstractmethod
     def start_alike(
         self,
         connection: sa.Connection,
@@ -355,6 +380,7 @@ class Dialect(Protocol):
 
     # -- held rows ------------------------------------------------------------------------------
 
+    @abstractmethod
     def beat(
         self, connection: sa.Connection, holder: str, claims: Sequence[Claim]
     ) -> set[Fence]:
@@ -362,9 +388,11 @@ class Dialect(Protocol):
         again.
         """
 
+    @abstractmethod
     def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         """Read, without a lock, which of these claims of one holder still hold their rows."""
 
+    @abstractmethod
     def silent_rows(
         self, connection: sa.Connection, names: Sequence[str]
     ) -> tuple[datetime, list[Row]]:
@@ -372,6 +400,7 @@ class Dialect(Protocol):
         oldest heartbeats.
         """
 
+    @abstractmethod
     def finish(
         self, connection: sa.Connection, claims: Sequence[Claim]
     ) -> tuple[str | None, int]:
@@ -381,6 +410,7 @@ class Dialect(Protocol):
         Return the transaction's id and the number of rows. Wait for locks.
         """
 
+    @abstractmethod
     def advance(
         self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
     ) -> tuple[str | None, set[Fence]]:
@@ -392,6 +422,7 @@ class Dialect(Protocol):
         not.
         """
 
+    @abstractmethod
     def hold(
         self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool
     ) -> list[Held]:
@@ -399,6 +430,7 @@ class Dialect(Protocol):
         locked.
         """
 
+    @abstractmethod
     def lock(
         self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool
     ) -> set[Key]:
@@ -406,6 +438,7 @@ class Dialect(Protocol):
         none if it waits.
         """
 
+    @abstractmethod
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """Write the new state of rows locked by ``hold``, and what the ledger has of them, under
         the token.
@@ -413,26 +446,9 @@ class Dialect(Protocol):
         A ledger row that is final already is unchanged. Raise if a row was not written.
         """
 
-    def quarantine(self, connection: sa.Connection, key: Key, error: str) -> None:
-        """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says
-        why.
-        """
-
-    def quarantine_held(
-        self,
-        connection: sa.Connection,
-        claim: Claim,
-        outcome: records.AttemptOutcome,
-        error: str,
-    ) -> str | None:
-        """As ``quarantine``, for a held row, under its claim's fence; return its state, None if
-        the claim was lost.
-
-        The ledger gets the handler's outcome. Without one, the next claim finds an orphan there.
-        """
-
     # -- the ledger -----------------------------------------------------------------------------
 
+    @abstractmethod
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
         """Mark a claimed slot as running in the ledger; return whether it was there and not marked
         yet.
@@ -441,11 +457,13 @@ class Dialect(Protocol):
         not start again.
         """
 
+    @abstractmethod
     def mark_tasks(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         """As ``mark_running``, for claimed one-time tasks of one holder, in their rows; return
         those marked.
         """
 
+    @abstractmethod
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
@@ -453,6 +471,7 @@ class Dialect(Protocol):
         are absent.
         """
 
+    @abstractmethod
     def gaps(
         self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime
     ) -> None:

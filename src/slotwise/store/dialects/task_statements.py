@@ -7,25 +7,24 @@ than running it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
 
-from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When
+from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When, to_micros
 from slotwise.model.vocabulary import Kind, RowState
 from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.row_values import TRIES, GivenValues, Values
 from slotwise.store.schema.column_types import Duration, Instant
 from slotwise.store.schema.tables import is_task
 
 if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
-    from slotwise.store.dialects.by_key import ByKey
-    from slotwise.store.dialects.port import NewRow
-    from slotwise.store.dialects.upserts import Upsert, Upserting
+    from slotwise.store.dialects.port import Dialect, NewRow
 
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 Parameters: TypeAlias = dict[str, object]
@@ -38,16 +37,14 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskStatements(ABC):
-    """What all dialects share: a helper of the bases. It sends no notification to other
-    processes.
-    """
+class TaskStatements:
+    """Commands by key, right in every database. They send no notification to other processes."""
 
     #: The types of due times and delays as parameters.
     instant: ClassVar[TypeEngine[datetime]] = Instant()
     delay: ClassVar[TypeEngine[timedelta]] = Duration()
 
-    def __init__(self, dialect: ByKey) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.tasks = dialect.tables.tasks
         self.key_columns = [self.tasks.c.task_name, self.tasks.c.task_instance]
@@ -78,7 +75,6 @@ class TaskStatements(ABC):
     def may_delete(self) -> sa.ColumnElement[bool]:
         return sa.true()
 
-    @abstractmethod
     def put(
         self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists
     ) -> Status:
@@ -88,14 +84,65 @@ class TaskStatements(ABC):
         row. A row that is claimed meanwhile is "running" and stays unchanged. If the task that had
         the id has ended since, it "exists".
         """
+        new = self.new_row(name, wanted, self.dialect.now(connection))
+        key = Key(name, wanted.instance)
+        for _ in range(TRIES):
+            found = self.look(connection, key)
+            if found is None:
+                if self.dialect.insert_new(connection, self.tasks, new):
+                    return "scheduled"
+            elif if_exists in ("keep", "raise"):
+                return "running" if found[0] else "exists"
+            else:
+                return self._change(connection, key, new, if_exists)
+        return "exists"
 
-    @abstractmethod
+    def _change(
+        self, connection: Joinable, key: Key, new: Values, if_exists: IfExists
+    ) -> Status:
+        """Change the row that has the id; a row that has just gone "exists" no more."""
+        tasks = self.tasks
+        given = GivenValues(tasks, new)
+        if if_exists == "replace":
+            mine = [~tasks.c.picked, is_task(tasks)]
+            columns = self.replaced(given)
+        else:
+            mine = self.alive()
+            columns = {**self.moved(given["execution_time"]), "priority": given["priority"]}
+        change = tasks.update().where(*of_key(tasks, key), *mine).values(**columns)
+        written = self.dialect.reading(change, tasks.c.picked)(connection)
+        return self.answer(connection, next(iter(written), None), key, absent="exists")
+
+    def new_row(self, name: str, wanted: Wanted, now: datetime) -> Values:
+        due = now + wanted.when.delay if wanted.when.at is None else wanted.when.at
+        waits = wanted.waits_for > 0
+        return {
+            "task_name": name,
+            "task_instance": wanted.instance,
+            "task_data": wanted.data,
+            "execution_time": FOREVER if waits else due,
+            "slot": due,
+            "picked": False,
+            "kind": Kind.TASK,
+            "version": to_micros(now),
+            "created_version": to_micros(now),
+            "priority": wanted.priority,
+            "state": RowState.BLOCKED if waits else None,
+            "parked_due": due if waits else None,
+            "waits_for": wanted.waits_for if waits else None,
+        }
+
     def put_many(
         self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
     ) -> int:
-        """As ``put``, for a chunk of rows with different ids; return how many were scheduled."""
+        """As ``put``, for a chunk of rows with different ids; return how many were scheduled.
 
-    @abstractmethod
+        Race: in the order of ids, so that two chunks that meet in several cannot deadlock.
+        """
+        ordered = sorted(wanted, key=lambda one: one.instance)
+        done = [self.put(connection, name, one, if_exists) for one in ordered]
+        return done.count("scheduled")
+
     def put_new(
         self,
         connection: Joinable,
@@ -110,6 +157,14 @@ class TaskStatements(ABC):
         Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where
         it was before.
         """
+        for place, one in enumerate(wanted):
+            if self.put(connection, name, one, "keep") != "scheduled":
+                mine = [before.instance for before in wanted[:place]]
+                gone = self.tasks.delete().where(
+                    self.tasks.c.task_name == name, self.tasks.c.task_instance.in_(mine)
+                )
+                connection.execute(gone)
+                raise Taken
 
     def answer(
         self,
@@ -204,114 +259,6 @@ class TaskStatements(ABC):
         if (found := self._statements.get(shape)) is None:
             found = self._statements[shape] = build()
         return cast("Statement", found)
-
-
-class UpsertingTasks(TaskStatements):
-    """Commands of the bases that have ON CONFLICT: one statement each."""
-
-    def __init__(self, dialect: Upserting) -> None:
-        super().__init__(dialect)
-        self.insert: Callable[[sa.Table], Upsert] = dialect.insert
-
-    def put(
-        self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists
-    ) -> Status:
-        is_at = wanted.when.at is not None
-        waits = wanted.waits_for > 0
-        statement = self.kept(
-            ("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits)
-        )
-        key = Key(name, wanted.instance)
-        parameters: Parameters = {
-            "data": wanted.data,
-            "rank": wanted.priority,
-            **named(key),
-        }
-        parameters |= self.due_parameters(connection, wanted.when)
-        if waits:
-            parameters["count"] = wanted.waits_for
-        written = connection.execute(statement, parameters).fetchone()
-        return self.answer(connection, written, key, absent="exists")
-
-    def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
-        due = self.due(is_at)
-        created = self.created()
-        row: Parameters = {
-            "task_name": sa.bindparam("name"),
-            "task_instance": sa.bindparam("instance"),
-            "task_data": sa.bindparam("data"),
-            "execution_time": due,
-            "slot": due,
-            "picked": sa.false(),
-            "kind": sa.literal_column(f"'{Kind.TASK}'"),
-            "version": created,
-            "created_version": created,
-            "priority": sa.bindparam("rank", type_=sa.SmallInteger),
-        }
-        if waits:
-            row |= {
-                "state": RowState.BLOCKED,
-                "parked_due": due,
-                "execution_time": sa.literal(FOREVER, Instant),
-                "waits_for": sa.bindparam("count", type_=sa.Integer),
-            }
-        insert = self.inserting(if_exists, self.insert(self.tasks).values(**row))
-        return insert.returning(self.tasks.c.picked, *self.notification())
-
-    def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
-        """Return the insert, with the action for a row that has the id."""
-        match if_exists:
-            case "replace":
-                return self._or_replace(insert)
-            case "reschedule":
-                return self._or_move(insert)
-        return insert.on_conflict_do_nothing()
-
-    def _or_replace(self, insert: Upsert) -> Upsert:
-        tasks = self.tasks
-        return insert.on_conflict_do_update(
-            index_elements=self.key_columns,
-            set_=self.replaced(insert.excluded),
-            where=sa.and_(~tasks.c.picked, is_task(tasks)),
-        )
-
-    def _or_move(self, insert: Upsert) -> Upsert:
-        new = insert.excluded
-        return insert.on_conflict_do_update(
-            index_elements=self.key_columns,
-            set_={**self.moved(new["execution_time"]), "priority": new["priority"]},
-            where=sa.and_(*self.alive()),
-        )
-
-
-class OneWriterTasks(UpsertingTasks):
-    """Chunks row by row, where one transaction writes at a time."""
-
-    def put_many(
-        self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
-    ) -> int:
-        return [self.put(connection, name, one, if_exists) for one in wanted].count(
-            "scheduled"
-        )
-
-    def put_new(
-        self,
-        connection: Joinable,
-        name: str,
-        wanted: Sequence[Wanted],
-        *,
-        copy: bool = False,
-    ) -> None:
-        for place, one in enumerate(wanted):
-            if self.put(connection, name, one, "keep") != "scheduled":
-                # No savepoint: in SQLite the end of one may end the caller's transaction.
-                mine = self.tasks.c.task_instance.in_(
-                    [before.instance for before in wanted[:place]]
-                )
-                connection.execute(
-                    self.tasks.delete().where(self.tasks.c.task_name == name, mine)
-                )
-                raise Taken
 
 
 def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:

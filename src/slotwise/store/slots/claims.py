@@ -22,6 +22,7 @@ from slotwise.model.vocabulary import Release
 from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database_errors import describe_error, is_about_a_row
 from slotwise.store.dialects.port import ClaimRequest, Range
+from slotwise.store.dialects.quarantine import quarantine
 from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
 from slotwise.store.schema.rows import Change, Held, claim_of, expect
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
@@ -459,7 +460,7 @@ class Claims:
                 raise
             self.note([key], describe_error(error))
             with self.transaction() as connection:
-                self.dialect.quarantine(connection, key, describe_error(error))
+                quarantine(self.dialect, connection, key, describe_error(error))
             return Taken(0, [], [])
 
     def refuse(

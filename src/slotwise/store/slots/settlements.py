@@ -50,6 +50,7 @@ from slotwise.store.connect.database_errors import (
     is_locked,
 )
 from slotwise.store.dialects.port import Parted, Transaction
+from slotwise.store.dialects.quarantine import quarantine_held
 from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held, claim_of
 from slotwise.store.slots import ledger
@@ -280,8 +281,8 @@ class Settlements:
             )
         try:
             with self.transaction() as connection:
-                label = self.dialect.quarantine_held(
-                    connection, claim, outcome, describe_error(error)
+                label = quarantine_held(
+                    self.dialect, connection, claim, outcome, describe_error(error)
                 )
                 if label is not None and claim.row.has_slot:
                     at = Transaction(connection, self.dialect, self.dialect.now(connection))

@@ -68,6 +68,11 @@ FROM scheduled_keys
 WHERE scheduled_keys.task_name = %(task_name_1)s::TEXT AND scheduled_keys.kind = %(kind_1)s::TEXT AND
     scheduled_keys.key = %(key_1)s::TEXT FOR UPDATE SKIP LOCKED;
 
+SELECT scheduled_keys.running
+FROM scheduled_keys
+WHERE scheduled_keys.task_name = %(task_name_1)s::TEXT AND scheduled_keys.kind = %(kind_1)s::TEXT AND
+    scheduled_keys.key = %(key_1)s::TEXT;
+
 SELECT pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(%(hashtextextended_1)s::TEXT,
     %(hashtextextended_2)s::INTEGER)) AS pg_try_advisory_xact_lock_1;
 

@@ -1,8 +1,17 @@
-UPDATE scheduled_tasks SET last_heartbeat=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance =
-    ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version
+FROM scheduled_tasks, (SELECT json_extract(anon_1.value, ?) AS task_name, json_extract(anon_1.value, ?) AS
+    task_instance, json_extract(anon_1.value, ?) AS version, json_extract(anon_1.value, ?) AS picked_by
+FROM json_each(?) AS anon_1) AS given_rows
+WHERE scheduled_tasks.task_name = given_rows.task_name AND scheduled_tasks.task_instance = given_rows.task_instance
+    AND scheduled_tasks.version = given_rows.version AND scheduled_tasks.picked_by = given_rows.picked_by AND
+    scheduled_tasks.picked = 1 AND scheduled_tasks.picked_by = ? ORDER BY scheduled_tasks.task_name,
+    scheduled_tasks.task_instance;
 
-UPDATE scheduled_tasks SET last_heartbeat=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance =
-    ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+UPDATE scheduled_tasks SET last_heartbeat=? FROM (SELECT json_extract(anon_1.value, ?) AS its_task_name,
+    json_extract(anon_1.value, ?) AS its_task_instance, json_extract(anon_1.value, ?) AS its_version
+FROM json_each(?) AS anon_1) AS given_rows WHERE scheduled_tasks.task_name = given_rows.its_task_name AND
+    scheduled_tasks.task_instance = given_rows.its_task_instance AND scheduled_tasks.version =
+    given_rows.its_version;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version
 FROM scheduled_tasks

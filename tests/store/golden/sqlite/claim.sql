@@ -1,52 +1,59 @@
-SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
+SELECT scheduled_tasks.task_name AS c_task_name, scheduled_tasks.task_instance AS c_task_instance,
+    scheduled_tasks.execution_time AS c_execution_time, scheduled_tasks.version AS c_version, scheduled_tasks.picked
+    AS c_picked, NULL AS c_picked_by, CASE WHEN (length(scheduled_tasks.task_data) <= ?) THEN
+    scheduled_tasks.task_data END AS c_task_data, scheduled_tasks.last_success AS c_last_success,
+    scheduled_tasks.last_failure AS c_last_failure, scheduled_tasks.consecutive_failures AS c_consecutive_failures,
+    NULL AS c_last_heartbeat, scheduled_tasks.priority AS c_priority, scheduled_tasks.kind AS c_kind,
+    scheduled_tasks.slot AS c_slot, scheduled_tasks.watermark AS c_watermark, scheduled_tasks.next_slot AS
+    c_next_slot, scheduled_tasks.schedule AS c_schedule, scheduled_tasks.plan_instance AS c_plan_instance,
+    scheduled_tasks.origin AS c_origin, scheduled_tasks.collapsed AS c_collapsed, scheduled_tasks.created_version AS
+    c_created_version, scheduled_tasks.attempt AS c_attempt, scheduled_tasks.lost_count AS c_lost_count, NULL AS
+    c_lease, scheduled_tasks.state AS c_state, scheduled_tasks.cancel_requested AS c_cancel_requested,
+    scheduled_tasks.control AS c_control, scheduled_tasks.parked_due AS c_parked_due, scheduled_tasks.wanted_due AS
+    c_wanted_due, scheduled_tasks.unheld_since AS c_unheld_since, scheduled_tasks.marked AS c_marked,
+    scheduled_tasks.pending AS c_pending, scheduled_tasks.version AS c_before, length(scheduled_tasks.task_data) AS
+    c_size
 FROM scheduled_tasks
 WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
-    scheduled_tasks.task_name IN (?, ?, ?) AND NOT (EXISTS (SELECT *
+    scheduled_tasks.task_name IN (SELECT anon_1.value
+FROM json_each(?) AS anon_1) AND NOT (EXISTS (SELECT *
 FROM scheduled_meta
 WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count > ? ORDER BY scheduled_tasks.execution_time,
     scheduled_tasks.task_name, scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;
 
-SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
+SELECT scheduled_tasks.task_name AS c_task_name, scheduled_tasks.task_instance AS c_task_instance,
+    scheduled_tasks.execution_time AS c_execution_time, scheduled_tasks.version AS c_version, scheduled_tasks.picked
+    AS c_picked, NULL AS c_picked_by, CASE WHEN (length(scheduled_tasks.task_data) <= ?) THEN
+    scheduled_tasks.task_data END AS c_task_data, scheduled_tasks.last_success AS c_last_success,
+    scheduled_tasks.last_failure AS c_last_failure, scheduled_tasks.consecutive_failures AS c_consecutive_failures,
+    NULL AS c_last_heartbeat, scheduled_tasks.priority AS c_priority, scheduled_tasks.kind AS c_kind,
+    scheduled_tasks.slot AS c_slot, scheduled_tasks.watermark AS c_watermark, scheduled_tasks.next_slot AS
+    c_next_slot, scheduled_tasks.schedule AS c_schedule, scheduled_tasks.plan_instance AS c_plan_instance,
+    scheduled_tasks.origin AS c_origin, scheduled_tasks.collapsed AS c_collapsed, scheduled_tasks.created_version AS
+    c_created_version, scheduled_tasks.attempt AS c_attempt, scheduled_tasks.lost_count AS c_lost_count, NULL AS
+    c_lease, scheduled_tasks.state AS c_state, scheduled_tasks.cancel_requested AS c_cancel_requested,
+    scheduled_tasks.control AS c_control, scheduled_tasks.parked_due AS c_parked_due, scheduled_tasks.wanted_due AS
+    c_wanted_due, scheduled_tasks.unheld_since AS c_unheld_since, scheduled_tasks.marked AS c_marked,
+    scheduled_tasks.pending AS c_pending, scheduled_tasks.version AS c_before, length(scheduled_tasks.task_data) AS
+    c_size
 FROM scheduled_tasks
 WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
-    scheduled_tasks.task_name IN (?, ?, ?) AND NOT (EXISTS (SELECT *
+    scheduled_tasks.task_name IN (SELECT anon_1.value
+FROM json_each(?) AS anon_1) AND NOT (EXISTS (SELECT *
 FROM scheduled_meta
 WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND kind <> 'task' ORDER BY -coalesce(priority,
     50), scheduled_tasks.execution_time, scheduled_tasks.task_name, scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;
 
-UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)
-    THEN ? ELSE CASE WHEN (scheduled_tasks.version > ?) THEN ? ELSE scheduled_tasks.version END + ? END,
-    watermark=CASE WHEN (scheduled_tasks.kind = 'plan' AND (scheduled_tasks.watermark IS NULL OR
-    scheduled_tasks.watermark < scheduled_tasks.slot)) THEN scheduled_tasks.slot ELSE scheduled_tasks.watermark END,
-    attempt=(CASE WHEN (scheduled_tasks.attempt > ?) THEN ? ELSE scheduled_tasks.attempt END + ?), lease=? WHERE
-    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.picked = 0 AND
-    scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
-    execution_time, version, picked, picked_by, CASE WHEN length(task_data) <= 1048640 THEN task_data END,
-    last_success, last_failure, consecutive_failures, last_heartbeat, priority, kind, slot, watermark, next_slot,
-    schedule, plan_instance, origin, collapsed, created_version, attempt, lost_count, lease, state,
-    cancel_requested, control, parked_due, wanted_due, unheld_since, marked, pending, CASE WHEN length(task_data) >
-    1048640
-         THEN 'payload too large: ' || length(task_data) || ' bytes, at most 1048576 are allowed'
-         WHEN version > 4611686018427387901 THEN 'its version cannot rise further; give it a lower one'
-         WHEN attempt > 2147483646 THEN 'its attempts cannot be counted; set attempt to 0' END;
-
-UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)
-    THEN ? ELSE CASE WHEN (scheduled_tasks.version > ?) THEN ? ELSE scheduled_tasks.version END + ? END,
-    watermark=CASE WHEN (scheduled_tasks.kind = 'plan' AND (scheduled_tasks.watermark IS NULL OR
-    scheduled_tasks.watermark < scheduled_tasks.slot)) THEN scheduled_tasks.slot ELSE scheduled_tasks.watermark END,
-    attempt=(CASE WHEN (scheduled_tasks.attempt > ?) THEN ? ELSE scheduled_tasks.attempt END + ?), lease=? WHERE
-    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.picked = 0 AND
-    scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
-    execution_time, version, picked, picked_by, CASE WHEN length(task_data) <= 1048640 THEN task_data END,
-    last_success, last_failure, consecutive_failures, last_heartbeat, priority, kind, slot, watermark, next_slot,
-    schedule, plan_instance, origin, collapsed, created_version, attempt, lost_count, lease, state,
-    cancel_requested, control, parked_due, wanted_due, unheld_since, marked, pending, CASE WHEN length(task_data) >
-    1048640
-         THEN 'payload too large: ' || length(task_data) || ' bytes, at most 1048576 are allowed'
-         WHEN version > 4611686018427387901 THEN 'its version cannot rise further; give it a lower one'
-         WHEN attempt > 2147483646 THEN 'its attempts cannot be counted; set attempt to 0' END;
+UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=given_rows.new_version,
+    watermark=given_rows.new_watermark, attempt=given_rows.new_attempt, lease=? FROM (SELECT
+    json_extract(anon_1.value, ?) AS its_task_name, json_extract(anon_1.value, ?) AS its_task_instance,
+    json_extract(anon_1.value, ?) AS its_version, json_extract(anon_1.value, ?) AS new_version,
+    json_extract(anon_1.value, ?) AS new_attempt, json_extract(anon_1.value, ?) AS new_watermark
+FROM json_each(?) AS anon_1) AS given_rows WHERE scheduled_tasks.task_name = given_rows.its_task_name AND
+    scheduled_tasks.task_instance = given_rows.its_task_instance AND scheduled_tasks.version =
+    given_rows.its_version AND scheduled_tasks.picked = 0;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
@@ -54,7 +61,7 @@ INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, or
     THEN ? ELSE scheduled_slots.attempts END + ?), collapsed = excluded.collapsed, token = excluded.token, worker =
     excluded.worker, started = excluded.started, started_before = scheduled_slots.started WHERE
     scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR scheduled_slots.attempts = ?)
-    RETURNING token;
+    RETURNING task_name;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
@@ -62,21 +69,27 @@ INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, or
     THEN ? ELSE scheduled_slots.attempts END + ?), collapsed = excluded.collapsed, token = excluded.token, worker =
     excluded.worker, started = excluded.started, started_before = scheduled_slots.started WHERE
     scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR scheduled_slots.attempts = ?)
-    RETURNING token;
+    RETURNING task_name;
 
-SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
+SELECT scheduled_tasks.task_name AS c_task_name, scheduled_tasks.task_instance AS c_task_instance,
+    scheduled_tasks.execution_time AS c_execution_time, scheduled_tasks.version AS c_version, scheduled_tasks.picked
+    AS c_picked, NULL AS c_picked_by, CASE WHEN (length(scheduled_tasks.task_data) <= ?) THEN
+    scheduled_tasks.task_data END AS c_task_data, scheduled_tasks.last_success AS c_last_success,
+    scheduled_tasks.last_failure AS c_last_failure, scheduled_tasks.consecutive_failures AS c_consecutive_failures,
+    NULL AS c_last_heartbeat, scheduled_tasks.priority AS c_priority, scheduled_tasks.kind AS c_kind,
+    scheduled_tasks.slot AS c_slot, scheduled_tasks.watermark AS c_watermark, scheduled_tasks.next_slot AS
+    c_next_slot, scheduled_tasks.schedule AS c_schedule, scheduled_tasks.plan_instance AS c_plan_instance,
+    scheduled_tasks.origin AS c_origin, scheduled_tasks.collapsed AS c_collapsed, scheduled_tasks.created_version AS
+    c_created_version, scheduled_tasks.attempt AS c_attempt, scheduled_tasks.lost_count AS c_lost_count, NULL AS
+    c_lease, scheduled_tasks.state AS c_state, scheduled_tasks.cancel_requested AS c_cancel_requested,
+    scheduled_tasks.control AS c_control, scheduled_tasks.parked_due AS c_parked_due, scheduled_tasks.wanted_due AS
+    c_wanted_due, scheduled_tasks.unheld_since AS c_unheld_since, scheduled_tasks.marked AS c_marked,
+    scheduled_tasks.pending AS c_pending, scheduled_tasks.version AS c_before, length(scheduled_tasks.task_data) AS
+    c_size
 FROM scheduled_tasks
 WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
-    scheduled_tasks.task_name IN (?) AND NOT (EXISTS (SELECT *
-FROM scheduled_meta
-WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count > ? ORDER BY scheduled_tasks.execution_time,
-    scheduled_tasks.task_name, scheduled_tasks.task_instance
- LIMIT ? OFFSET ?;
-
-SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
-FROM scheduled_tasks
-WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
-    scheduled_tasks.task_name IN (?) AND NOT (EXISTS (SELECT *
+    scheduled_tasks.task_name IN (SELECT anon_1.value
+FROM json_each(?) AS anon_1) AND NOT (EXISTS (SELECT *
 FROM scheduled_meta
 WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND kind = 'task' ORDER BY -coalesce(priority,
     50), CASE scheduled_tasks.task_name WHEN ? THEN ? END, scheduled_tasks.execution_time,

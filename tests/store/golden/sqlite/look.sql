@@ -4,6 +4,6 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.slot, scheduled_tasks.attempt, scheduled_tasks.schedule, scheduled_tasks.plan_instance,
     scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.pending
 FROM scheduled_tasks
-WHERE scheduled_tasks.picked = 1 AND scheduled_tasks.task_name IN (?, ?, ?, ?, ?, ?, ?) ORDER BY
-    scheduled_tasks.last_heartbeat
+WHERE scheduled_tasks.picked = 1 AND scheduled_tasks.task_name IN (SELECT anon_1.value
+FROM json_each(?) AS anon_1) ORDER BY scheduled_tasks.last_heartbeat
  LIMIT ? OFFSET ?;

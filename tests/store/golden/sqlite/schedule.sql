@@ -1,3 +1,7 @@
+SELECT scheduled_tasks.picked
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
+
 INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, priority, kind,
-    slot, created_version) VALUES (?, ?, ?, (? + ?), 0, CAST(? AS BIGINT), ?, 'task', (? + ?), CAST(? AS BIGINT)) ON
-    CONFLICT DO NOTHING RETURNING picked;
+    slot, created_version, state, parked_due, waits_for) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT
+    DO NOTHING RETURNING task_name;

@@ -6,8 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -25,22 +24,38 @@ from slotwise.model.records import (
     Row,
     Transition,
 )
-from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.gaps import close_open_slots, enter_gaps
 from slotwise.store.dialects.port import ClaimRequest, Parted, Range
 from slotwise.store.dialects.postgresql import statements
+from slotwise.store.dialects.postgresql.arrays import (
+    fences,
+    integers,
+    keys_of,
+    ledger_places,
+    marked,
+    places,
+    spread,
+    texts,
+    varying,
+)
+from slotwise.store.dialects.postgresql.claimed_rows import (
+    SLOT_COLUMNS,
+    TASK_COLUMNS,
+    by_rank,
+    slot_of,
+    task_of,
+)
 from slotwise.store.dialects.postgresql.numbered import numbered
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
-from slotwise.store.dialects.task_statements import Parameters, TaskStatements
+from slotwise.store.dialects.postgresql.server import PostgreSQLServer
+from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.dialects.upserts import Upserting
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
-    ADDED_COLUMNS,
     ADVANCED,
     CHANGED_COLUMNS,
-    CLAIMED_DATA,
-    FLAW,
     HOLD_COLUMNS,
     LAST_ATTEMPT,
     LAST_VERSION,
@@ -51,37 +66,28 @@ from slotwise.store.schema.rows import (
     Held,
     decided,
     expect,
-    flawed,
     row_of,
     stored,
     utc,
 )
 from slotwise.store.schema.tables import MOST_HELD, WINDOW, Tables
 
-_NOW = sa.text("SELECT pg_catalog.statement_timestamp()")
-
 #: Columns of a held plan row that are empty as long as it runs one slot, and nobody has asked
 #: anything of it.
 UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
-class PostgreSQL(Upserting):
+class PostgreSQL(Upserting, PostgreSQLServer):
     """The reference: whole batches, one statement each. Every verb of claims, held rows and the
     ledger is its own.
     """
 
-    name = "postgresql"
     has_fast_finish = True
     is_one_statement = True
     insert = staticmethod(insert)
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         super().__init__(tables, clock)
-        # A database's own language may sort in another way.
-        self.key_order = (
-            sa.collate(tables.tasks.c.task_name, "C"),
-            sa.collate(tables.tasks.c.task_instance, "C"),
-        )
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._is_manual = clock.override() is not None
         self._names = {
@@ -144,13 +150,6 @@ class PostgreSQL(Upserting):
         cursor = self._run(connection, template, parameters, **parts).cursor
         assert cursor is not None
         return cursor.fetchall()
-
-    def now(self, connection: Joinable) -> datetime:
-        if (override := self.clock.override()) is not None:
-            return override
-        found = connection.execute(_NOW).fetchone()
-        assert found is not None
-        return cast("datetime", utc(found[0]))
 
     def ago(
         self, connection: Joinable, span: timedelta = timedelta(0)
@@ -231,7 +230,7 @@ class PostgreSQL(Upserting):
             parameters["most"] = integers(order.most.values())
         found = self._fetch(connection, statements.CLAIM_TASKS, parameters, most=most)
         return [
-            task_of(values, order.holder) for values in sorted(found, key=_turn)
+            task_of(values, order.holder) for values in sorted(found, key=by_rank)
         ], not found or found[0][-1]
 
     def first_slots(
@@ -346,7 +345,7 @@ class PostgreSQL(Upserting):
         }
         for (turn,) in self._fetch(connection, statements.GAPS, parameters):
             row, gap = gaps[turn - 1]
-            parts = self.close_open_slots(connection, row, gap, now)
+            parts = close_open_slots(self, connection, row, gap, now)
             if parts != [gap]:
                 whole = self.tables.gaps
                 mine = (
@@ -355,7 +354,7 @@ class PostgreSQL(Upserting):
                     whole.c.last_slot == gap.last,
                 )
                 connection.execute(whole.delete().where(*mine))
-                super().gaps(connection, [(row, part) for part in parts], now)
+                enter_gaps(self, connection, [(row, part) for part in parts], now)
 
     def finish(
         self, connection: sa.Connection, claims: Sequence[Claim]
@@ -392,11 +391,6 @@ class PostgreSQL(Upserting):
             raise Parted
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
 
-    def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
-        connection.exec_driver_sql(
-            f"SET LOCAL lock_timeout = {wait // timedelta(milliseconds=1)}"
-        )
-
     def delete_receipts(self, connection: sa.Connection) -> int:
         return 0
 
@@ -414,66 +408,12 @@ class PostgreSQL(Upserting):
         still = sa.case((asked, sa.true()), else_=sa.false())
         return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
-    def merged(
-        self, document: sa.ColumnElement[object], changes: Mapping[str, object]
-    ) -> sa.ColumnElement[object]:
-        both = sa.cast(document, postgresql.JSONB).concat(
-            sa.cast(changes, postgresql.JSONB)
-        )
-        return sa.cast(both, document.type)
-
-    def among(
-        self, column: sa.ColumnElement[str], names: Collection[str]
-    ) -> sa.ColumnElement[bool]:
-        """One parameter: a statement has at most 65,535."""
-        return column == sa.any_(sa.cast(list(names), postgresql.ARRAY(sa.Text)))
-
-    def alone(self, connection: sa.Connection, name: str) -> bool:
-        """By the lock of a row that only a worker's rights can lock; an advisory lock could be
-        held by any role.
-
-        Race: of two transactions that insert it, the second would wait for the first, so one of
-        them does not insert.
-        """
-        keys = self.tables.keys
-        row = {"task_name": name, "kind": "turn", "key": ""}
-        mine = sa.select(keys.c.running).where(
-            *(keys.c[column] == value for column, value in row.items())
-        )
-        if connection.execute(mine.with_for_update(skip_locked=True)).first() is not None:
-            return True
-        is_first = connection.scalar(
-            sa.select(sa.func.pg_catalog.pg_try_advisory_xact_lock(self._lock_key(name, 0)))
-        )
-        return bool(is_first) and self.insert_new(connection, keys, row)
-
-    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
-        functions = sa.func.pg_catalog
-        lock = (
-            functions.pg_advisory_xact_lock_shared
-            if shared
-            else functions.pg_advisory_xact_lock
-        )
-        connection.execute(sa.select(lock(self._lock_key(name, 1))))
-
-    def _lock_key(self, name: str, seed: int) -> sa.ColumnElement[int]:
-        """The key of an advisory lock. Built, not text: the connection may be a caller's, of any
-        driver.
-        """
-        key = f"{self._names['tasks']}/{name}"
-        return sa.func.pg_catalog.hashtextextended(key, seed, type_=sa.BigInteger)
-
-    def guard(self, connection: Joinable, claim: Claim) -> bool:
-        """FOR SHARE, or FOR KEY SHARE of a one-time task's row: no heartbeat needs those locks."""
-        limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
-        connection.execute(
-            sa.select(
-                sa.func.pg_catalog.set_config(
-                    "idle_in_transaction_session_timeout", limit, True
-                )
-            )
-        )
-        return self._shares(connection, claim, key_only=True)
+    def insert_turn(self, connection: sa.Connection, row: Mapping[str, object]) -> bool:
+        """Race: of two that do it at once, one gets this lock, and the other does not wait."""
+        key = f"{self._names['tasks']}/{row['task_name']}"
+        hashed = sa.func.pg_catalog.hashtextextended(key, 0, type_=sa.BigInteger)
+        is_first = sa.select(sa.func.pg_catalog.pg_try_advisory_xact_lock(hashed))
+        return bool(connection.scalar(is_first)) and super().insert_turn(connection, row)
 
     def hold(
         self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool
@@ -634,290 +574,3 @@ class PostgreSQL(Upserting):
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return PostgreSQLTasks(self, wake)
-
-
-#: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
-_turn = itemgetter(0, 1)
-
-
-def _qualified(expression: str) -> str:
-    """Name the schema of the one function in what all databases read of a row."""
-    return expression.replace("length(", "pg_catalog.length(")
-
-
-#: What a claim reads of a slot's row: what it has written itself is known. A watermark at the
-#: slot, as most are then, is left out.
-SLOT_COLUMNS = (
-    "task_name",
-    "task_instance",
-    "execution_time",
-    "version",
-    _qualified(CLAIMED_DATA),
-    "last_success",
-    "last_failure",
-    "consecutive_failures",
-    "priority",
-    "kind",
-    "slot",
-    "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END",
-    "next_slot",
-    "schedule",
-    "plan_instance",
-    "origin",
-    "collapsed",
-    "created_version",
-    "attempt",
-    "lost_count",
-    "cancel_requested",
-    "control",
-    "parked_due",
-    "wanted_due",
-    "unheld_since",
-    "pending::text",
-    _qualified(FLAW),
-)
-
-#: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the
-#: settlement. Most have their first due time in the place of a slot: it is read only if it
-#: differs.
-TASK_COLUMNS = (
-    "-coalesce(t.priority, 50)",
-    "t.execution_time",
-    "t.task_name",
-    "t.task_instance",
-    "t.version",
-    _qualified(CLAIMED_DATA),
-    "t.slot IS NOT DISTINCT FROM t.execution_time",
-    "nullif(t.slot, t.execution_time)",
-    "t.created_version",
-    "t.attempt",
-    "t.cancel_requested",
-    "t.last_heartbeat",
-    _qualified(FLAW),
-)
-
-
-def slot_of(values: Sequence[Any], order: ClaimRequest, now: datetime) -> Row:
-    """Return a Row of values in the order of SLOT_COLUMNS; one is built for each slot that
-    runs.
-    """
-    (
-        name,
-        instance,
-        due,
-        version,
-        data,
-        last_success,
-        last_failure,
-        failures,
-        priority,
-        kind,
-        slot,
-        watermark,
-        next_slot,
-        schedule,
-        plan_instance,
-        origin,
-        collapsed,
-        created,
-        attempt,
-        lost_count,
-        cancel,
-        control,
-        parked,
-        wanted,
-        unheld_since,
-        waits,
-        flaw,
-    ) = values
-    watermark = slot if watermark is None and kind == Kind.PLAN else watermark
-    row = Row(
-        task_name=name,
-        task_instance=instance,
-        execution_time=due,
-        version=version,
-        picked=True,
-        picked_by=order.holder,
-        task_data=data,
-        last_success=last_success,
-        last_failure=last_failure,
-        consecutive_failures=min(failures or 0, LAST_ATTEMPT),
-        last_heartbeat=now,
-        priority=priority,
-        kind=kind,
-        slot=slot,
-        watermark=watermark,
-        next_slot=next_slot,
-        schedule=schedule,
-        plan_instance=plan_instance,
-        origin=origin,
-        collapsed=collapsed,
-        created_version=created,
-        attempt=attempt,
-        lost_count=lost_count,
-        lease=order.lease,
-        cancel_requested=cancel,
-        control=control,
-        parked_due=parked,
-        wanted_due=wanted,
-        unheld_since=unheld_since,
-    )
-    return row if waits is None and flaw is None else flawed(row, waits, flaw)
-
-
-def task_of(values: Sequence[Any], holder: str) -> Row:
-    """Return a Row of values in the order of TASK_COLUMNS; one is built for each task that
-    runs.
-    """
-    (
-        rank,
-        due,
-        name,
-        instance,
-        version,
-        data,
-        slot_is_due,
-        slot,
-        created,
-        attempt,
-        cancel,
-        claimed,
-        flaw,
-        _,
-    ) = values
-    return Row(
-        task_name=name,
-        task_instance=instance,
-        execution_time=due,
-        version=version,
-        picked=True,
-        picked_by=holder,
-        priority=-rank,
-        task_data=data,
-        slot=due if slot_is_due else slot,
-        created_version=created,
-        attempt=attempt,
-        cancel_requested=cancel,
-        last_heartbeat=claimed,
-        flaw=flaw,
-    )
-
-
-# -- what statements take as arrays ---------------------------------------------------------------
-
-
-def texts(values: Collection[str]) -> str:
-    """A text[] as the server reads it; the driver would take ten times as long to write one."""
-    if not values:
-        return "{}"
-    joined = '","'.join(values)
-    if "\\" in joined or joined.count('"') > 2 * (len(values) - 1):
-        joined = '","'.join(
-            value.replace("\\", "\\\\").replace('"', '\\"') for value in values
-        )
-    return f'{{"{joined}"}}'
-
-
-def integers(values: Iterable[int]) -> str:
-    """An array of integers, as ``texts``."""
-    return f"{{{','.join(map(str, values))}}}"
-
-
-def instants(values: Sequence[datetime | None]) -> str:
-    """An array of instants, as ``texts``; most of a batch are the same."""
-    written = {value: "NULL" if value is None else f'"{value}"' for value in set(values)}
-    return f"{{{','.join([written[value] for value in values])}}}"
-
-
-def keys_of(rows: Iterable[Key | LedgerKey | Row]) -> Parameters:
-    """Names and instances as arrays, in the order in which the rows are to be locked."""
-    rows = list(rows)
-    return {
-        "names": texts([row.task_name for row in rows]),
-        "instances": texts([row.task_instance for row in rows]),
-    }
-
-
-def fences(rows: Iterable[Row]) -> Parameters:
-    """As ``keys_of``, with the versions."""
-    rows = list(rows)
-    return {**keys_of(rows), "versions": integers(row.version for row in rows)}
-
-
-def marked(ranges: Iterable[Range]) -> Parameters:
-    """Return the parameters of ``HEADS``."""
-    ranges = list(ranges)
-    return {
-        "heads": texts([one.task_name for one in ranges]),
-        "firsts": integers(one.first for one in ranges),
-        "lasts": integers(one.last for one in ranges),
-        "sinces": texts(
-            ["-infinity" if one.since is None else one.since.isoformat() for one in ranges]
-        ),
-    }
-
-
-def spread(
-    rows: Sequence[Mapping[str, object]],
-    kinds: Mapping[str, str],
-    *,
-    added: str | None = None,
-) -> tuple[Parameters, dict[str, str]]:
-    """Return parameters and parts of a statement that writes the columns of these rows.
-
-    ``added``: the alias of the table whose counts (ADDED_COLUMNS) are added to.
-    """
-    columns = {name: [row[name] for row in rows] for name in kinds if name in rows[0]}
-    parameters, parts = varying(columns, kinds)
-    values = {name: parts.pop(name) for name in columns}
-    if added is not None:
-        values |= {name: f"{added}.{name} + {values[name]}" for name in ADDED_COLUMNS}
-    return parameters, {
-        **parts,
-        "sets": ", ".join(f"{name} = {value}" for name, value in values.items()),
-    }
-
-
-def varying(
-    columns: Mapping[str, list[Any]], kinds: Mapping[str, str]
-) -> tuple[Parameters, dict[str, str]]:
-    """Return parameters and parts for columns; each part that has a column's name is its value.
-
-    A column that differs from row to row is an array. One that is the same in all rows, as most
-    are, is one value.
-    """
-    parameters: Parameters = {}
-    parts = {"arrays": "", "changed": ""}
-    for name, values in columns.items():
-        kind = kinds[name]
-        parameter = f"c_{name}"
-        if kind == "json":
-            values = [None if value is None else json.dumps(value) for value in values]
-        if values.count(values[0]) == len(values):
-            parameters[parameter], parts[name] = values[0], f"%({parameter})s::{kind}"
-        else:
-            parameters[parameter], parts[name] = (
-                instants(values) if kind == "timestamptz" else values,
-                f"i.{name}",
-            )
-            parts["arrays"] += f", %({parameter})s::{kind}[]"
-            parts["changed"] += f", {name}"
-    return parameters, parts
-
-
-def places(changes: Sequence[Change]) -> Parameters:
-    return {
-        **fences(change.held.row for change in changes),
-        "holders": [change.held.row.picked_by for change in changes],
-        "places": [change.held.place for change in changes],
-    }
-
-
-def ledger_places(changes: Sequence[Change]) -> Parameters:
-    keys = [key for change in changes if (key := change.held.row.ledger_key)]
-    return {
-        **keys_of(keys),
-        "slots": [key.slot for key in keys],
-        "tokens": [change.held.row.version for change in changes],
-        "places": [change.ledger_place for change in changes],
-    }

@@ -21,21 +21,24 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.exc import IntegrityError
 
-from slotwise.model.records import IfExists, Wanted, to_micros
-from slotwise.model.vocabulary import Kind
+from slotwise.model.records import FOREVER, IfExists, Key, Wanted, to_micros
+from slotwise.model.vocabulary import Kind, RowState
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.notifications import channel_of
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import (
     Expression,
     Parameters,
+    Status,
     Taken,
-    UpsertingTasks,
+    TaskStatements,
+    named,
 )
-from slotwise.store.dialects.upserts import Upserting
 from slotwise.store.schema.column_types import Instant
+from slotwise.store.schema.tables import is_task
 
 #: The columns that are written, in this order.
 COPIED = (
@@ -72,7 +75,7 @@ _KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
-class PostgreSQLTasks(UpsertingTasks):
+class PostgreSQLTasks(TaskStatements):
     """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the
     commit.
     """
@@ -80,7 +83,7 @@ class PostgreSQLTasks(UpsertingTasks):
     instant = sa.DateTime(timezone=True)  # the driver takes an aware datetime as it is
     delay = sa.Interval()
 
-    def __init__(self, dialect: Upserting, wake: timedelta | None) -> None:
+    def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
         super().__init__(dialect)
         self._is_manual = dialect.clock.override() is not None
         self._wake = wake
@@ -123,6 +126,76 @@ class PostgreSQLTasks(UpsertingTasks):
             sa.extract("epoch", self.now()) * sa.literal_column("1000000.0"), sa.BigInteger
         )
 
+    def put(
+        self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists
+    ) -> Status:
+        is_at = wanted.when.at is not None
+        waits = wanted.waits_for > 0
+        statement = self.kept(
+            ("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits)
+        )
+        key = Key(name, wanted.instance)
+        parameters: Parameters = {
+            "data": wanted.data,
+            "rank": wanted.priority,
+            **named(key),
+        }
+        parameters |= self.due_parameters(connection, wanted.when)
+        if waits:
+            parameters["count"] = wanted.waits_for
+        written = connection.execute(statement, parameters).fetchone()
+        return self.answer(connection, written, key, absent="exists")
+
+    def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
+        due = self.due(is_at)
+        created = self.created()
+        row: Parameters = {
+            "task_name": sa.bindparam("name"),
+            "task_instance": sa.bindparam("instance"),
+            "task_data": sa.bindparam("data"),
+            "execution_time": due,
+            "slot": due,
+            "picked": sa.false(),
+            "kind": sa.literal_column(f"'{Kind.TASK}'"),
+            "version": created,
+            "created_version": created,
+            "priority": sa.bindparam("rank", type_=sa.SmallInteger),
+        }
+        if waits:
+            row |= {
+                "state": RowState.BLOCKED,
+                "parked_due": due,
+                "execution_time": sa.literal(FOREVER, Instant),
+                "waits_for": sa.bindparam("count", type_=sa.Integer),
+            }
+        new = self.inserting(if_exists, insert(self.tasks).values(**row))
+        return new.returning(self.tasks.c.picked, *self.notification())
+
+    def inserting(self, if_exists: IfExists, insert: Insert) -> Insert:
+        """Return the insert, with the action for a row that has the id."""
+        match if_exists:
+            case "replace":
+                return self._or_replace(insert)
+            case "reschedule":
+                return self._or_move(insert)
+        return insert.on_conflict_do_nothing()
+
+    def _or_replace(self, insert: Insert) -> Insert:
+        tasks = self.tasks
+        return insert.on_conflict_do_update(
+            index_elements=self.key_columns,
+            set_=self.replaced(insert.excluded),
+            where=sa.and_(~tasks.c.picked, is_task(tasks)),
+        )
+
+    def _or_move(self, insert: Insert) -> Insert:
+        new = insert.excluded
+        return insert.on_conflict_do_update(
+            index_elements=self.key_columns,
+            set_={**self.moved(new["execution_time"]), "priority": new["priority"]},
+            where=sa.and_(*self.alive()),
+        )
+
     def put_many(
         self,
         connection: Joinable,
@@ -147,14 +220,14 @@ class PostgreSQLTasks(UpsertingTasks):
     def _put_all(
         self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool
     ) -> sa.Executable:
-        insert = self.insert(self.tasks).from_select(COPIED, self._asked_rows(dues, ranks))
+        new = insert(self.tasks).from_select(COPIED, self._asked_rows(dues, ranks))
         if if_exists is not None:
-            insert = self.inserting(if_exists, insert)
+            new = self.inserting(if_exists, new)
         if counts:
-            return insert.execution_options(preserve_rowcount=True)
+            return new.execution_options(preserve_rowcount=True)
         wake = self._wake
         soon = [] if wake is None else [self._is_soon(wake).label("soon")]
-        put = insert.returning(self.tasks.c.picked, *soon).cte("put")
+        put = new.returning(self.tasks.c.picked, *soon).cte("put")
         word = (
             [sa.case((sa.func.pg_catalog.bool_or(put.c.soon), self._notify(_TASK)))]
             if soon

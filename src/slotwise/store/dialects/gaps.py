@@ -1,0 +1,112 @@
+"""Slots that will not run, entered one by one: a ledger row for one, a gap row for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from slotwise.decide.claim import of_gap, without
+from slotwise.model.records import Gap, Row
+from slotwise.model.vocabulary import PLANNED, Outcome
+from slotwise.schedules.text import readable
+from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.port import Dialect
+from slotwise.store.schema.rows import utc
+
+
+def enter_gaps(
+    dialect: Dialect,
+    connection: sa.Connection,
+    gaps: Sequence[tuple[Row, Gap]],
+    now: datetime,
+) -> None:
+    """As ``Dialect.gaps``."""
+    for row, gap in gaps:
+        for part in close_open_slots(dialect, connection, row, gap, now):
+            _enter_gap(dialect, connection, row, part, now)
+
+
+def _enter_gap(
+    dialect: Dialect, connection: sa.Connection, row: Row, gap: Gap, now: datetime
+) -> None:
+    tables = dialect.tables
+    place = {**row.plan_key._asdict(), "reason": gap.reason}
+    if gap.count == 1:
+        skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": now}
+        dialect.insert_new(connection, tables.slots, place | skipped)
+        return
+    if _extends_last(dialect, connection, row, gap, now):
+        return
+    several = {
+        "first_slot": gap.first,
+        "last_slot": gap.last,
+        "count": gap.count,
+        "created": now,
+    }
+    dialect.upsert(  # what was decided once is never undone
+        connection,
+        tables.gaps,
+        place | several,
+        again=lambda new: {
+            name: new[name] for name in ("last_slot", "count", "reason", "created")
+        },
+        where=lambda new: new["last_slot"] > tables.gaps.c.last_slot,
+    )
+
+
+def _extends_last(
+    dialect: Dialect, connection: sa.Connection, row: Row, gap: Gap, now: datetime
+) -> bool:
+    """Extend the job's last gap by one that follows it, for the same reason; return whether it
+    does.
+
+    A slot of an earlier schedule may lie between.
+    """
+    if gap.after is None:
+        return False
+    gaps = dialect.tables.gaps
+    slots = dialect.tables.slots
+    between = sa.select(slots.c.slot).where(*of_key(slots, row.plan_key))
+    between = between.where(slots.c.slot > gap.after, slots.c.slot < gap.first)
+    extended = gaps.update().where(
+        *of_key(gaps, row.plan_key),
+        gaps.c.last_slot == gap.after,
+        gaps.c.reason == gap.reason,
+        gaps.c.first_slot < gap.first,
+        ~between.exists(),
+    )
+    extended = extended.values(
+        last_slot=gap.last, count=gaps.c.count + gap.count, created=now
+    )
+    return connection.execute(extended).rowcount == 1
+
+
+def close_open_slots(
+    dialect: Dialect, connection: sa.Connection, row: Row, gap: Gap, now: datetime
+) -> list[Gap]:
+    """End open slots of the gap that another claim left behind, because the queue was restored
+    alone.
+
+    A slot that never began is skipped, not lost. Return the gap without them, in parts: they have
+    their own rows.
+    """
+    slots = dialect.tables.slots
+    never_began = slots.c.started.is_(None)
+    outcome = sa.case((never_began, Outcome.SKIPPED.value), else_=Outcome.LOST.value)
+    ended = slots.update().where(
+        *of_key(slots, row.plan_key),
+        slots.c.slot >= gap.first,
+        slots.c.slot <= gap.last,
+        slots.c.finished.is_(None),
+        (slots.c.token != row.version) | (slots.c.worker != row.picked_by),
+        slots.c.origin.in_(PLANNED),
+    )
+    ended = ended.values(outcome=outcome, reason=gap.reason, finished=now)
+    closed = [slot for (slot,) in dialect.reading(ended, slots.c.slot)(connection)]
+    schedule = readable(row.schedule) if closed else None
+    if schedule is None:
+        return [gap]
+    holes = [(slot, slot) for slot in sorted(map(utc, closed))]
+    return list(without(of_gap(schedule, gap), gap, holes))

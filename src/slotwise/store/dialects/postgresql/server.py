@@ -1,0 +1,96 @@
+"""What PostgreSQL's server does in its own way, whatever the statements of a dialect are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from slotwise.model.clock import Clock
+from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.dialects.by_key import ByKey
+from slotwise.store.schema.column_types import Duration
+from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import Tables
+
+_NOW = sa.text("SELECT pg_catalog.statement_timestamp()")
+
+
+class PostgreSQLServer(ByKey):
+    """A helper of dialects on PostgreSQL."""
+
+    name = "postgresql"
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        super().__init__(tables, clock)
+        # A database's own language may sort in another way.
+        self.key_order = (
+            sa.collate(tables.tasks.c.task_name, "C"),
+            sa.collate(tables.tasks.c.task_instance, "C"),
+        )
+
+    def now(self, connection: Joinable) -> datetime:
+        if (override := self.clock.override()) is not None:
+            return override
+        found = connection.execute(_NOW).fetchone()
+        assert found is not None
+        return cast("datetime", utc(found[0]))
+
+    def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
+        limit = wait // timedelta(milliseconds=1)
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {limit}")
+
+    def durably(self, connection: sa.Connection) -> None:
+        """Other levels than ``off`` are the admin's choice and stay."""
+        level = connection.exec_driver_sql("SHOW synchronous_commit").scalar_one()
+        if level == "off":
+            connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+
+    def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
+        text = f"{max(int(lease.total_seconds() * 1000), 1)}ms"
+        setting = "idle_in_transaction_session_timeout"
+        connection.execute(sa.select(sa.func.pg_catalog.set_config(setting, text, True)))
+
+    def merged(
+        self, document: sa.ColumnElement[object], changes: Mapping[str, object]
+    ) -> sa.ColumnElement[object]:
+        both = sa.cast(document, postgresql.JSONB).concat(
+            sa.cast(changes, postgresql.JSONB)
+        )
+        return sa.cast(both, document.type)
+
+    def among(
+        self, column: sa.ColumnElement[str], names: Collection[str]
+    ) -> sa.ColumnElement[bool]:
+        return column == sa.any_(sa.cast(list(names), ARRAY(sa.Text)))
+
+    def values_of(
+        self, rows: Sequence[Mapping[str, object]], types: Mapping[str, Any]
+    ) -> sa.FromClause:
+        """By unnest, with one array for each column; documents travel as text."""
+        arrays = []
+        for name, kind in types.items():
+            values = [row[name] for row in rows]
+            if isinstance(kind, sa.JSON):
+                values = [None if one is None else json.dumps(one) for one in values]
+            arrays.append(sa.literal(values, ARRAY(_carrier(kind))))
+        titles = [sa.column(name, _carrier(kind)) for name, kind in types.items()]
+        given = sa.func.unnest(*arrays).table_valued(*titles, name="given").render_derived()
+        columns = [
+            sa.cast(given.c[name], kind) if isinstance(kind, sa.JSON) else given.c[name]
+            for name, kind in types.items()
+        ]
+        named = [column.label(name) for name, column in zip(types, columns, strict=True)]
+        return sa.select(*named).select_from(given).subquery("given_rows")
+
+
+def _carrier(kind: Any) -> Any:
+    """The type as which the values of a column travel."""
+    if isinstance(kind, sa.JSON):
+        return sa.Text()
+    return sa.Interval() if isinstance(kind, Duration) else kind
