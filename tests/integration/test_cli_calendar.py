@@ -118,6 +118,26 @@ def test_what_people_see(say: Say) -> None:
     assert say("list").split()[:3] == ["CALENDAR", "REVISION", "DAYS"]
 
 
+def test_working_weekend_days(say: Say, ask: Ask, tmp_path: Path) -> None:
+    """Added with a +, imported from the library and from a file, shown, and removed."""
+    told = say("add", "firm", "2026-12-24", "+2026-12-19", "--create")
+    assert "+ +2026-12-19 Sat" in told
+    assert "1 worked weekend days" in told
+    assert "  2026-12-19 Sat  (worked)" in say("show", "firm")
+    assert ask("show", "firm")["worked"] == ["2026-12-19"]
+    assert "- +2026-12-19 Sat" in say("add", "firm", "2026-12-19")
+    assert "- 2026-12-24 Thu" in say("add", "firm", "+2026-12-24")
+    assert "has no 2026-12-26" in say(
+        "remove", "firm", "+2026-12-26", expected=exits.FAILED
+    )
+    say("remove", "firm", "+2026-12-24")
+    assert "+ +2024-02-04 Sun worked in exchange" in say("import", "CN", "--years", "2024")
+    (tmp_path / "moved.ics").write_text(ICS.replace("SUMMARY:", "SUMMARY:Working day, "))
+    assert "is no weekend day" in say(
+        "import", "moved.ics", "--years", "2027", expected=exits.OK
+    )
+
+
 def test_what_strangers_call_their_days_moves_no_terminal(say: Say, tmp_path: Path) -> None:
     """The names in a file are shown with their control characters written out."""
     (tmp_path / "red.ics").write_text(ICS.replace("SUMMARY:", "SUMMARY:\x1b[31mred\x07"))

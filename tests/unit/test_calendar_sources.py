@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import time
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
+import holidays
 import pytest
 
-from slotwise import ConfigurationError
+from slotwise import Calendar, ConfigurationError
 from slotwise.contrib import calendars
 from slotwise.contrib.calendars import from_holidays, from_ics
 
@@ -49,6 +50,60 @@ def test_the_weekend_is_the_countrys() -> None:
     """Where it is Friday and Saturday, too."""
     assert from_holidays("AT", [2026]).weekend == frozenset({0, 6})
     assert from_holidays("EG", [2026]).weekend == frozenset({5, 6})
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["AZ", "BY", "CN", "HU", "KG", "KZ", "LV", "MM", "RU", "TW", "UA", "UZ", "VN", "AT"],
+)
+def test_weekend_days_that_are_worked_on(code: str) -> None:
+    """In countries that move working days, business days are those of the library."""
+    years = range(2022, 2028)
+    found = from_holidays(code, years)
+    calendar = Calendar(
+        name=code,
+        weekend=found.weekend or frozenset(),
+        days=frozenset(found.days),
+        worked=frozenset(found.worked),
+    )
+    library = holidays.country_holidays(code, years=years)
+    days = [date(2022, 1, 1) + number * timedelta(days=1) for number in range(6 * 365)]
+    for day in days:
+        assert calendar.is_business_day(day) == library.is_working_day(day)
+    assert bool(found.worked) == (code != "AT")
+
+
+def test_events_that_are_working_days() -> None:
+    """In the languages of their countries; a day off that is called one stays a day off."""
+    text = ics(
+        "DTSTART;VALUE=DATE:20240427\nSUMMARY:Рабочий день, перенос с 29 апреля",
+        "DTSTART;VALUE=DATE:20240204\nSUMMARY:春节补班",
+        "DTSTART;VALUE=DATE:20240803\nSUMMARY:Áthelyezett munkanap",
+        "DTSTART;VALUE=DATE:20241228\nSUMMARY:Working day (moved from 30 December)",
+        "DTSTART;VALUE=DATE:20240218\nSUMMARY:New Year\nX-APPLE-SPECIAL-DAY:ALTERNATE-WORKDAY",
+        "DTSTART;VALUE=DATE:20240429\nSUMMARY:Нерабочий день",
+        "DTSTART;VALUE=DATE:20240819\nSUMMARY:Munkaszüneti nap",
+        "DTSTART;VALUE=DATE:20241230\nSUMMARY:Non-working day",
+        "DTSTART;VALUE=DATE:20240210\nSUMMARY:春节 放假\nX-APPLE-SPECIAL-DAY:WORK-HOLIDAY",
+        "DTSTART;VALUE=DATE:20240501\nSUMMARY:Workers' Day",
+        "DTSTART;VALUE=DATE:20240502\nSUMMARY:Tag der Arbeit",
+    )
+    found = from_ics(text, [2024])
+    assert sorted(f"{day:%m%d}" for day in found.worked) == [
+        "0204",
+        "0218",
+        "0427",
+        "0803",
+        "1228",
+    ]
+    assert sorted(f"{day:%m%d}" for day in found.days) == [
+        "0210",
+        "0429",
+        "0501",
+        "0502",
+        "0819",
+        "1230",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -114,18 +114,22 @@ def show_calendar(given: Given, name: str, year: int | None) -> None:
     with given.operations() as (operations, _):
         line = operations.calendars.find(name)
     one = line.calendar
-    days = [day for day in sorted(one.days) if year in (None, day.year)]
+    days = [day for day in sorted(one.days | one.worked) if year in (None, day.year)]
     if given.json:
-        print_json({**_line_json(line), "days": [day.isoformat() for day in days]})
+        kept = {
+            kind: [day.isoformat() for day in days if day in of_kind]
+            for kind, of_kind in (("days", one.days), ("worked", one.worked))
+        }
+        print_json({**_line_json(line), **kept})
         return
     say(
         f"{name}: revision {one.revision}, weekend {one.weekend_text}, "
         f"changed {moment(line.updated)}"
     )
     for day in days:
-        say(
-            f"  {day} {day:%a}{'  (weekend)' if day.isoweekday() % 7 in one.weekend else ''}"
-        )
+        is_weekend = day.isoweekday() % 7 in one.weekend
+        note = "  (worked)" if day in one.worked else "  (weekend)" if is_weekend else ""
+        say(f"  {day} {day:%a}{note}")
     say(f"used by {', '.join(line.jobs)}" if line.jobs else "no job uses it")
 
 
@@ -237,22 +241,33 @@ def import_calendar(
             f"ignored {len(found.ignored)} events with a time of day, or cancelled{told}",
             err=True,
         )
-    if not found.days:
+    if not found.days and not found.worked:
         raise ConfigurationError(
             f"{source} has no days from {years[0]} to {years[-1]}; give others with --years"
         )
     new = Calendar(name=name or (file.stem if is_file else source.upper()))
+    ordinary: set[date] = set()
 
     def edit(before: Calendar | None) -> Calendar:
-        kept = {day for day in before.days if day.year not in years} if before else set()
-        known = before.weekend if before else found.weekend or new.weekend
+        old = before or replace(new, weekend=found.weekend or new.weekend)
+        week = old.weekend if weekend is None else weekend
+        kept, kept_worked = (
+            {day for day in days if day.year not in years}
+            for days in (old.days, old.worked)
+        )
+        moved = {day for day in found.worked if day.isoweekday() % 7 in week}
+        ordinary.update(found.worked.keys() - moved)
         return replace(
             new,
             days=frozenset(kept | set(found.days)),
-            weekend=known if weekend is None else weekend,
+            worked=frozenset(kept_worked | moved),
+            weekend=week,
         )
 
     _change(given, new.name, edit, f"calendar import {source}", found, dry=dry_run)
+    for day in sorted(ordinary):
+        told = f"a working day in {source}, is no weekend day; it stays as it is"
+        say(f"{day} {found.worked[day]}, {told}", err=True)
 
 
 def _from_file(file: Path, years: range) -> Source:
@@ -300,6 +315,7 @@ def _patience() -> Iterator[None]:
     examples="""
     slotwise calendar add AT 2026-12-24 2026-12-28..2026-12-31
     slotwise calendar add office 2026-06-05 --create
+    slotwise calendar add CN +2026-02-14                     a Saturday that is worked on
     slotwise calendar add office --weekend FRI,SAT
     """,
 )
@@ -323,16 +339,20 @@ def add_days(
     create: bool,
     dry_run: bool,
 ) -> None:
-    """Add DAYS that are no business days: 2026-12-24, or a range 2026-12-28..2026-12-31."""
+    """Add DAYS that are no business days: 2026-12-24, or a range 2026-12-28..2026-12-31.
+
+    +2026-01-10 is a day of a weekend that is worked on.
+    """
     if not days and weekend is None:
         raise click.UsageError("nothing to add: give days, or a --weekend")
-    wanted = _dates(days)
+    free, worked = _dates(days)
 
     def edit(before: Calendar | None) -> Calendar:
         start = before or Calendar(name=name)
         return replace(
             start,
-            days=start.days | wanted,
+            days=(start.days - worked) | free,
+            worked=(start.worked - free) | worked,
             weekend=start.weekend if weekend is None else weekend,
         )
 
@@ -360,16 +380,16 @@ def remove_days(
     if not days:
         _remove_whole(given, name, yes=yes, dry=dry_run)
         return
-    wanted = _dates(days)
+    free, worked = _dates(days)
 
     def edit(before: Calendar | None) -> Calendar:
         assert before is not None  # it is not to be created
-        absent = sorted(wanted - before.days)
+        absent = sorted((free - before.days) | (worked - before.worked))
         if absent:
             raise InvalidSchedule(
                 f"calendar {name} has no {absent[0]}; see: slotwise calendar show {name}"
             )
-        return replace(before, days=before.days - wanted)
+        return replace(before, days=before.days - free, worked=before.worked - worked)
 
     _change(given, name, edit, "calendar remove", create=False, dry=dry_run)
 
@@ -385,24 +405,32 @@ def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
             say(f"{'would remove' if dry else 'removed'} {name}")
 
 
-def _dates(texts: Sequence[str]) -> frozenset[date]:
-    """Parse days and ranges of days. Raises UsageError."""
-    found: set[date] = set()
+def _dates(texts: Sequence[str]) -> tuple[frozenset[date], frozenset[date]]:
+    """Parse days and ranges of days, and those with a + before them. Raises UsageError."""
+    free: set[date] = set()
+    worked: set[date] = set()
     for text in texts:
-        first, _, last = text.partition("..")
-        try:
-            low = date.fromisoformat(first)
-            high = date.fromisoformat(last or first)
-        except ValueError:
-            raise click.UsageError(
-                f"{text}: write a day, 2026-12-24, or a range, 2026-12-28..2026-12-31"
-            ) from None
-        if not 0 <= (high - low).days <= _LONGEST_RANGE:
-            raise click.UsageError(
-                f"{text}: a range ends after its start, and is at most {_LONGEST_RANGE} days long"
-            )
-        found |= {low + number * _DAY for number in range((high - low).days + 1)}
-    return frozenset(found)
+        (worked if text.startswith("+") else free).update(_range(text.removeprefix("+")))
+    if both := free & worked:
+        raise click.UsageError(f"{min(both)} is given with and without a +")
+    return frozenset(free), frozenset(worked)
+
+
+def _range(text: str) -> Iterator[date]:
+    first, _, last = text.partition("..")
+    try:
+        low = date.fromisoformat(first)
+        high = date.fromisoformat(last or first)
+    except ValueError:
+        raise click.UsageError(
+            f"{text}: write a day, 2026-12-24, or a range, 2026-12-28..2026-12-31"
+        ) from None
+    if not 0 <= (high - low).days <= _LONGEST_RANGE:
+        raise click.UsageError(
+            f"{text}: a range ends after its start, and is at most {_LONGEST_RANGE} days long"
+        )
+    for number in range((high - low).days + 1):
+        yield low + number * _DAY
 
 
 # -- the result -----------------------------------------------------------------------------------
@@ -431,7 +459,8 @@ def _change(
         if given.json:
             print_json({**_change_json(change), "dry_run": dry})
         else:
-            _tell(change, source.days if source else {}, zones, dry=dry)
+            names = {**source.days, **source.worked} if source else {}
+            _tell(change, names, zones, dry=dry)
     if refused:
         raise ConfigurationError(
             f"{len(refused)} of {len(change.followed)} jobs keep the days they had: "
@@ -454,6 +483,8 @@ def _change_json(change: CalendarChange) -> dict[str, object]:
         **change.after.as_json(),
         "added": [day.isoformat() for day in change.added],
         "removed": [day.isoformat() for day in change.removed],
+        "worked_added": [day.isoformat() for day in change.worked_added],
+        "worked_removed": [day.isoformat() for day in change.worked_removed],
         "followed": followed,
     }
 
@@ -468,6 +499,9 @@ def _tell(
     for sign, days in (("+", change.added), ("-", change.removed)):
         for day in days:
             say(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip())
+    for sign, days in (("+", change.worked_added), ("-", change.worked_removed)):
+        for day in days:
+            say(f"{sign} +{day} {day:%a} {names.get(day, '')}".rstrip())
     after = change.after
     if change.before == after:
         say(f"{after.name}: nothing to do, revision {after.revision} has these days")
@@ -475,6 +509,7 @@ def _tell(
         told = (
             f"revision {after.revision}, {len(after.days)} days, weekend "
             f"{after.weekend_text}"
+            + (f", {len(after.worked)} worked weekend days" if after.worked else "")
         )
         say(f"{after.name}: {'would become ' if dry else ''}{told}")
     _tell_followed([one for one in change.followed if one.refused is None], zones, dry=dry)

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final
@@ -26,11 +27,12 @@ _A_YEAR: Final = {"YEARLY": 1, "MONTHLY": 12, "WEEKLY": 52}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Days with what they are called; the weekend, where the source knows it; names of entries
-    that were no days.
+    """Days with what they are called, and those of a weekend that are worked on; the weekend,
+    where the source knows it; names of entries that were no days.
     """
 
     days: Mapping[date, str]
+    worked: Mapping[date, str] = field(default_factory=dict)
     weekend: frozenset[int] | None = None
     ignored: tuple[str, ...] = ()
 
@@ -55,9 +57,16 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
         found = holidays.financial_holidays(code.upper(), years=wanted)
     else:
         raise _unknown(code, [*countries, *markets])
-    days = {day: name for day, name in found.items() if day.year in wanted}
-    # The library counts weekdays from Monday = 0.
-    return Source(days=days, weekend=frozenset((day + 1) % 7 for day in found.weekend))
+    worked = {day for day in found.weekend_workdays if day.year in wanted}
+    days = {
+        day: name for day, name in found.items() if day.year in wanted and day not in worked
+    }
+    return Source(
+        days=days,
+        worked=dict.fromkeys(worked, "worked in exchange"),
+        # The library counts weekdays from Monday = 0.
+        weekend=frozenset((day + 1) % 7 for day in found.weekend),
+    )
 
 
 def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
@@ -70,7 +79,8 @@ def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
 
 def from_ics(text: str, years: Iterable[int]) -> Source:
     """All-day events of an iCalendar file, recurring ones repeated; events with a time of day are
-    ignored.
+    ignored. One that is called a working day, in the languages of countries that move these, is
+    a day of a weekend that is worked on.
 
     Raises ConfigurationError if the library is missing, if this is no iCalendar, for too many or
     too old events, and for an all-day event that ends before it begins, or repeats within a day: a
@@ -80,19 +90,20 @@ def from_ics(text: str, years: Iterable[int]) -> Source:
         import icalendar
         import recurring_ical_events
     days: dict[date, str] = {}
+    worked: dict[date, str] = {}
     ignored: list[str] = []
     try:
         calendar = icalendar.Calendar.from_ical(text)
         ignored += _made_harmless(calendar)
         if wanted := sorted(years):
             _refuse_long_walks(calendar, wanted)
+        events = recurring_ical_events.of(calendar)
         for year in wanted:
-            for event in recurring_ical_events.of(calendar).between(
-                date(year, 1, 1), date(year + 1, 1, 1)
-            ):
+            for event in events.between(date(year, 1, 1), date(year + 1, 1, 1)):
                 found = list(_days_of(event, year))
                 ignored += [_name(event)] * (not found)
-                days.update(dict.fromkeys(found, _name(event)))
+                kind = worked if _is_working_day(event) else days
+                kind.update(dict.fromkeys(found, _name(event)))
     except (
         ValueError,
         KeyError,
@@ -104,7 +115,29 @@ def from_ics(text: str, years: Iterable[int]) -> Source:
         raise ConfigurationError(
             f"this is not a readable iCalendar file: {str(error)[:100] or error!r}"
         ) from None
-    return Source(days=days, ignored=tuple(ignored))
+    free = {day: name for day, name in days.items() if day not in worked}
+    return Source(days=free, worked=worked, ignored=tuple(ignored))
+
+
+#: Names of days that are worked on in exchange for another one, and of their contrary.
+_WORKING_DAY: Final = re.compile(
+    r"\b(work(ing|ed)?|make-?up|substitute) ?-?(work ?)?(day|saturday|sunday|weekend)|workday"
+    r"|рабоч(ий|ая|ее)|рабочы|працоўн|робоч(ий|а)|жұмыс күні|жумушчу күн|ish kuni|iş günü"
+    r"|munkanap|darba diena|arbeitstag|làm việc|làm bù|补班|補班|上班|调休|調整上班|補行上班|^班$",
+    re.IGNORECASE,
+)
+_FREE_DAY: Final = re.compile(
+    r"non-?\s?work|not (a )?work|no work|нерабоч|непрацоў|неробоч|не рабоч|выходн|вихідн"
+    r"|szüneti|brīvdiena|arbeitsfrei|nghỉ|放假",
+    re.IGNORECASE,
+)
+
+
+def _is_working_day(event: Mapping[str, object]) -> bool:
+    if special := event.get("X-APPLE-SPECIAL-DAY"):
+        return str(special) == "ALTERNATE-WORKDAY"
+    name = _name(event)
+    return bool(_WORKING_DAY.search(name)) and not _FREE_DAY.search(name)
 
 
 def _made_harmless(calendar: Any) -> Iterator[str]:

@@ -3,9 +3,9 @@ errors.
 """
 
 from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule
+from slotwise.schedules.calendars import Calendar, Roll
 from slotwise.schedules.combinators import AnyOf, spread_out, succeed
 from slotwise.schedules.cron import Cron
-from slotwise.schedules.days import Calendar, Roll
 from slotwise.schedules.local_time import Daily
 from slotwise.schedules.text import parse_schedule
 

@@ -22,7 +22,7 @@ from slotwise.model.records import EARLIEST, EPOCH, FOREVER, TICK, from_micros, 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from slotwise.schedules.days import Calendar, Roll
+    from slotwise.schedules.calendars import Calendar, Roll
     from slotwise.schedules.local_time import LocalSchedule
 
 

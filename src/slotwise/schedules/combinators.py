@@ -28,7 +28,13 @@ from slotwise.schedules.base import (
     in_utc,
     instant_text,
 )
-from slotwise.schedules.days import Arrangement, Calendar, Roll, arranged, calendar_name
+from slotwise.schedules.calendars import (
+    Arrangement,
+    Calendar,
+    Roll,
+    arranged,
+    calendar_name,
+)
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
 
 MOST_PARTS = 32

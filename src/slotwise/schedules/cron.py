@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule, Unbound
+from slotwise.schedules.calendars import Calendar
 from slotwise.schedules.cron_fields import (
     FIELDS,
     HOUR,
@@ -25,7 +26,7 @@ from slotwise.schedules.cron_fields import (
     quoted,
     week_days,
 )
-from slotwise.schedules.days import Calendar, DatePattern, days_of
+from slotwise.schedules.days import DatePattern, days_of
 from slotwise.schedules.hints import hinted
 from slotwise.schedules.local_time import (
     Fold,

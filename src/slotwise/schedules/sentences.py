@@ -17,6 +17,7 @@ from slotwise.schedules.base import (
     Schedule,
     instant_text,
 )
+from slotwise.schedules.calendars import Calendar
 from slotwise.schedules.combinators import (
     AnyOf,
     Between,
@@ -35,7 +36,6 @@ from slotwise.schedules.cron_fields import (
     Field,
     has_hash,
 )
-from slotwise.schedules.days import Calendar
 from slotwise.schedules.description import few_times, local_moment
 from slotwise.schedules.local_time import Daily, LocalSchedule, time_text
 from slotwise.schedules.readings import other_readings
@@ -355,6 +355,8 @@ def _calendar(name: str, bound: Calendar | None) -> str:
     if bound is None:
         return f"calendar {name} (its days are in the database)"
     days = f"{len(bound.days)} day{'' if len(bound.days) == 1 else 's'}"
+    if bound.worked:
+        days = f"{days}, {len(bound.worked)} worked in spite of the weekend"
     return (
         f"calendar {name} ({days}, weekend {bound.weekend_text}, revision {bound.revision})"
     )

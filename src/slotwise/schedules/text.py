@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule, in_utc
+from slotwise.schedules.calendars import Calendar, parse_calendar
 from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, Succession
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import quoted
-from slotwise.schedules.days import Calendar, parse_calendar
 from slotwise.schedules.hints import hinted
 from slotwise.schedules.local_time import Daily
 

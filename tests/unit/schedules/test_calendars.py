@@ -20,7 +20,7 @@ from slotwise import (
     parse_schedule,
 )
 from slotwise.schedules import succeed
-from slotwise.schedules.days import parse_calendar
+from slotwise.schedules.calendars import parse_calendar
 
 DAY, TICK = timedelta(days=1), timedelta(microseconds=1)
 #: Thursday 24 December 2026 to Sunday 3 January 2027: three days on which the office is open, 28
@@ -283,3 +283,87 @@ def test_what_cannot_be_a_calendar_is_refused(
     with pytest.raises(InvalidSchedule) as refusal:
         Calendar(**fields)  # type: ignore[arg-type]
     assert message in str(refusal.value)
+
+
+WORKED = Calendar(
+    name="CN", days={date(2024, 2, 12)}, worked={date(2024, 2, 4), date(2024, 2, 18)}
+)
+
+
+def test_worked_days_stand_in_the_text() -> None:
+    """After the free days; the text makes the same calendar."""
+    assert str(WORKED) == "CN@0[SAT,SUN 2024:0212 +2024-02-04 +2024-02-18]"
+    assert parse_calendar(str(WORKED)) == WORKED
+    assert parse_calendar("CN@1[SAT,SUN +2024-02-04]") == Calendar(
+        name="CN", revision=1, worked={date(2024, 2, 4)}
+    )
+    schedule = Cron("0 9 * * *").excluding(WORKED, roll="following")
+    assert parse_schedule(str(schedule)) == schedule
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CN@1[SAT,SUN +2024-02-30]",
+        "CN@1[SAT,SUN +2024:0204]",
+        "CN@1[SAT,SUN 2024:0204 +2024-02-04]",
+    ],
+)
+def test_worked_days_that_cannot_be(text: str) -> None:
+    with pytest.raises(InvalidSchedule, match="calendar"):
+        parse_calendar(text)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "days"),
+    [
+        (
+            Cron("0 9 * * *").nth_business_day(3, WORKED),
+            ["2024-01-03", "2024-02-04", "2024-03-05"],
+        ),
+        (
+            Cron("0 9 * * *").nth_business_day(4, WORKED),
+            ["2024-01-04", "2024-02-05", "2024-03-06"],
+        ),
+        (
+            Cron("0 9 4 * *").excluding(WORKED, roll="following"),
+            ["2024-01-04", "2024-02-04", "2024-03-04"],
+        ),
+        (
+            Cron("0 9 3 * *").excluding(WORKED, roll="following"),
+            ["2024-01-03", "2024-02-04", "2024-03-04"],
+        ),
+        (
+            Cron("0 9 19 * *").excluding(WORKED, roll="preceding"),
+            ["2024-01-19", "2024-02-19", "2024-03-19"],
+        ),
+        (
+            Cron("0 9 1-18 2 SUN,MON", day_rule="and").excluding(WORKED),
+            ["2024-02-04", "2024-02-05", "2024-02-18"],
+        ),
+    ],
+)
+def test_worked_days_are_business_days(schedule: Schedule, days: list[str]) -> None:
+    """For rolls, numbers and month-ends, like any working day; only in that year."""
+    begin, end = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 4, 1, tzinfo=UTC)
+    found = [f"{slot:%Y-%m-%d}" for slot in schedule.running.slots(begin, end)]
+    assert found == days
+
+
+def test_a_month_can_end_on_a_worked_weekend_day() -> None:
+    """31 August 2024 is a Saturday."""
+    calendar = Calendar(name="X", worked={date(2024, 8, 31)})
+    last = Cron("0 9 * * *").last_business_day(calendar)
+    rolled = Cron("0 9 31 * *").excluding(calendar, roll="modified_following")
+    for schedule in (last, rolled):
+        assert schedule.next_after(datetime(2024, 8, 2, tzinfo=UTC)) == datetime(
+            2024, 8, 31, 9, tzinfo=UTC
+        )
+
+
+def test_all_calendars_must_work() -> None:
+    """A day that one works on is free if another one does not."""
+    usual = Calendar(name="AT")
+    schedule = Cron("0 9 * * SUN")
+    with pytest.raises(InvalidSchedule, match="never fires"):
+        schedule.excluding(WORKED, usual, roll="drop")

@@ -106,8 +106,11 @@ def calendars(near: date) -> st.SearchStrategy[Calendar]:
         [frozenset({0, 6}), frozenset({5, 6}), frozenset({0}), frozenset[int]()]
     )
     return st.builds(
-        lambda weekend, days: Calendar(name="AT", weekend=weekend, days=days),
+        lambda weekend, days, worked: Calendar(
+            name="AT", weekend=weekend, days=days, worked=worked - days
+        ),
         weekends,
+        days,
         days,
     )
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
-from slotwise.schedules.days import calendar_of, days_text
+from slotwise.schedules.calendars import calendar_of
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.plan_rows import replanned, write
@@ -61,13 +61,23 @@ class CalendarChange:
 
     @property
     def added(self) -> list[date]:
-        """The days that are no longer worked on, sorted."""
-        return sorted(self.after.days - (self.before.days if self.before else frozenset()))
+        """The listed days that are no longer worked on, sorted."""
+        return sorted(self.after.days - (self.before.days if self.before else set()))
 
     @property
     def removed(self) -> list[date]:
-        """The days that are worked on again, sorted."""
+        """The days that are no longer listed, sorted."""
         return sorted(self.before.days - self.after.days) if self.before else []
+
+    @property
+    def worked_added(self) -> list[date]:
+        """The days of a weekend that are worked on now, sorted."""
+        return sorted(self.after.worked - (self.before.worked if self.before else set()))
+
+    @property
+    def worked_removed(self) -> list[date]:
+        """The days of a weekend that are no longer worked on, sorted."""
+        return sorted(self.before.worked - self.after.worked) if self.before else []
 
 
 def calendars_of(
@@ -193,20 +203,17 @@ class Calendars:
             if before is None and not create:
                 raise missing(name, connection.scalars(sa.select(self._table.c.name)))
             after = edit(before)
-            if before is not None and (after.days, after.weekend) == (
-                before.days,
-                before.weekend,
-            ):
+            known = before.revision if before else 0
+            after = replace(after, name=name, revision=known)
+            if before is not None and before == after:
                 return before, before
-            after = replace(
-                after, name=name, revision=(before.revision if before else 0) + 1
-            )
+            after = replace(after, revision=known + 1)
             if dry_run:
                 return before, after
             values = {
                 "revision": after.revision,
                 "weekend": after.weekend_text,
-                "days": days_text(after.days),
+                "days": after.days_text,
                 "updated": self._store.dialect.now(connection),
             }
             # Race: somebody else may have made it since the look; the later one wins, as with any
