@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -13,12 +13,12 @@ from slotwise.model.records import FOREVER, from_micros
 from slotwise.model.values import Value
 from slotwise.schedules import Disabled
 from slotwise.schedules.text import readable
+from slotwise.store.reading.queries import read
 from slotwise.store.reading.task_counts import MOST
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK, is_plan
+from slotwise.store.schema.tables import IS_TASK, RANK, is_plan
 from slotwise.store.slots.store import Store
 
-Column = TypeVar("Column")
 _NONE = timedelta(0)
 
 
@@ -35,93 +35,69 @@ class Backlog(Value):
     oldest: timedelta
 
 
+#: The oldest due slots, by name.
+_SLOTS = """
+SELECT task_name, {f}count(*) AS count, {f}min(execution_time) AS execution_time
+FROM (SELECT task_name, execution_time FROM {tasks}
+      WHERE NOT picked AND state IS NULL AND {has_slot} AND execution_time <= :now
+      ORDER BY execution_time LIMIT :most) AS oldest
+GROUP BY task_name"""
+#: Due tasks by name and priority, which lead the queue's index. The first row of an order is read,
+#: not a minimum, for which PostgreSQL might read the whole table.
+_TASKS = """
+WITH RECURSIVE names (name) AS (
+    SELECT (SELECT task_name FROM {tasks} WHERE {waits} ORDER BY task_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT task_name FROM {tasks} WHERE {waits} AND task_name > names.name
+            ORDER BY task_name LIMIT 1)
+    FROM names WHERE names.name IS NOT NULL
+), heads (name, rank) AS (
+    SELECT names.name, (SELECT {rank} FROM {tasks} WHERE {waits} AND task_name = names.name
+                        ORDER BY {rank} LIMIT 1)
+    FROM names WHERE names.name IS NOT NULL
+    UNION ALL
+    SELECT heads.name, (SELECT {rank} FROM {tasks}
+                        WHERE {waits} AND task_name = heads.name AND {rank} > heads.rank
+                        ORDER BY {rank} LIMIT 1)
+    FROM heads WHERE heads.rank IS NOT NULL
+)
+SELECT heads.name AS task_name,
+       (SELECT {f}count(*) FROM (SELECT 1 FROM {tasks} WHERE {due} LIMIT :most) AS counted)
+           AS count,
+       (SELECT execution_time FROM {tasks} WHERE {due} ORDER BY execution_time LIMIT 1)
+           AS execution_time
+FROM heads WHERE heads.rank IS NOT NULL"""
+_WAITS = f"NOT picked AND state IS NULL AND {IS_TASK}"
+_DUE = f"{_WAITS} AND task_name = heads.name AND {RANK} = heads.rank AND execution_time <= :now"
+
+
 def backlog(store: Store) -> list[Backlog]:
     """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest
     ``MOST`` count.
     """
-    tasks = store.tables.tasks
-    found = dict[str, tuple[int, datetime]]()
     with store.transaction() as connection:
-        now = store.dialect.now(connection)
-        rows = [
-            *connection.execute(_slots(tasks, now)),
-            *connection.execute(_queued(tasks, now)),
-        ]
-    for name, count, oldest in rows:
-        if count:
-            known, first = found.get(name, (0, utc(oldest)))
-            found[name] = known + count, min(first, utc(oldest))
+        now = utc(store.dialect.now(connection))
+        given = {"now": now, "most": MOST + 1}
+        slots = read(connection, store, _SLOTS, given)
+        tasks = read(
+            connection,
+            store,
+            _TASKS,
+            given,
+            waits=_WAITS,
+            due=_DUE,
+        )
+    counts = Counter[str]()
+    oldest = dict[str, datetime]()
+    for row in [*slots, *tasks]:
+        if row["count"]:
+            name = row["task_name"]
+            counts[name] += row["count"]
+            oldest[name] = min(oldest.get(name, now), utc(row["execution_time"]))
     return [
-        Backlog(
-            name=name, waiting=min(count, MOST), oldest=max(utc(now) - oldest, timedelta(0))
-        )
-        for name, (count, oldest) in sorted(found.items())
+        Backlog(name=name, waiting=min(count, MOST), oldest=max(now - oldest[name], _NONE))
+        for name, count in sorted(counts.items())
     ]
-
-
-def _slots(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
-    due = sa.select(tasks.c.task_name, tasks.c.execution_time)
-    due = due.where(
-        ~tasks.c.picked,
-        tasks.c.state.is_(None),
-        sa.text(HAS_SLOT),
-        tasks.c.execution_time <= now,
-    )
-    oldest = due.order_by(tasks.c.execution_time).limit(MOST + 1).subquery()
-    counted = sa.select(
-        oldest.c.task_name, sa.func.count(), sa.func.min(oldest.c.execution_time)
-    )
-    return counted.group_by(oldest.c.task_name)
-
-
-def _queued(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
-    """Select count and oldest of each name and priority, which lead the queue's index.
-
-    It takes the first row of an order, not a minimum, for which PostgreSQL might read the whole
-    table.
-    """
-    rank = sa.literal_column(RANK, sa.Integer)
-    name = tasks.c.task_name
-    due = tasks.c.execution_time
-    waits = (
-        sa.select()
-        .select_from(tasks)
-        .where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
-    )
-
-    def first(
-        column: sa.ColumnElement[Column], *conditions: sa.ColumnElement[bool]
-    ) -> sa.ScalarSelect[Column]:
-        return (
-            waits.add_columns(column)
-            .where(*conditions)
-            .order_by(column)
-            .limit(1)
-            .scalar_subquery()
-        )
-
-    names = sa.select(first(name).label("name")).cte("names", recursive=True)
-    names = names.union_all(
-        sa.select(first(name, name > names.c.name)).where(names.c.name.is_not(None))
-    )
-    begin = sa.select(names.c.name, first(rank, name == names.c.name).label("rank"))
-    heads = begin.where(names.c.name.is_not(None)).cte("heads", recursive=True)
-    further = sa.select(
-        heads.c.name, first(rank, name == heads.c.name, rank > heads.c.rank)
-    )
-    heads = heads.union_all(further.where(heads.c.rank.is_not(None)))
-    mine = name == heads.c.name, rank == heads.c.rank, due <= now
-    some = (
-        waits.add_columns(sa.literal(1))
-        .where(*mine)
-        .limit(MOST + 1)
-        .correlate(heads)
-        .subquery()
-    )
-    count = sa.select(sa.func.count()).select_from(some).correlate(heads).scalar_subquery()
-    return sa.select(heads.c.name, count, first(due, *mine)).where(
-        heads.c.rank.is_not(None)
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -13,12 +13,10 @@ import sqlalchemy as sa
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import TICK, from_micros
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Outcome
 from slotwise.schedules.text import readable
-from slotwise.store.reading.paging import rows
+from slotwise.store.reading.queries import NO_LIMIT, read
 from slotwise.store.reading.slots import SlotInfo
 from slotwise.store.schema.rows import filled, utc
-from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots.store import Store
 
 #: Slots of one job that are computed, and lines of all jobs that are read.
@@ -71,12 +69,29 @@ class OutcomeCount(Value):
     count: int
 
 
-@dataclass(slots=True)
-class _Found:
-    """Lines of the ledger by job and id, and the key at which reading stopped."""
-
-    lines: dict[tuple[str, str], list[SlotInfo]] = field(default_factory=dict)
-    cut_at: tuple[str, str] | None = None
+#: Plan rows after a name and id, up to others. Conditions on the names alone let an index be
+#: searched.
+_PLANNED = """t.kind = 'plan'
+AND t.task_name >= :name AND (t.task_name > :name OR t.task_instance > :id)"""
+_UP_TO = """
+AND t.task_name <= :last_name AND (t.task_name < :last_name OR t.task_instance <= :last_id)"""
+_PLANS = f"""
+SELECT t.task_name, t.task_instance, t.schedule, t.created_version
+FROM {{tasks}} AS t WHERE {_PLANNED} ORDER BY t.task_name, t.task_instance LIMIT :limit"""
+#: Ledger and gaps in one statement: of each plan row a range of their primary keys.
+_ACTUAL = f"""
+SELECT s.task_name, s.task_instance, s.slot, NULL AS last, 1 AS count, s.outcome, s.reason,
+       s.attempts, s.started, s.finished
+FROM {{tasks}} AS t
+JOIN {{slots}} AS s ON s.task_name = t.task_name AND s.task_instance = t.task_instance
+WHERE {_PLANNED}{_UP_TO} AND s.slot >= :start AND s.slot < :end
+UNION ALL
+SELECT g.task_name, g.task_instance, g.first_slot, g.last_slot, g.count, 'skipped', g.reason,
+       0, NULL, g.created
+FROM {{tasks}} AS t
+JOIN {{gaps}} AS g ON g.task_name = t.task_name AND g.task_instance = t.task_instance
+WHERE {_PLANNED}{_UP_TO} AND g.first_slot < :end AND g.last_slot >= :start
+ORDER BY 1, 2, 3 LIMIT :most"""
 
 
 def windows(
@@ -90,53 +105,37 @@ def windows(
     """Return expected and actual slots from ``start`` to before ``end``, of the jobs and instances
     after ``after``, by name and id.
     """
-    tasks = store.tables.tasks
-    key = tasks.c.task_name, tasks.c.task_instance
-    planned = sa.select(*key, tasks.c.schedule, tasks.c.created_version)
-    plans = rows(store, planned.where(*_planned(tasks, after)).order_by(*key).limit(limit))
-    if not plans:
-        return []
-    last = plans[-1]["task_name"], plans[-1]["task_instance"]
-    found = _actual(store, start, end, _planned(tasks, after, last))
-    return [
-        _window(row, start, end, found, (row["task_name"], row["task_instance"]))
-        for row in plans
-    ]
-
-
-def _planned(
-    tasks: sa.Table, after: tuple[str, str], last: tuple[str, str] | None = None
-) -> list[sa.ColumnElement[bool]]:
-    """Conditions for plan rows after a name and id, up to ``last``; those on names alone let an
-    index be searched.
-    """
-    name, id = after
-    same = (tasks.c.task_name == name) & (tasks.c.task_instance > id)
-    found = [is_plan(tasks), tasks.c.task_name >= name, (tasks.c.task_name > name) | same]
-    if last is not None:
-        name, id = last
-        same = (tasks.c.task_name == name) & (tasks.c.task_instance <= id)
-        found += [tasks.c.task_name <= name, (tasks.c.task_name < name) | same]
+    given: dict[str, object] = {"name": after[0], "id": after[1]}
+    with store.transaction() as connection:
+        plans = read(connection, store, _PLANS, {**given, "limit": limit or NO_LIMIT})
+        if not plans:
+            return []
+        last_name, last_id = _key(plans[-1])
+        given |= {"last_name": last_name, "last_id": last_id, "start": start, "end": end}
+        lines = read(connection, store, _ACTUAL, {**given, "most": MOST_LINES + 1})
+    actual = defaultdict[tuple[str, str], list[SlotInfo]](list)
+    for row in lines[:MOST_LINES]:
+        actual[_key(row)].append(filled(SlotInfo, row))
+    cut_at = _key(lines[MOST_LINES]) if len(lines) > MOST_LINES else None
+    found = []
+    for row in plans:
+        job, id = key = _key(row)
+        expected = list(islice(_expected(row, start, end), MOST_SLOTS + 1))
+        is_read = cut_at is None or key < cut_at
+        window = SlotWindow(
+            job=job,
+            id=id,
+            schedule=row["schedule"] or "–",
+            expected=tuple(expected[:MOST_SLOTS]),
+            actual=tuple(actual.get(key, ())),
+            complete=is_read and len(expected) <= MOST_SLOTS,
+        )
+        found.append(window)
     return found
 
 
-def _window(
-    row: sa.RowMapping,
-    start: datetime,
-    end: datetime,
-    found: _Found,
-    key: tuple[str, str],
-) -> SlotWindow:
-    expected = list(islice(_expected(row, start, end), MOST_SLOTS + 1))
-    is_read = found.cut_at is None or key < found.cut_at
-    return SlotWindow(
-        job=key[0],
-        id=key[1],
-        schedule=row["schedule"],
-        expected=tuple(expected[:MOST_SLOTS]),
-        actual=tuple(found.lines.get(key, ())),
-        complete=is_read and len(expected) <= MOST_SLOTS,
-    )
+def _key(row: sa.RowMapping) -> tuple[str, str]:
+    return row["task_name"], row["task_instance"]
 
 
 def _expected(row: sa.RowMapping, start: datetime, end: datetime) -> Iterator[datetime]:
@@ -149,67 +148,24 @@ def _expected(row: sa.RowMapping, start: datetime, end: datetime) -> Iterator[da
     return schedule.slots(since, end - TICK)
 
 
-def _actual(
-    store: Store,
-    start: datetime,
-    end: datetime,
-    planned: Sequence[sa.ColumnElement[bool]],
-) -> _Found:
-    """Read ledger and gaps in one statement: for each plan row a range of their primary keys."""
-    slots = store.tables.slots
-    gaps = store.tables.gaps
-    none = sa.cast(sa.null(), slots.c.slot.type)
-    started = _of_plans(store, slots, planned).with_only_columns(
-        slots.c.task_name.label("name"),
-        slots.c.task_instance.label("id"),
-        slots.c.slot.label("slot"),
-        none.label("last"),
-        sa.literal(1).label("count"),
-        slots.c.outcome,
-        slots.c.reason,
-        slots.c.attempts,
-        slots.c.started,
-        slots.c.finished,
-    )
-    skipped = _of_plans(store, gaps, planned).with_only_columns(
-        gaps.c.task_name,
-        gaps.c.task_instance,
-        gaps.c.first_slot,
-        gaps.c.last_slot,
-        gaps.c.count,
-        sa.literal(Outcome.SKIPPED.value),
-        gaps.c.reason,
-        sa.literal(0),
-        none,
-        gaps.c.created,
-    )
-    both = sa.union_all(
-        started.where(slots.c.slot >= start, slots.c.slot < end),
-        skipped.where(gaps.c.first_slot < end, gaps.c.last_slot >= start),
-    )
-    ordered = both.order_by(sa.text("1, 2, 3")).limit(MOST_LINES + 1)
-    found = _Found(lines=defaultdict(list))
-    lines = rows(store, ordered)
-    for row in lines[:MOST_LINES]:
-        found.lines[row["name"], row["id"]].append(filled(SlotInfo, row))
-    if len(lines) > MOST_LINES:
-        cut = lines[MOST_LINES]
-        found.cut_at = cut["name"], cut["id"]
-    return found
-
-
-def _of_plans(
-    store: Store, table: sa.Table, planned: Sequence[sa.ColumnElement[bool]]
-) -> sa.Select[tuple[object, ...]]:
-    """Select from ledger or gaps what concerns these plan rows."""
-    mine = _of_plan(store, table)
-    return sa.select(table).join_from(store.tables.tasks, table, mine).where(*planned)
-
-
-def _of_plan(store: Store, table: sa.Table) -> sa.ColumnElement[bool]:
-    tasks = store.tables.tasks
-    is_same = table.c.task_instance == tasks.c.task_instance
-    return (table.c.task_name == tasks.c.task_name) & is_same
+#: The hours are rows of the statement, so that every database groups alike.
+_COUNTS = """
+WITH hours (hour, next_hour) AS (VALUES {hours})
+SELECT job, hour, outcome, {f}sum(count) AS count
+FROM (
+    SELECT t.task_name AS job, h.hour, s.outcome, 1 AS count
+    FROM {tasks} AS t CROSS JOIN hours AS h
+    JOIN {slots} AS s ON s.task_name = t.task_name AND s.task_instance = t.task_instance
+        AND s.slot >= h.hour AND s.slot < h.next_hour
+    WHERE t.kind = 'plan'{of_job}
+    UNION ALL
+    SELECT t.task_name, h.hour, 'skipped', g.count
+    FROM {tasks} AS t CROSS JOIN hours AS h
+    JOIN {gaps} AS g ON g.task_name = t.task_name AND g.task_instance = t.task_instance
+        AND g.last_slot >= h.hour AND g.last_slot < h.next_hour
+    WHERE t.kind = 'plan'{of_job}
+) AS lines
+GROUP BY job, hour, outcome"""
 
 
 def outcome_counts(
@@ -224,61 +180,28 @@ def outcome_counts(
     if end - start > timedelta(days=366):
         raise ConfigurationError("outcome counts are read for at most 366 days; read parts")
     first = start.replace(minute=0, second=0, microsecond=0)
-    hours = [first + number * _HOUR for number in range(-((first - end) // _HOUR))]
+    ends = [first + number * _HOUR for number in range(1, -((first - end) // _HOUR))]
+    bounds = [start, *ends, end]
     found = list[OutcomeCount]()
-    for index in range(0, len(hours), _HOURS):
-        statement = _counts(store, hours[index : index + _HOURS], (start, end), job)
-        for row in rows(store, statement):
-            found.append(
-                OutcomeCount(
-                    job=row["job"],
-                    hour=utc(row["hour"]),
-                    outcome=row["outcome"],
-                    count=int(row["count"]),
-                )
+    for index in range(0, len(bounds) - 1, _HOURS):
+        for row in _counts(store, bounds[index : index + _HOURS + 1], job):
+            hour = utc(row["hour"]).replace(minute=0, second=0, microsecond=0)
+            counted = OutcomeCount(
+                job=row["job"], hour=hour, outcome=row["outcome"], count=int(row["count"])
             )
+            found.append(counted)
     return sorted(found, key=lambda one: (one.job, one.hour, one.outcome))
 
 
 def _counts(
-    store: Store,
-    hours: Sequence[datetime],
-    window: tuple[datetime, datetime],
-    job: str | None,
-) -> sa.Select[tuple[object, ...]]:
-    """Count in hours that are rows of the statement, so that every database groups alike."""
-    tasks = store.tables.tasks
-    slots = store.tables.slots
-    gaps = store.tables.gaps
-    kind = slots.c.slot.type
-    start, end = window
-    each = sa.union_all(
-        *(
-            sa.select(
-                sa.literal(hour, kind).label("hour"),
-                sa.literal(max(hour, start), kind).label("begin"),
-                sa.literal(min(hour + _HOUR, end), kind).label("end"),
-            )
-            for hour in hours
-        )
-    ).subquery("hours")
-    parts = []
-    for table, column, outcome, count in (
-        (slots, slots.c.slot, slots.c.outcome, sa.literal(1)),
-        (gaps, gaps.c.last_slot, sa.literal(Outcome.SKIPPED.value), gaps.c.count),
-    ):
-        mine = _of_plan(store, table)
-        within = (column >= each.c.begin) & (column < each.c.end)
-        part = sa.select(
-            table.c.task_name.label("job"),
-            each.c.hour.label("hour"),
-            outcome.label("outcome"),
-            count.label("count"),
-        )
-        part = part.select_from(
-            sa.join(tasks, each, sa.true()).join(table, mine & within)
-        ).where(is_plan(tasks))
-        parts.append(part if job is None else part.where(tasks.c.task_name == job))
-    lines = sa.union_all(*parts).subquery("lines")
-    key = lines.c.job, lines.c.hour, lines.c.outcome
-    return sa.select(*key, sa.func.sum(lines.c.count).label("count")).group_by(*key)
+    store: Store, bounds: Sequence[datetime], job: str | None
+) -> Sequence[sa.RowMapping]:
+    """Count between each of these instants and the next."""
+    given: dict[str, object] = {f"at_{n}": bound for n, bound in enumerate(bounds)}
+    of_job = ""
+    if job is not None:
+        given["job"] = job
+        of_job = " AND t.task_name = :job"
+    hours = ", ".join(f"(:at_{n}, :at_{n + 1})" for n in range(len(bounds) - 1))
+    with store.transaction() as connection:
+        return read(connection, store, _COUNTS, given, hours=hours, of_job=of_job)

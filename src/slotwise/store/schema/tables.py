@@ -58,7 +58,7 @@ _COLUMNS = {
     "meta": "key* value!",
 }
 #: The types of those that are not text.
-_TYPES: dict[str, object] = {
+TYPES: dict[str, Any] = {
     name: kind
     for kind, names in (
         (
@@ -183,7 +183,7 @@ class Tables:
 def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[object]]:
     for word in text.split():
         name, _, default = word.rstrip("*!").partition("=")
-        kind = kinds.get(name, _TYPES.get(name, Text))
+        kind = kinds.get(name, TYPES.get(name, Text))
         value = sa.text(default) if default else None
         is_needed = word.endswith(("*", "!"))
         yield sa.Column(
