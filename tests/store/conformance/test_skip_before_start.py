@@ -4,11 +4,13 @@ on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from tests.store.bench import Bench, a_job, a_task, at
 
 from slotwise import Overlap, Retry
-from slotwise.model.records import Failed, Skipped
+from slotwise.model.records import AttemptOutcome, Failed, Skipped, Succeeded
 
 
 @pytest.mark.parametrize("name", ["plain", "strict"])
@@ -84,3 +86,21 @@ def test_a_slot_that_was_called_off_meanwhile_is_cancelled(bench: Bench) -> None
         "operator",
         0,
     )
+
+
+def test_health_names_a_job_that_is_locked_out(bench: Bench) -> None:
+    """Three slots in a row, the newest: not after a run, and not for another reason."""
+    bench.planned()
+
+    def run(outcome: AttemptOutcome) -> Mapping[str, str]:
+        bench.tick(1)
+        bench.settle(bench.claim_one("plain"), outcome)
+        return bench.inspect.health().locked_out
+
+    assert run(Skipped("lock_held")) == {}
+    assert run(Skipped("lock_held")) == {}
+    assert run(Skipped("lock_held")) == {"plain": "lock_held"}
+    assert run(Succeeded()) == {}
+    assert run(Skipped("lock_held")) == {}
+    for _ in range(3):
+        assert run(Skipped("maintenance")) == {}

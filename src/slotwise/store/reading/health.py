@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.decide.ending import NEWER, UNREADABLE
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Kind, ListedState, Origin, RowState, WorkerState
+from slotwise.model.vocabulary import Kind, WorkerState
 from slotwise.store.operations.job_operations import all_paused
 from slotwise.store.reading.jobs import common_zone, jobs_among, paused_by
+from slotwise.store.reading.queries import read
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
 from slotwise.store.reading.task_counts import MOST_NAMES
 from slotwise.store.reading.worker_registry import WorkerInfo, all_workers, tags_of
-from slotwise.store.schema.rows import Unread, rows_apart, utc
-from slotwise.store.schema.tables import HAS_SLOT, MOST_HELD, runs_on
+from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
+from slotwise.store.schema.tables import MOST_HELD, runs_on
 from slotwise.store.slots.store import NEWER_PATIENCE, Store
 
 #: How long a job must have skipped slots at each start to be behind; how many due rows are
 #: searched for such jobs, and how many of those jobs are returned.
 A_MINUTE = timedelta(minutes=1)
 _OLDEST = 1_000
-_BEHIND = 20
+_SOME = 20
 #: A calendar that lists no days beyond this time from now is reported.
 _CALENDAR_NOTICE = timedelta(days=30)
 
@@ -78,6 +78,9 @@ class Health(Value):
     #: Some of the jobs that have skipped slots at each start of the last minute: their workers
     #: cannot keep up.
     behind: Sequence[str] = ()
+    #: Some of the jobs whose newest three slots were skipped because another program held their
+    #: lock, each with the reason.
+    locked_out: Mapping[str, str] = field(default_factory=dict)
     #: Live workers with a handler that was asked to stop and still runs, and what they run.
     hanging: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Workers that were not seen within their lease, and have not signed out.
@@ -98,42 +101,42 @@ def health(store: Store, overdue_after: timedelta) -> Health:
     workers = all_workers(store)
     live = [worker for worker in workers if worker.live]
     known = {name for worker in live for name in worker.tasks}
-    tasks = store.tables.tasks
+    overdue = _Overdue()
+    behind = list[str]()
     with store.transaction() as connection:
-        now = store.dialect.now(connection)
+        now = utc(store.dialect.now(connection))
         paused = all_paused(connection, store.tables)
-        due = sa.and_(
-            ~tasks.c.picked,
-            tasks.c.state.is_(None),
-            tasks.c.execution_time < now - overdue_after,
-        )
-        if paused is not None:
-            due = sa.false()
-        overdue = _overdue(store, connection, due, known if live else None)
+        if paused is None:
+            before = now - overdue_after
+            overdue = _overdue(store, connection, before, known if live else None)
+            behind = _behind(store, connection, now)
         silent, undecoded = _silent(store, connection, now)
         unreadable = _unreadable(store, connection) + undecoded
-        behind = [] if paused is not None else _behind(store, connection, now)
-        is_dead = tasks.c.state == RowState.DEAD
         hanging = {
             worker.worker: _run_by(store, connection, worker.worker)
             for worker in live
             if worker.state == WorkerState.HANGING
         }
-        dead = connection.scalar(sa.select(sa.func.count()).where(is_dead)) or 0
-        ended_calendars = _ended_calendars(store, connection, utc(now) + _CALENDAR_NOTICE)
+        (dead,) = read(connection, store, _DEAD, {})
+        locked_out = read(
+            connection, store, _LOCKED_OUT, {"oldest": _OLDEST, "most": _SOME}
+        )
+        ended_calendars = _ended_calendars(store, connection, now + _CALENDAR_NOTICE)
     lost = [name for name in silent if live and name not in known]
-    gone, damaged = _without_life(workers)
+    damaged = [one.worker for one in workers if one.state == WorkerState.UNREADABLE]
+    gone = {one.worker for one in workers if not one.live}.difference(damaged)
     return Health(
-        now=utc(now),
+        now=now,
         live_workers=len(live),
         hanging=hanging,
-        gone_workers=gone,
+        gone_workers=sorted(gone),
         overdue=overdue.rows,
-        oldest_due=utc(overdue.oldest),
+        oldest_due=overdue.oldest,
         silent=len(silent) - len(lost),
-        dead=dead,
+        dead=dead["count"],
         behind=behind,
-        unreadable_workers=damaged,
+        locked_out={row["task_name"]: row["reason"] for row in locked_out},
+        unreadable_workers=sorted(damaged),
         orphans=overdue.orphans + len(lost),
         orphan_tasks=sorted({*lost, *overdue.orphan_tasks})[:MOST_NAMES],
         refused=sorted({name for worker in live for name in worker.refused}),
@@ -144,76 +147,81 @@ def health(store: Store, overdue_after: timedelta) -> Health:
     )
 
 
-#: Name, kind, tags, count and first due time.
-_Waiting: TypeAlias = tuple[str, str, str | None, int, datetime]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Overdue:
     """Rows that wait for longer than they may, and orphans: rows that no live worker knows."""
 
-    waiting: Sequence[_Waiting]
-    rows: int
-    oldest: datetime | None
+    #: How many, by name, kind and tags.
+    waiting: Sequence[sa.RowMapping] = ()
+    rows: int = 0
+    oldest: datetime | None = None
     orphans: int = 0
     orphan_tasks: Sequence[str] = ()
+
+
+_DEAD = "SELECT {f}count(*) AS count FROM {tasks} WHERE state = 'dead'"
+_DUE = """
+SELECT {f}count(*) AS count, {f}min(execution_time) AS execution_time
+FROM {tasks} WHERE NOT picked AND state IS NULL AND execution_time < :before"""
+_DUE_NAMES = """
+SELECT task_name, {f}count(*) AS count
+FROM {tasks} WHERE NOT picked AND state IS NULL AND execution_time < :before
+GROUP BY task_name ORDER BY task_name LIMIT :most"""
 
 
 def _overdue(
     store: Store,
     connection: sa.Connection,
-    due: sa.ColumnElement[bool],
+    before: datetime,
     known: Collection[str] | None,
 ) -> _Overdue:
-    """Count overdue rows of the tasks that live workers know; without live workers (None), of
-    all.
+    """Count rows that were due before this instant, of the tasks that live workers know; without
+    live workers (None), of all.
 
     Others may have written rows of any number of names: those of live workers are read, and some
     others.
     """
-    tasks = store.tables.tasks
-    task = tasks.c.task_name
-    count = sa.func.count()
-    oldest = sa.func.min(tasks.c.execution_time)
-    late = sa.select(task, tasks.c.kind, runs_on(tasks), count, oldest).where(due)
-    late = late.group_by(sa.text("1, 2, 3")).order_by(task)
-    total, oldest_due = connection.execute(sa.select(count, oldest).where(due)).one()
-    among = late.limit(MOST_NAMES)
-    if known is not None:
-        among = late.where(store.dialect.among(task, known))
-    waiting = [
-        (name, kind, tags, number, first)
-        for name, kind, tags, number, first in connection.execute(among)
-    ]
+    (total,) = read(connection, store, _DUE, {"before": before})
+    waiting = _waiting(store, connection, before, known)
     if known is None:
-        return _Overdue(waiting=waiting, rows=total, oldest=oldest_due)
-    overdue = sum(number for *_, number, _ in waiting)
-    by_name = sa.select(task, count).where(due).group_by(task).order_by(task)
+        oldest = utc(total["execution_time"])
+        return _Overdue(waiting=waiting, rows=total["count"], oldest=oldest)
+    overdue = sum(row["count"] for row in waiting)
     most = len(known) + MOST_NAMES
-    found = connection.execute(by_name.limit(most)).all()
-    strangers = {name: number for name, number in found if name not in known}
+    names = read(connection, store, _DUE_NAMES, {"before": before, "most": most})
+    strangers = {
+        row["task_name"]: row["count"] for row in names if row["task_name"] not in known
+    }
     orphans = sum(strangers.values())
-    if len(found) == most:
-        orphans = max(total - overdue, orphans)
+    if len(names) == most:
+        orphans = max(total["count"] - overdue, orphans)
     return _Overdue(
         waiting=waiting,
         rows=overdue,
-        oldest=min((first for *_, first in waiting), default=None),
+        oldest=min((utc(row["execution_time"]) for row in waiting), default=None),
         orphans=orphans,
         orphan_tasks=list(strangers),
     )
 
 
-def _without_life(workers: Sequence[WorkerInfo]) -> tuple[list[str], list[str]]:
-    """Return the workers that are gone, and those whose rows cannot be read."""
-    gone = []
-    unreadable = []
-    for one in workers:
-        if one.state == ListedState.UNREADABLE:
-            unreadable.append(one.worker)
-        elif not one.live:
-            gone.append(one.worker)
-    return sorted(gone), sorted(unreadable)
+def _waiting(
+    store: Store,
+    connection: sa.Connection,
+    before: datetime,
+    known: Collection[str] | None,
+) -> Sequence[sa.RowMapping]:
+    tasks = store.tables.tasks
+    key = tasks.c.task_name, tasks.c.kind, runs_on(tasks).label("runs_on")
+    oldest = sa.func.min(tasks.c.execution_time).label("execution_time")
+    late = sa.select(*key, sa.func.count().label("count"), oldest).where(
+        ~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < before
+    )
+    late = late.group_by(sa.text("1, 2, 3")).order_by(tasks.c.task_name)
+    if known is None:
+        late = late.limit(MOST_NAMES)
+    else:
+        late = late.where(store.dialect.among(tasks.c.task_name, known))
+    return connection.execute(late).mappings().all()
 
 
 def _unroutable(
@@ -222,46 +230,39 @@ def _unroutable(
     """Return the overdue tasks that no live worker takes, each with the reason."""
     passed_over = {name for worker in live for name in worker.passed_over}
     asking: dict[str, Sequence[str]] = {}
-    for name, _, tags, *_ in overdue.waiting:
-        if tags is not None:
-            asking[name] = tags_of(tags)
+    for row in overdue.waiting:
+        name = row["task_name"]
+        if row["runs_on"] is not None:
+            asking[name] = tags_of(row["runs_on"])
         elif name in passed_over:
             asking.setdefault(name, ())
     found = {name: obstacle(name, tags, live) for name, tags in asking.items() if live}
-    tasks = {name for name, kind, *_ in overdue.waiting if kind == Kind.TASK}
+    tasks = {row["task_name"] for row in overdue.waiting if row["kind"] == Kind.TASK}
     found |= dict.fromkeys(jobs_among(store, tasks), UNDER_A_JOB)
     return {name: why for name, why in sorted(found.items()) if why}
 
 
+#: Such a row keeps the slot, or the due time, that it had before.
+_UNREADABLE = """
+SELECT task_name AS task, {f}count(*) AS rows,
+       {f}min(coalesce(parked_due, slot, execution_time)) AS since,
+       {f}max({f}substr(last_error, 1, 1000)) AS error,
+       coalesce(state, '') = 'dead' AS dead, last_error LIKE :newer AS newer
+FROM {tasks}
+WHERE NOT picked AND (last_error LIKE :newer OR last_error LIKE :unreadable)
+GROUP BY task_name, coalesce(state, '') = 'dead', last_error LIKE :newer
+ORDER BY task_name, dead, newer LIMIT :most"""
+
+
 def _unreadable(store: Store, connection: sa.Connection) -> list[Unreadable]:
-    """Count rows that cannot be read. Such a row keeps the slot, or the due time, that it
-    had before.
-    """
-    tasks = store.tables.tasks
-    since = sa.func.min(
-        sa.func.coalesce(tasks.c.parked_due, tasks.c.slot, tasks.c.execution_time)
-    )
-    dead = sa.func.coalesce(tasks.c.state, "") == RowState.DEAD
-    newer = tasks.c.last_error.startswith(NEWER)
-    error = sa.func.max(sa.func.substr(tasks.c.last_error, 1, 1000))
-    found = connection.execute(
-        sa.select(tasks.c.task_name, dead, newer, sa.func.count(), since, error)
-        .where(~tasks.c.picked, newer | tasks.c.last_error.startswith(UNREADABLE))
-        .group_by(tasks.c.task_name, dead, newer)
-        .order_by(tasks.c.task_name, dead, newer)
-        .limit(MOST_NAMES)
-    )
-    return [
-        Unreadable(
-            task=name,
-            rows=rows,
-            since=utc(first),
-            error=error.removeprefix(UNREADABLE).removeprefix(NEWER),
-            dead=is_dead,
-            newer=bool(is_newer),
-        )
-        for name, is_dead, is_newer, rows, first, error in found
-    ]
+    """Count rows that cannot be read."""
+    given = {"newer": f"{NEWER}%", "unreadable": f"{UNREADABLE}%", "most": MOST_NAMES}
+    found = []
+    for row in read(connection, store, _UNREADABLE, given):
+        error = row["error"].removeprefix(UNREADABLE).removeprefix(NEWER)
+        flags = {"dead": bool(row["dead"]), "newer": bool(row["newer"])}
+        found.append(filled(Unreadable, row, error=error, **flags))
+    return found
 
 
 def _silent(
@@ -297,42 +298,48 @@ def _run_by(store: Store, connection: sa.Connection, worker: str) -> list[str]:
     return list(connection.scalars(names))
 
 
+#: An outage has an end: then jobs start on time. These have a row that is due for longer than the
+#: time from slot to slot, and have skipped slots at each start of the last minute.
+_BEHIND = """
+SELECT DISTINCT o.task_name
+FROM (SELECT task_name, task_instance, next_slot FROM {tasks}
+      WHERE NOT picked AND state IS NULL AND {has_slot} AND execution_time <= :now
+      ORDER BY execution_time LIMIT :oldest) AS o
+WHERE o.next_slot <= :now
+  AND EXISTS (SELECT 1 FROM {slots} AS s WHERE {mine} AND s.origin = 'catch_up'
+              AND s.slot > :minute_ago AND s.slot <= :now)
+  AND EXISTS (SELECT 1 FROM {slots} AS s WHERE {mine} AND s.origin = 'catch_up'
+              AND s.slot > :two_ago AND s.slot <= :minute_ago)
+  AND NOT EXISTS (SELECT 1 FROM {slots} AS s WHERE {mine} AND s.origin = 'schedule'
+                  AND s.slot > :minute_ago AND s.slot <= :now)
+ORDER BY o.task_name LIMIT :most"""
+_MINE = """s.task_name = o.task_name AND s.task_instance = o.task_instance
+AND s.started IS NOT NULL"""
+#: Of the jobs that are due next, those whose newest three slots were skipped for a lock.
+_LOCKED_OUT = """
+SELECT o.task_name, {f}min(s.reason) AS reason
+FROM (SELECT task_name, task_instance FROM {tasks}
+      WHERE NOT picked AND state IS NULL AND {has_slot}
+      ORDER BY execution_time LIMIT :oldest) AS o
+JOIN {slots} AS s ON s.task_name = o.task_name AND s.task_instance = o.task_instance
+    AND s.slot >= (SELECT n.slot FROM {slots} AS n
+                   WHERE n.task_name = o.task_name AND n.task_instance = o.task_instance
+                   ORDER BY n.slot DESC LIMIT 1 OFFSET 2)
+GROUP BY o.task_name, o.task_instance
+HAVING {f}min(CASE WHEN s.outcome = 'skipped' AND s.reason = 'lock_held' THEN 1 ELSE 0 END) = 1
+ORDER BY o.task_name LIMIT :most"""
+
+
 def _behind(store: Store, connection: sa.Connection, now: datetime) -> list[str]:
-    """Return the jobs, of those that wait the longest, that have skipped slots at each start
-    of the last minute.
-
-    Their row is due for longer than the time from slot to slot. An outage has an end: then
-    they start on time.
-    """
-    tasks = store.tables.tasks
-    slots = store.tables.slots
-    due = sa.select(tasks.c.task_name, tasks.c.task_instance, tasks.c.next_slot).where(
-        ~tasks.c.picked,
-        tasks.c.state.is_(None),
-        sa.text(HAS_SLOT),
-        tasks.c.execution_time <= now,
-    )
-    oldest = due.order_by(tasks.c.execution_time).limit(_OLDEST).subquery("oldest")
-
-    def has_started(
-        origin: Origin, after: datetime, before: datetime
-    ) -> sa.ColumnElement[bool]:
-        mine = (
-            slots.c.task_name == oldest.c.task_name,
-            slots.c.task_instance == oldest.c.task_instance,
-        )
-        within = slots.c.slot > after, slots.c.slot <= before, slots.c.origin == origin
-        return sa.exists().where(*mine, *within, slots.c.started.is_not(None))
-
-    since = now - A_MINUTE
-    late = (
-        oldest.c.next_slot <= now,
-        has_started(Origin.CATCH_UP, since, now),
-        has_started(Origin.CATCH_UP, since - A_MINUTE, since),
-        ~has_started(Origin.SCHEDULE, since, now),
-    )
-    found = connection.scalars(sa.select(oldest.c.task_name).where(*late).limit(_BEHIND))
-    return sorted(set(found))
+    """Return the jobs, of those that wait the longest, that cannot keep up."""
+    given: dict[str, object] = {
+        "now": now,
+        "minute_ago": now - A_MINUTE,
+        "two_ago": now - 2 * A_MINUTE,
+    }
+    given |= {"oldest": _OLDEST, "most": _SOME}
+    found = read(connection, store, _BEHIND, given, mine=_MINE)
+    return [row["task_name"] for row in found]
 
 
 def _ended_calendars(

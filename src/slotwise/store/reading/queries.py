@@ -23,7 +23,7 @@ from slotwise.store.slots.store import Store
 #: Where a query has no limit: a database may refuse a LIMIT that is null.
 NO_LIMIT = 2**31 - 1
 #: Columns of results that no table has.
-_MORE = dict.fromkeys(("last", "hour", "oldest"), Instant)
+_MORE = dict.fromkeys(("last", "hour", "since"), Instant)
 
 
 def read(
