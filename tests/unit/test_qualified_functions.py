@@ -97,7 +97,7 @@ def test_texts_in_the_source() -> None:
         for text in texts_of(file)
         for name in unqualified(text)
     }
-    assert found == {"contrib/locks/sql.py: max"}  # SQLite's, of two numbers
+    assert found == {"contrib/locks/sqlite.py: max"}  # SQLite's, of two numbers
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,8 @@ def _arguments(made: type) -> Iterator[tuple[Argument, object]]:
             f"evaluated: {error}; import the type at run "
             "time"
         ) from error
-    for name, found in list(inspect.signature(made.__init__).parameters.items())[1:]:  # type: ignore[misc]
+    asked = inspect.signature(made.__init__).parameters  # type: ignore[misc]
+    for name, found in list(asked.items())[1:]:
         if found.kind not in (
             inspect.Parameter.VAR_POSITIONAL,
             inspect.Parameter.VAR_KEYWORD,

@@ -128,7 +128,8 @@ class EmbeddedPostgres:
         """The DSN of another database of this server."""
         cluster = self._cluster
         self._require_use()
-        return f"postgresql://postgres:{cluster.password}@127.0.0.1:{cluster.port}/{quote(database, safe='')}"
+        server = f"postgres:{cluster.password}@127.0.0.1:{cluster.port}"
+        return f"postgresql://{server}/{quote(database, safe='')}"
 
     @property
     def bindir(self) -> Path:

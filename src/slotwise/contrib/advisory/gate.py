@@ -16,8 +16,9 @@ from slotwise import ConfigurationError, Context, InvalidSetting, Skip
 from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
 from slotwise.contrib.advisory.lock_keys import LARGEST_KEY
 from slotwise.contrib.locks.errors import LockUnavailable
+from slotwise.contrib.locks.lock_database import given_url, shown
+from slotwise.contrib.locks.postgresql import impatient, refusal
 from slotwise.contrib.locks.provider import named_duration, record_of
-from slotwise.contrib.locks.sql import given_url, impatient, refusal, shown
 from slotwise.spi import connect_arguments, elapsed, register_reason
 
 if TYPE_CHECKING:

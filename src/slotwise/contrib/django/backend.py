@@ -165,37 +165,40 @@ class SlotwiseTasks:
         """Raise ConfigurationError for a mistake in ``settings.TASKS``: one line with its
         place.
         """
-        here = f"settings.TASKS[{self.alias!r}]"
-        queues = self._given.get("QUEUES", [])
-        options = self._given.get("OPTIONS", {})
+        self._check_queues(f"{self._place}['QUEUES']", self._given.get("QUEUES", []))
+        self._check_options(f"{self._place}['OPTIONS']", self._given.get("OPTIONS", {}))
+
+    @property
+    def _place(self) -> str:
+        return f"settings.TASKS[{self.alias!r}]"
+
+    def _check_queues(self, here: str, queues: object) -> None:
         if isinstance(queues, str | bytes) or not isinstance(queues, Iterable):
             raise ConfigurationError(
-                f"{here}['QUEUES'] is {queues!r:.80}; write a list of names, or [] for any"
+                f"{here} is {queues!r:.80}; write a list of names, or [] for any"
             )
         longest = NAME_LIMIT - len(f"django:{self.alias}:")
         for queue in queues:
-            if (
-                not isinstance(queue, str)
-                or not queue.strip()
-                or not queue.isprintable()
-                or len(queue) > longest
-            ):
+            is_name = isinstance(queue, str) and queue.strip() and queue.isprintable()
+            if not is_name or len(queue) > longest:
                 raise ConfigurationError(
-                    f"{here}['QUEUES'] has {queue!r:.80}; write a name of at most "
-                    f"{longest} characters"
+                    f"{here} has {queue!r:.80}; write a name of at most {longest} characters"
                 )
+
+    def _check_options(self, here: str, options: object) -> None:
         if not isinstance(options, Mapping):
             raise ConfigurationError(
-                f"{here}['OPTIONS'] is {options!r:.80}; write a dictionary, e.g. "
-                f"{{'max_attempts': 3}}"
+                f"{here} is {options!r:.80}; write a dictionary, e.g. {{'max_attempts': 3}}"
             )
         for key in options:
             if key not in OPTIONS:
                 near = get_close_matches(str(key), OPTIONS, n=1)
-                cure = (
-                    f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
-                )
-                raise ConfigurationError(f"{here}['OPTIONS'] has {key!r:.80}; {cure}")
+                known = f"known: {', '.join(OPTIONS)}"
+                cure = f"did you mean {near[0]!r}?" if near else known
+                raise ConfigurationError(f"{here} has {key!r:.80}; {cure}")
+        self._check_values(here)
+
+    def _check_values(self, here: str) -> None:
         attempts = self.option("max_attempts")
         retention = self.option("result_retention")
         if (
@@ -204,12 +207,12 @@ class SlotwiseTasks:
             or not 1 <= attempts <= MOST_ATTEMPTS
         ):
             raise ConfigurationError(
-                f"{here}['OPTIONS']['max_attempts'] is {attempts!r:.80}; write a "
+                f"{here}['max_attempts'] is {attempts!r:.80}; write a "
                 f"whole number from 1 to {MOST_ATTEMPTS}"
             )
         if not isinstance(retention, str | timedelta):
             raise ConfigurationError(
-                f"{here}['OPTIONS']['result_retention'] is {retention!r:.80}; "
+                f"{here}['result_retention'] is {retention!r:.80}; "
                 "write a duration, e.g. '7d'"
             )
         try:
@@ -218,9 +221,7 @@ class SlotwiseTasks:
                     f"{retention!r} keeps no result; write a longer one, e.g. '7d'"
                 )
         except (SlotwiseError, ValueError) as error:
-            raise ConfigurationError(
-                f"{here}['OPTIONS']['result_retention']: {error}"
-            ) from error
+            raise ConfigurationError(f"{here}['result_retention']: {error}") from error
 
     def option(self, name: str) -> Any:
         """Return an option, or its default."""
@@ -267,20 +268,14 @@ class SlotwiseTasks:
 
     def _unfinished(self, info: TaskInfo, end: TaskResult | None) -> object:
         dead = info.state == ListedState.DEAD
-        status = (
-            "FAILED"
-            if dead
-            else "RUNNING"
-            if info.state == ListedState.RUNNING
-            else "READY"
-        )
-        started = (
-            end.started
-            if dead and end
-            else info.due
-            if status == "RUNNING"
-            else info.last_failure
-        )
+        started = attempted = info.last_failure
+        status = "READY"
+        if dead:
+            status = "FAILED"
+            started = attempted = end.started if end else info.last_failure
+        elif info.state == ListedState.RUNNING:
+            status = "RUNNING"
+            started = attempted = info.due
         worker = info.worker or (end.worker if end else None) or "unknown"
         return self._result(
             self._task(info.data),
@@ -288,7 +283,7 @@ class SlotwiseTasks:
             status,
             info.data,
             started=started,
-            attempted=info.due if status == "RUNNING" else started,
+            attempted=attempted,
             finished=info.last_failure if dead else None,
             workers=[worker] * info.attempt,
             errors=[_error_of(info.last_error)] if info.last_error else [],

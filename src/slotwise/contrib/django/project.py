@@ -239,23 +239,7 @@ def registry() -> JobRegistry:
 
 def _build(given: Mapping[str, object], address: str) -> ProjectRegistry:
     own, values = _own_keys(given)
-    parts: dict[str, Any] = {}
-    for word in _LISTS:
-        with _naming(word):
-            parts[word.lower()] = list(
-                check_callables(
-                    [_loaded(one) for one in _several(own.get(word))], word.lower()
-                )
-            )
-    parts["interceptors"] = [fresh_connections, *parts["interceptors"]]
-    with _naming("LIFESPAN"):
-        parts["lifespan"] = check_lifespan(_loaded(own.get("LIFESPAN")))
-    with _naming("CUSTOMIZE"):
-        parts["customize"] = customize = _loaded(own.get("CUSTOMIZE"))
-        if not (customize is None or callable(customize)):
-            raise ConfigurationError(
-                f"customize is {customize!r:.80}; pass a function from settings to settings"
-            )
+    parts = _parts(own)
     with _naming("RESOLVERS"):
         resolvers = [_resolver(one) for one in _several(own.get("RESOLVERS"))]
     found = collect(_subjects(own.get("JOBS")), resolvers)
@@ -275,6 +259,25 @@ def _build(given: Mapping[str, object], address: str) -> ProjectRegistry:
         raise
     made.followed = address
     return made
+
+
+def _parts(own: Mapping[str, object]) -> dict[str, Any]:
+    """Return what the project's own keys name: functions, as the registry takes them."""
+    parts: dict[str, Any] = {}
+    for word in _LISTS:
+        with _naming(word):
+            loaded = [_loaded(one) for one in _several(own.get(word))]
+            parts[word.lower()] = list(check_callables(loaded, word.lower()))
+    parts["interceptors"] = [fresh_connections, *parts["interceptors"]]
+    with _naming("LIFESPAN"):
+        parts["lifespan"] = check_lifespan(_loaded(own.get("LIFESPAN")))
+    with _naming("CUSTOMIZE"):
+        parts["customize"] = customize = _loaded(own.get("CUSTOMIZE"))
+        if not (customize is None or callable(customize)):
+            raise ConfigurationError(
+                f"customize is {customize!r:.80}; pass a function from settings to settings"
+            )
+    return parts
 
 
 def _own_keys(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, Any]]:

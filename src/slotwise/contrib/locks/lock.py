@@ -232,21 +232,7 @@ class Lock:
         """
         if function is None:
             return Decorator(self, wait)
-        if inspect.isclass(function) or not callable(function):
-            raise ConfigurationError(
-                f"lock {self.name}: {function!r:.60} is not a function; decorate a function"
-            )
-        kinds = (
-            function,
-            type(function).__call__,
-        )  # an object's own class has its __call__
-        if any(
-            inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind)
-            for kind in kinds
-        ):
-            raise ConfigurationError(
-                f"lock {self.name}: {_named(function)} is a generator; lock inside of it"
-            )
+        kinds = self._kinds_of(function)
         if any(inspect.iscoroutinefunction(kind) for kind in kinds):
 
             @wraps(function)
@@ -270,6 +256,21 @@ class Lock:
                 return function(*args, **kwargs)
 
         return called
+
+    def _kinds_of(self, function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+        """Return what tells the kind of a function: itself, and the ``__call__`` of its class."""
+        if inspect.isclass(function) or not callable(function):
+            raise ConfigurationError(
+                f"lock {self.name}: {function!r:.60} is not a function; decorate a function"
+            )
+        kinds = (function, type(function).__call__)
+        if any(map(inspect.isgeneratorfunction, kinds)) or any(
+            map(inspect.isasyncgenfunction, kinds)
+        ):
+            raise ConfigurationError(
+                f"lock {self.name}: {_named(function)} is a generator; lock inside of it"
+            )
+        return kinds
 
     def _skip(
         self, function: Callable[..., object], wait: object, error: LockNotAcquired

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from slotwise import ConfigurationError, InvalidSetting
 from slotwise.contrib.locks.provider import Grant, named_duration
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _ACQUIRE: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local token = string.format('%.0f', math.max((tonumber(redis.call('GET', KEYS[2]) or 0) or 0) + 1, now))
+local last = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
+local token = string.format('%.0f', math.max(last + 1, now))
 if redis.call('GET', KEYS[1]) == ARGV[1] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
 elseif not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
@@ -236,23 +237,25 @@ def _check_url(url: str) -> None:
         raise InvalidSetting(
             f"{shown:.200} is not the address of a Redis server; {_EXAMPLE}"
         )
+    if unknown := next((name for name, _ in pairs if name not in _OPTIONS), None):
+        raise InvalidSetting(
+            f"{shown:.200}: unknown option {unknown!r}; known are {', '.join(_OPTIONS)}"
+        )
+    if parts.scheme != "unix":
+        _check_server(parts, shown)
+
+
+def _check_server(parts: SplitResult, shown: str) -> None:
     try:
         _ = parts.port
     except ValueError:
         raise InvalidSetting(
             f"{shown:.200}: the port is not a number up to 65535; {_EXAMPLE}"
         ) from None
-    if unknown := next((name for name, _ in pairs if name not in _OPTIONS), None):
+    database = parts.path.removeprefix("/")
+    if database and not database.isdigit():
         raise InvalidSetting(
-            f"{shown:.200}: unknown option {unknown!r}; known are {', '.join(_OPTIONS)}"
-        )
-    if (
-        parts.scheme != "unix"
-        and not parts.path.removeprefix("/").isdigit()
-        and parts.path not in ("", "/")
-    ):
-        raise InvalidSetting(
-            f"{shown:.200}: the database {parts.path[1:]!r} is not a number; {_EXAMPLE}"
+            f"{shown:.200}: the database {database!r} is not a number; {_EXAMPLE}"
         )
 
 

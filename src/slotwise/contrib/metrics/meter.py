@@ -168,18 +168,21 @@ class Sums:
                 if attempt.is_slot:
                     _lateness(named, attempt, began)
         for attempt, outcome, reason in event.others:
-            named = (slots if attempt.is_slot else tasks).get(
-                attempt.claim.row.task_name
-            ) or self._enter(attempt)
-            named.others[outcome, _known(reason)] += 1
-            if (times := attempt.ran) is not None:
-                row = attempt.claim.row
-                began = times[0]
-                named.duration.add(times[1] - began)
-                before = attempt.claim.claimed_at - row.execution_time
-                named.waits.add(before.total_seconds() + began - attempt.since)
-                if attempt.is_slot:
-                    _lateness(named, attempt, began)
+            self._ended_otherwise(attempt, outcome, _known(reason))
+
+    def _ended_otherwise(self, attempt: Finished, outcome: str, reason: str) -> None:
+        of_kind = self._slots if attempt.is_slot else self._tasks
+        row = attempt.claim.row
+        named = of_kind.get(row.task_name) or self._enter(attempt)
+        named.others[outcome, reason] += 1
+        if attempt.ran is None:
+            return
+        began, ended = attempt.ran
+        named.duration.add(ended - began)
+        before = attempt.claim.claimed_at - row.execution_time
+        named.waits.add(before.total_seconds() + began - attempt.since)
+        if attempt.is_slot:
+            _lateness(named, attempt, began)
 
     def _enter(self, attempt: Finished) -> _Named:
         name = attempt.claim.row.task_name
