@@ -415,8 +415,8 @@ POLICIES: tuple[Callable[[Scene], None], ...] = (
 def test_policies_hold_on_a_cluster_in_trouble(
     bench: MakeBench, own_server: EmbeddedPostgres
 ) -> None:
-    """Each policy by ledger and handlers' log, over a kill, a freeze, an outage and an operator's
-    order.
+    """Each policy by ledger and handlers' log, over a kill, a freeze, an outage and an operation
+    by hand.
     """
     scene = Scene(
         bench(",".join((*CAST, *MISSED)), url=own_server.dsn, recovery_rate=str(RATE)),

@@ -1,4 +1,4 @@
-"""Orders, as handlers and workers see them."""
+"""Operations, as handlers and workers see them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hourly(ctx: JobContext) -> None:
     raise RuntimeError("boom")
 
 
-def test_a_heartbeat_brings_the_order() -> None:
+def test_a_heartbeat_brings_the_operation() -> None:
     """The handler sees the reason; the slot ends as cancelled, and the schedule goes on."""
     with ManualWorker([hourly]) as worker:
         worker.tick("1h")

@@ -184,7 +184,7 @@ def _granted(pg_url: str, role: str, text: str) -> None:
         owner.execute(re.sub(r"TO \w+;", f"TO {role};", text).encode())
 
 
-def test_the_rights_of_worker_and_operator_are_enough_for_every_order(
+def test_the_rights_of_worker_and_operator_are_enough_for_every_operation(
     pg_url: str, role: str
 ) -> None:
     """And for the worker that obeys: nothing that Operations can do is left out."""
@@ -221,8 +221,8 @@ def test_the_rights_of_worker_and_operator_are_enough_for_every_order(
         assert {
             name for name in dir(Operations) if not name.startswith("_")
         } - others == set(given)
-        for order in given.values():
-            order()
+        for operation in given.values():
+            operation()
 
 
 def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:

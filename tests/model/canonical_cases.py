@@ -595,7 +595,7 @@ class Play:
         at = self.case.begin
         while at <= self.case.until:
             self.side.pass_to(at)
-            self._do_orders(at)
+            self._do_operations(at)
             has_settled = self._settle(at)
             has_settled |= self._take_over(at)
             is_poll = at % self.case.poll == 0 or at in self._ends_of_spans()
@@ -623,7 +623,7 @@ class Play:
         self.unsettled.clear()
         return True
 
-    def _do_orders(self, at: float) -> None:
+    def _do_operations(self, at: float) -> None:
         for kill in self.case.kills:
             if kill.at == at:
                 self._kill(kill)

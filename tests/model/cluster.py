@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.model.comparison import Comparison, shown
 from tests.model.contract import BEAT, LEASE, POLL, Course
-from tests.model.orders import Orders
+from tests.model.operations import Operated
 from tests.model.policies import Terms
 from tests.model.timeline import Timeline, Times, every
 
@@ -60,7 +60,7 @@ class Cluster:
         self.revision = 1
         self.courses: dict[tuple[str, str, int], Course] = {}
         self.dead: set[str] = set()
-        self.model = Orders(terms, Timeline(NOON, times), NOON)
+        self.model = Operated(terms, Timeline(NOON, times), NOON)
         self.members = [self._hire() for _ in range(size)]
         self._stranger = ManualWorker(
             [job(name="other", schedule=Disabled())(print)], database, self.clock
@@ -105,7 +105,7 @@ class Cluster:
 
     @property
     def anybody(self) -> Operations:
-        """Orders from where the job's code is not known."""
+        """Operations from where the job's code is not known."""
         return Operations(lambda: self._acts(self._stranger).store)
 
     def _acts(self, worker: ManualWorker) -> ManualWorker:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from tests.kit.laws import Ledger, none_in_two_places
-from tests.model.orders import Orders
+from tests.model.operations import Operated
 
 from slotwise.store.slots.store import Store
 
@@ -17,7 +17,7 @@ class Comparison:
     """Ledger, gaps and rows beside the model, slot by slot. No slot is in two places."""
 
     store: Store
-    model: Orders
+    model: Operated
 
     def check(self) -> None:
         found, expected = self._found(), self._expected()

@@ -12,7 +12,7 @@ policies meet":
 | 4 catch-up | ``Contract._claim_new``, ``Terms.catch_up`` |
 | 5 the tail of ``all`` | ``Contract._tail``, ``Endings._go_on_with_the_tail`` |
 | 6 ``allow`` and ``cancel_previous`` | ``Contract._find_no_place`` |
-| 7 retries, spread, moved due times | ``Endings._is_past_next``, ``Contract.come``, ``Orders.cancel`` |
+| 7 retries, spread, moved due times | ``Endings._is_past_next``, ``Contract.come``, ``Operated.cancel`` |
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Fate:
 
 @dataclass(frozen=True, eq=False)
 class Backfill:
-    """A backfill order. ``at_once`` of its slots run side by side."""
+    """A backfill operation. ``at_once`` of its slots run side by side."""
 
     pace: timedelta
     at_once: int
@@ -85,9 +85,9 @@ class Course:
     #: The range of skipped slots that covered the slot before it started.
     gap: Fate | None = None
     backfill: Backfill | None = None
-    #: The place among the orders of the one that made this row, or that waits for the end of this
+    #: The place among the operations of the one that made this row, or that waits for the end of this
     #: run.
-    order: int | None = None
+    operation: int | None = None
 
 
 @dataclass
@@ -113,10 +113,10 @@ class Contract:
     #: When the schedule's last attempt started, and the one before it.
     last_start: datetime | None = None
     before: datetime | None = None
-    #: When each slot started last, whoever ordered it.
+    #: When each slot started last, whoever requested it.
     starts: dict[datetime, datetime] = field(default_factory=dict)
-    #: How many orders were given.
-    orders: int = 0
+    #: How many operations were given.
+    operations: int = 0
 
     def __post_init__(self) -> None:
         if self.timeline.times.delay is not None:
@@ -336,7 +336,7 @@ class Contract:
 
     def _too_soon(self) -> datetime | None:
         """Return when a slot of the schedule may start, if that is later than now:
-        ``min_interval`` after the last start of its job. An operator's order does not wait for it,
+        ``min_interval`` after the last start of its job. An operation does not wait for it,
         and counts.
         """
         if self.terms.min_interval is None or not self.starts:
@@ -499,6 +499,6 @@ class Contract:
         """
         for other in places:
             if other.called_off is None:
-                other.called_off, other.order = "overlap", None
+                other.called_off, other.operation = "overlap", None
                 if other.holder is None:
                     other.due = self.now

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tests.model.canonical_cases import Case
 from tests.model.contract import Course, Fate
-from tests.model.orders import Orders
+from tests.model.operations import Operated
 from tests.model.policies import Terms
 from tests.model.timeline import EPOCH, Timeline, every
 
@@ -38,7 +38,7 @@ def terms_of(case: Case, column: str) -> Terms:
 class ModelSide:
     """Implements ``Side``."""
 
-    def __init__(self, case: Case, column: str, model: type[Orders] = Orders) -> None:
+    def __init__(self, case: Case, column: str, model: type[Operated] = Operated) -> None:
         begin = EPOCH + timedelta(seconds=case.begin)
         timeline = Timeline(begin, every(int(case.every)))
         self.model = model(

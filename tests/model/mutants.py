@@ -223,7 +223,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "two starts are min_interval apart": answering(points.SPACED, lambda _, a: a.due),
-    "a slot starts min_interval after what an operator ordered": answering(
+    "a slot starts min_interval after what an operator requested": answering(
         points.KEEPS_APART, lambda answers, _: [START] * len(answers)
     ),
     # rule 6: allow and cancel_previous
@@ -248,7 +248,7 @@ MUTANTS: dict[str, Mutant] = {
     "who moves a due time moves unheld_since along": answering(
         points.MOVED_DUE, lambda columns, a: {**columns, "unheld_since": a.row.unheld_since}
     ),
-    # orders
+    # operations
     "a pause leaves a retry alone": answering(
         points.FIRST_UNBEGUN, lambda _, a: a.row.slot
     ),

@@ -55,7 +55,7 @@ AT_CLAIM = claim.at_claim
 CHOOSE_OVERLAPPED = claim.choose_overlapped
 ASKED_TO_STOP = detached._called_off
 
-# what operators order
+# what operators request
 FIRST_UNBEGUN = pause._first_unbegun
 PARKED = pause.parked
 UNDECIDED = claim.undecided

@@ -1,4 +1,4 @@
-"""Random policies, outages, crashes and orders: the ledger agrees with a plain model of the
+"""Random policies, outages, crashes and operations: the ledger agrees with a plain model of the
 contract, slot by slot.
 
 python -m pytest tests/model                                                              as on

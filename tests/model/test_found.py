@@ -356,7 +356,7 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             run(1),
         ],
     ),
-    "a slot started in one claim with a retry that an operator ordered": (
+    "a slot started in one claim with a retry that an operator requested": (
         Terms(min_interval=seconds(50)),
         every(60),
         [

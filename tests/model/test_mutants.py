@@ -207,7 +207,7 @@ SHOWN: dict[str, tuple[Terms, Times, list[Step]]] = {
         every(300),
         [run(300), PAUSE, step("fail", pick=0, final=False)],
     ),
-    "an order on a held row is read": (
+    "an operation on a held row is read": (
         Terms(),
         every(60),
         [run(60), PAUSE, step("succeed", pick=0), run(60)],
@@ -263,7 +263,7 @@ SHOWN_BY = {
     "what was called off does not start": "who moves a due time moves unheld_since along",
     "slots are collapsed only once": "slots that were passed by one handed back were decided twice",
     "two starts are min_interval apart": "a skipped slot brought two starts together",
-    "a slot starts min_interval after what an operator ordered": "a slot started right after a trigger",
+    "a slot starts min_interval after what an operator requested": "a slot started right after a trigger",
     "what waits for its retry is stopped at once": "what waits for its retry is stopped",
     "a pause leaves a retry alone": "a skipped slot took another one along that was handed back",
     "a skipped slot is skipped alone": "a skipped slot took another one along that was handed back",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.model.canonical_cases import ALL, COLUMNS, Case, Kill, Play, Run, Span
 from tests.model.contract import Course
 from tests.model.model_side import ModelSide
-from tests.model.orders import Orders
+from tests.model.operations import Operated
 
 USUAL = 40
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
@@ -32,10 +32,10 @@ HANDLERS = (0.4, 5.0, 15.0, 50.0, 90.0)
 
 
 #: When, and what.
-Orderly = list[tuple[float, str]]
+Operating = list[tuple[float, str]]
 
 
-class Watched(Orders):
+class Watched(Operated):
     """A model that refuses to decide a slot twice, or to wait for a slot while an older one is
     undecided.
     """
@@ -80,28 +80,28 @@ class WatchedSide(ModelSide):
         super().pass_to(at)
 
 
-class Ordered(Play):
+class Interrupted(Play):
     """A case, and what operators do meanwhile."""
 
-    def __init__(self, case: Case, side: WatchedSide, orders: Orderly) -> None:
+    def __init__(self, case: Case, side: WatchedSide, operations: Operating) -> None:
         super().__init__(case, side)
-        self.model, self.orders = side.model, orders
+        self.model, self.operations = side.model, operations
 
-    def _do_orders(self, at: float) -> None:
-        super()._do_orders(at)
-        for when, order in self.orders:
-            if when == at and order == "skip" and self.model.skippable() is not None:
+    def _do_operations(self, at: float) -> None:
+        super()._do_operations(at)
+        for when, operation in self.operations:
+            if when == at and operation == "skip" and self.model.skippable() is not None:
                 self.model.skip_next()
             elif (
                 when == at
-                and order == "cancel"
+                and operation == "cancel"
                 and self.model.plan is not None
                 and self.model.plan.attempt
             ):
                 self.model.cancel(self.model.plan.slot)
 
     def _next(self, at: float) -> float:
-        return min([super()._next(at), *(when for when, _ in self.orders if when > at)])
+        return min([super()._next(at), *(when for when, _ in self.operations if when > at)])
 
 
 @st.composite
@@ -175,16 +175,16 @@ def histories(draw: st.DrawFn, overlaps: tuple[str, ...]) -> Case:
     )
 
 
-def orders() -> st.SearchStrategy[Orderly]:
+def operations() -> st.SearchStrategy[Operating]:
     """Operators skip the next slot, or cancel the one that runs or waits for its retry."""
     when = st.integers(10, 1300).map(float)
     return st.lists(st.tuples(when, st.sampled_from(["skip", "cancel"])), max_size=3)
 
 
-def played(case: Case, column: str, until: float, orderly: Orderly) -> Watched:
+def played(case: Case, column: str, until: float, orderly: Operating) -> Watched:
     """Play the history up to this time, and return the model."""
     side = WatchedSide(case, column, Watched)
-    Ordered(replace(case, until=until), side, orderly).go()
+    Interrupted(replace(case, until=until), side, orderly).go()
     side.model.check()
     return side.model
 
@@ -206,10 +206,10 @@ def bounded(examples: int) -> settings:
 @given(
     st.sampled_from(COLUMNS),
     histories(("skip", "queue", "queue_all", "allow", "cancel_previous")),
-    orders(),
+    operations(),
 )
 def test_no_slot_is_decided_twice_or_forgotten(
-    column: str, case: Case, orderly: Orderly
+    column: str, case: Case, orderly: Operating
 ) -> None:
     """Every slot that has come has a fate, has started, or waits behind the slot of the plan
     row.
@@ -227,8 +227,8 @@ def test_no_slot_is_decided_twice_or_forgotten(
 
 @pytest.mark.extended
 @bounded(EXAMPLES)
-@given(histories(("skip", "queue", "queue_all")), orders())
-def test_every_catch_up_by_all_comes_to_an_end(case: Case, orderly: Orderly) -> None:
+@given(histories(("skip", "queue", "queue_all")), operations())
+def test_every_catch_up_by_all_comes_to_an_end(case: Case, orderly: Operating) -> None:
     """Also of a job that is slower than its schedule: some time after the accidents, slots are
     overlap's again.
     """

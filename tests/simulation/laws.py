@@ -19,7 +19,7 @@ from tests.kit.laws import (
     nothing_left,
 )
 from tests.simulation.claim_laws import ClaimLaws
-from tests.simulation.order_laws import OrderLaws
+from tests.simulation.operation_laws import OperationLaws
 from tests.simulation.row_laws import RowLaws
 from tests.simulation.trace import Trace
 
@@ -28,8 +28,8 @@ from slotwise.model.records import TICK, Fence
 from slotwise.schedules import succeed
 from slotwise.spi import Claim, Definition, Key, Reaped, Reason, Settled
 
-#: Rows that operators have ordered, beside the slots of the plan.
-ORDERED = ("trigger", "retry", "backfill")
+#: Rows that operators have requested, beside the slots of the plan.
+REQUESTED = ("trigger", "retry", "backfill")
 
 #: A slot of a job, or the life of a one-time task: id and first version.
 Slot = tuple[str, Any]
@@ -47,7 +47,7 @@ class Laws:
     after_restores: bool = False
     starts: Counter[Slot] = field(default_factory=Counter)
     claims_of: ClaimLaws = field(init=False)
-    orders: OrderLaws = field(init=False)
+    operations: OperationLaws = field(init=False)
     rows: RowLaws = field(init=False)
     #: By which claims: token and holder.
     successes: defaultdict[Slot, set[tuple[int, str]]] = field(
@@ -70,7 +70,7 @@ class Laws:
     #: Slots of which a start was refused, perhaps after its mark was committed.
     unsure: set[Slot] = field(default_factory=set)
     #: When the claims of each job were made that came to start, and whether an operator had
-    #: ordered them.
+    #: requested them.
     claimed_at: dict[str, list[tuple[datetime, bool]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -81,7 +81,7 @@ class Laws:
     def __post_init__(self) -> None:
         shared: Any = self.trace, self.definitions
         self.claims_of = ClaimLaws(*shared, self.after_restores)
-        self.orders = OrderLaws(*shared, self.starts, self.after_restores)
+        self.operations = OperationLaws(*shared, self.starts, self.after_restores)
         self.rows = RowLaws(*shared, self.after_restores)
 
     # -- what happens -----------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Laws:
     def claimed(self, claim: Claim, tags: Collection[str]) -> None:
         """Tokens rise with every claim of a row."""
         self.claims_of.claimed(claim, tags)
-        self.orders.claimed(claim)
+        self.operations.claimed(claim)
         life = (claim.key, claim.row.created_version)
         last = self.tokens.get(life, 0)
         if claim.token <= last:
@@ -113,7 +113,7 @@ class Laws:
     def started(self, claim: Claim) -> None:
         """give_up: at most one start; nobody starts what has succeeded."""
         slot = _slot(claim)
-        self.orders.started(claim)
+        self.operations.started(claim)
         self.starts[slot] += 1
         self._keeps_its_distance(claim)
         if self.successes[slot]:
@@ -138,23 +138,23 @@ class Laws:
 
     def _keeps_its_distance(self, claim: Claim) -> None:
         """min_interval: two starts are so far apart, by the database's time. What an operator
-        orders does not wait, nor does a retry for it.
+        operations does not wait, nor does a retry for it.
         """
-        name, is_ordered = claim.row.task_name, claim.row.origin in ORDERED
+        name, is_requested = claim.row.task_name, claim.row.origin in REQUESTED
         least, others = self.definitions[name].min_interval, self.claimed_at[name]
         if (*claim.key, claim.token, claim.holder) in self.claimed_before:
             return
-        if least is not None and not is_ordered and not self.after_restores:
+        if least is not None and not is_requested and not self.after_restores:
             for other, was_ordered in others:
                 apart = (
                     claim.claimed_at - other
                 )  # a handler may be entered after that of a later claim
-                # Of two claims at one instant, the order may have been the later one.
+                # Of two claims at one instant, the operation may have been the later one.
                 if abs(apart) < least and (
                     not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))
                 ):
                     raise self._broken("min_interval", f"{apart} from another start", claim)
-        others.append((claim.claimed_at, is_ordered))
+        others.append((claim.claimed_at, is_requested))
 
     def ended(self, event: Settled | Reaped) -> None:
         """At most one attempt completes a slot."""
@@ -222,7 +222,7 @@ class Laws:
         """The queue is back where it was: rows may be behind; one-time tasks, which have no
         ledger, live again.
         """
-        self.orders.restored(ledger)
+        self.operations.restored(ledger)
         self.watermarks.clear()
         self.tokens.clear()
         counted: list[dict[Slot, Any]] = [self.starts, self.successes, self.failures]
@@ -242,7 +242,7 @@ class Laws:
                 self._only_forward(row, ledger)
         self.rows.check(ledger)
         if not self.after_restores:
-            self.orders.check(ledger)
+            self.operations.check(ledger)
         for entry in ledger.slots.values():
             if (
                 entry["origin"] != "task"
@@ -275,7 +275,7 @@ class Laws:
             and (
                 entry["outcome"] == "skipped"
                 or (name, at)
-                in self.orders.opened  # a backfill of what skip-next had left out
+                in self.operations.opened  # a backfill of what skip-next had left out
                 or (self.after_restores and entry["finished"])
             )
         }
@@ -316,7 +316,7 @@ class Laws:
             entry["lost"]
             + entry["aborted"]
             + self.failures[slot]
-            + self.orders.opened[slot]
+            + self.operations.opened[slot]
         )
         if self.starts[slot] > 1 + reasons:
             raise self.trace.fail(
@@ -352,7 +352,7 @@ class Laws:
             row
             for row in ledger.rows
             if row["task_name"] == job
-            and row["origin"] not in ORDERED
+            and row["origin"] not in REQUESTED
             and (self.after_restores or not row["picked"])
         ]
         waiting = {row["slot"] for row in own}
@@ -360,14 +360,14 @@ class Laws:
         due = [slot for slot in slots if slot not in waiting]
         if not self.after_restores:
             self._none_started_is_skipped(job, ledger)
-        ordered = {
+        requested = {
             row["slot"]
             for row in ledger.rows
-            if row["task_name"] == job and row["origin"] in ORDERED
+            if row["task_name"] == job and row["origin"] in REQUESTED
         }
-        unordered = [slot for slot in due if slot not in ordered]
+        unrequested = [slot for slot in due if slot not in requested]
         self.trace.expect_none(
-            none_missing(job, self._not_with_its_row(job, unordered, ledger), ledger)
+            none_missing(job, self._not_with_its_row(job, unrequested, ledger), ledger)
         )
         self.trace.expect_none(none_invented(job, {*due, *waiting}, ledger))
         # A restored row may wait for a slot that is in a gap since.

@@ -1,4 +1,4 @@
-"""Somebody who gives orders, all through the day, and looks at what can be ordered before."""
+"""Somebody who gives operations, all through the day, and looks at what can be requested before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from tests.kit.laws import Ledger
-from tests.simulation.order_laws import OrderLaws
+from tests.simulation.operation_laws import OperationLaws
 
 from slotwise import ConfigurationError
 from slotwise.model.vocabulary import ENDED_BADLY
@@ -25,7 +25,7 @@ class Operator:
     """What is refused changes nothing; of what is carried out the laws are told."""
 
     def __init__(
-        self, rng: random.Random, laws: OrderLaws, jobs: list[str], reopened: Reopened
+        self, rng: random.Random, laws: OperationLaws, jobs: list[str], reopened: Reopened
     ) -> None:
         self._rng = rng
         self._laws = laws
@@ -52,13 +52,13 @@ class Operator:
             self._pause_all,
         ]
 
-    def order(self, operations: Operations, ledger: Ledger, now: datetime) -> str:
-        """One order, whatever comes to mind; what it was."""
+    def operation(self, operations: Operations, ledger: Ledger, now: datetime) -> str:
+        """One operation, whatever comes to mind; what it was."""
         job, give = self._rng.choice(self._jobs), self._rng.choice(self._orders)
         if self._laws.all_paused:
             give = self._resume_all
         try:
-            return f"orders: {give(operations, job, ledger, now)}"
+            return f"operations: {give(operations, job, ledger, now)}"
         except ConfigurationError as error:
             return f"is refused: {str(error)[:60]}"
 
@@ -69,14 +69,14 @@ class Operator:
         for job in _asleep(ledger):
             self._resume_job(operations, job)
 
-    # -- orders -----------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------
 
     def _trigger(
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
     ) -> str:
         rule: Any = self._rng.choice(("beside", "beside", "queue", "skip"))
         slot = operations.trigger(job, overlap=rule)
-        self._laws.ordered("trigger")
+        self._laws.requested("trigger")
         self._laws.wants(job, [slot])
         return f"trigger {job} ({rule}): {slot}"
 
@@ -84,7 +84,7 @@ class Operator:
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
     ) -> str:
         slot = operations.skip_next(job)
-        self._laws.ordered("skip-next")
+        self._laws.requested("skip-next")
         self._laws.leaves_out(job, slot)
         return f"skip-next {job}: {slot}"
 
@@ -112,7 +112,7 @@ class Operator:
         )
 
     def _called_off(self, job: str, slots: list[datetime]) -> str:
-        self._laws.ordered("cancel", len(slots))
+        self._laws.requested("cancel", len(slots))
         self._laws.calls_off(job, slots)
         return f"cancel {job}: {', '.join(map(str, slots))}"
 
@@ -129,7 +129,7 @@ class Operator:
         job, slot = self._rng.choice(sorted(ended))
         operations.retry(job, slot)
         self._reopened(job, slot)
-        self._laws.ordered("retry")
+        self._laws.requested("retry")
         self._laws.wants(job, [slot], again=True)
         return f"retry {job} {slot}"
 
@@ -147,7 +147,7 @@ class Operator:
         )
         for slot in found.slots:
             self._reopened(job, slot)
-        self._laws.ordered("backfill", 1 if found.slots else 0)
+        self._laws.requested("backfill", 1 if found.slots else 0)
         self._laws.wants(job, found.slots, again=True)
         return f"backfill {job}: {len(found.slots)} slots to {last}"
 
@@ -159,13 +159,13 @@ class Operator:
         )
         job = self._rng.choice(queued) if queued else job
         count = operations.cancel_backfill(job)
-        self._laws.ordered("cancel-backfill", 1 if count else 0)
+        self._laws.requested("cancel-backfill", 1 if count else 0)
         return f"cancel-backfill {job}: {count}"
 
     def _pause(
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
     ) -> str:
-        self._laws.ordered("pause", int(operations.pause(job)))
+        self._laws.requested("pause", int(operations.pause(job)))
         self._laws.paused.add(job)
         return f"pause {job}"
 
@@ -179,14 +179,14 @@ class Operator:
 
     def _resume_job(self, operations: Operations, job: str) -> str:
         operations.resume(job, replay=self._rng.random() < 0.5)
-        self._laws.ordered("resume")
+        self._laws.requested("resume")
         self._laws.paused.discard(job)
         return f"resume {job}"
 
     def _pause_all(
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
     ) -> str:
-        self._laws.ordered("pause", int(operations.pause_all()))
+        self._laws.requested("pause", int(operations.pause_all()))
         self._laws.all_paused = True
         return "pause all"
 
@@ -194,7 +194,7 @@ class Operator:
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
     ) -> str:
         operations.resume_all(replay=self._rng.random() < 0.5)
-        self._laws.ordered("resume")
+        self._laws.requested("resume")
         self._laws.all_paused = False
         return "resume all"
 
@@ -204,5 +204,5 @@ def _asleep(ledger: Ledger) -> list[str]:
 
 
 def audit(connection: sa.Connection, tables: Tables) -> Counter[str]:
-    """How many orders of each kind stand in the audit table."""
+    """How many operations of each kind stand in the audit table."""
     return Counter(connection.scalars(sa.select(tables.controls.c.command)))

@@ -58,7 +58,7 @@ class Stage:
         self.steps_on = self.seed % 3 != 0
         self.laws = Laws(self.trace, definitions, after_restores=self.restores)
         jobs = [name for name, found in definitions.items() if found.is_job]
-        self.operator = Operator(self.rng, self.laws.orders, jobs, self.laws.reopened)
+        self.operator = Operator(self.rng, self.laws.operations, jobs, self.laws.reopened)
         self.replies = Replies(self.database)
         self.agents: list[Agent] = []
         #: Left over from before a restore: they wake up, and believe in what they held.

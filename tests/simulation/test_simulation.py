@@ -77,13 +77,13 @@ HAPPENINGS = [
     "is stepped by",
     "plans: changed",
     "hears nothing of its claims",
-    "orders: trigger",
-    "orders: skip-next",
-    "orders: cancel ",
-    "orders: retry",
-    "orders: backfill",
-    "orders: pause",
-    "orders: resume",
+    "operations: trigger",
+    "operations: skip-next",
+    "operations: cancel ",
+    "operations: retry",
+    "operations: backfill",
+    "operations: pause",
+    "operations: resume",
 ]
 
 

@@ -241,12 +241,12 @@ class World(Accidents):
         )
 
     def _order(self) -> None:
-        """An operator, who sits somewhere. An order that fails was not carried out: the audit
+        """An operator, who sits somewhere. An operation that fails was not carried out: the audit
         shows at the end.
         """
         said = "hears that nothing was done"
         with self._lost():
-            said = self.operator.order(self._controls(), self._read(), self.clock.now())
+            said = self.operator.operation(self._controls(), self._read(), self.clock.now())
         self.trace.add(self.clock.now(), "human", said)
 
     def _controls(self) -> Operations:
@@ -279,7 +279,7 @@ class World(Accidents):
         ledger, store = self._read(), self.agents[0].worker.store
         self.laws.check_end(ledger, self.clock.now())
         with store.transaction() as connection:
-            self.laws.orders.check_end(ledger, audit(connection, store.tables))
+            self.laws.operations.check_end(ledger, audit(connection, store.tables))
 
     def _work_well(self, agent: Agent) -> None:
         self._beat(agent)

@@ -475,7 +475,7 @@ def test_a_mark_bounds_the_look_at_its_queue(stage: Stage, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["custom", "generic"])
 def test_one_instance_and_its_slots_are_found_among_many(stage: Stage, mode: str) -> None:
-    """By the row's key and by an index of the rows beside one: an order to one of many reads none
+    """By the row's key and by an index of the rows beside one: an operation to one of many reads none
     of the others.
     """
     operations = Client(lambda: stage.store).operations

@@ -56,7 +56,7 @@ def facts_of(
         runs_on=(),
         before=None,
         after=None,
-        orders=[],
+        operations=[],
         all_paused=None,
         pruned_until=None,
         workers=[],

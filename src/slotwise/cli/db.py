@@ -231,7 +231,7 @@ def new_epoch(given: Given) -> None:
             given.confirm(
                 f"{found.claims} claims will end, {found.rows} rows get new tokens."
             )
-            found = operations.new_epoch(**given.order)
+            found = operations.new_epoch(**given.how)
     text = f"a new epoch: {found.rows} rows, {found.claims} claims ended"
     print_result(
         given, text, installation=found.installation, rows=found.rows, claims=found.claims
@@ -266,7 +266,7 @@ def settle_until(given: Given, until: Written) -> None:
             given.confirm(
                 f"{slots} slots of {len(found)} jobs up to {moment(end)} will not run."
             )
-            found = operations.settle_until(end, **given.order)
+            found = operations.settle_until(end, **given.how)
     jobs = {
         one.job if one.instance == "recurring" else f"{one.job}/{one.instance}": one.slots
         for one in found

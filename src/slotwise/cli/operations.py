@@ -81,7 +81,7 @@ def trigger(
     If the job is paused, the run waits until the job is resumed.
     """
     with given.operations() as (operations, inspect):
-        slot = operations.trigger(name, id=id, overlap=overlap, **given.order)
+        slot = operations.trigger(name, id=id, overlap=overlap, **given.how)
         zone = inspect.zone(name, id=id)
     print_result(
         given, f"{name}: triggered as slot {exact(slot, zone)}", job=name, slot=slot
@@ -114,9 +114,9 @@ def pause(given: Given, name: str | None, everything: bool) -> None:
         if one is None:
             given.confirm("Nothing will start any more, on any worker.")
         changed = (
-            operations.pause_all(**given.order)
+            operations.pause_all(**given.how)
             if one is None
-            else operations.pause(one, **given.order)
+            else operations.pause(one, **given.how)
         )
     text = f"{one or 'all'}: paused" if changed else f"{one or 'all'}: paused already"
     print_result(given, text, job=one, changed=changed)
@@ -147,14 +147,14 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
     zone = UTC
     with given.operations() as (operations, inspect):
         if one is not None:
-            found = operations.resume(one, replay=replay, **given.order) or None
+            found = operations.resume(one, replay=replay, **given.how) or None
             paused = None if given.json else inspect.all_paused()
             zone = inspect.zone(one)
         else:
             found = operations.resume_all(replay=replay, dry_run=True)
             if found is not None and not given.dry_run:
                 given.confirm(f"All will resume, and {_skipped(found)} will be skipped.")
-                found = operations.resume_all(replay=replay, **given.order)
+                found = operations.resume_all(replay=replay, **given.how)
     warn_paused(paused)
     if found is None:
         print_result(
@@ -207,9 +207,7 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     """
     with given.operations() as (operations, inspect):
         zone = inspect.zone(name, id=id)
-        skipped = operations.skip_next(
-            name, within(slot, zone, "SLOT"), id=id, **given.order
-        )
+        skipped = operations.skip_next(name, within(slot, zone, "SLOT"), id=id, **given.how)
     print_result(
         given, f"{name}: slot {moment(skipped, zone)} skipped", job=name, slot=skipped
     )
@@ -252,7 +250,7 @@ def cancel(
         if backfill:
             if waiting := operations.cancel_backfill(name, id=id, dry_run=True):
                 given.confirm(f"{waiting} slots of {name} will not run.")
-            count = operations.cancel_backfill(name, id=id, **given.order)
+            count = operations.cancel_backfill(name, id=id, **given.how)
             print_result(given, f"{name}: {count} slots cancelled", job=name, count=count)
             return exits.OK if count else exits.FAILED
         zone = inspect.zone(name, id=id)
@@ -261,7 +259,7 @@ def cancel(
             if slot is None
             else exact_slot(inspect, name, id or RECURRING, slot.within(zone, "SLOT"))
         )
-        found = operations.cancel(name, wanted, id=id, **given.order)
+        found = operations.cancel(name, wanted, id=id, **given.how)
     text = (
         f"{name}: asked {', '.join(exact(slot, zone) for slot in found)} to stop"
         if found
@@ -290,7 +288,7 @@ def retry(given: Given, name: str, slot: Written, id: str) -> None:
     with given.operations() as (operations, inspect):
         zone = inspect.zone(name, id=id)
         wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
-        operations.retry(name, wanted, id=id, **given.order)
+        operations.retry(name, wanted, id=id, **given.how)
     print_result(
         given, f"{name}: slot {exact(wanted, zone)} will be retried", job=name, slot=wanted
     )
@@ -368,7 +366,7 @@ def backfill(
             _show_slots(found, zone)
         if found.slots and not given.dry_run:
             given.confirm(f"{len(found.slots)} slots of {name} will run.")
-            found = operations.backfill(name, begin, end, **options, **given.order)
+            found = operations.backfill(name, begin, end, **options, **given.how)
     text = (
         f"{name}: {len(found.slots)} slots run"
         if found.slots
@@ -425,7 +423,7 @@ def delete(given: Given, name: str, force: bool) -> None:
         rows = operations.delete(name, force=force, dry_run=True)
         if not given.dry_run:
             given.confirm(f"{name} will not run any more.")
-            rows = operations.delete(name, force=force, **given.order)
+            rows = operations.delete(name, force=force, **given.how)
     print_result(
         given,
         f"{name}: {rows} {'row' if rows == 1 else 'rows'} deleted",

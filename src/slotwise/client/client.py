@@ -48,7 +48,7 @@ from slotwise.model.vocabulary import ListedState, Outcome
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.caller_transaction import Joinable, Result, call_within
 from slotwise.store.connect.database_errors import lacks_tables
-from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instance, Instances
 from slotwise.store.queue.queue import (
@@ -134,7 +134,7 @@ class Commands:
             connection, key, lambda queue, own: queue.tasks.cancel(own, key)
         )
         return self._transactions.done(
-            connection, receipt, ORDERS if receipt.status == "running" else None
+            connection, receipt, OPERATIONS if receipt.status == "running" else None
         )
 
     @call

@@ -18,7 +18,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING, is_whole
 from slotwise.store.connect.database_errors import is_transient
-from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.operations import backfill, job_operations, slot_operations
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-#: So often an order is given again that met a deadlock, or a row that stayed locked.
+#: So often an operation is requested again that met a deadlock, or a row that stayed locked.
 TRIES = 4
 
 
 class How(TypedDict, total=False):
-    """The keywords of each operation: why it is ordered, and whether it is only rehearsed.
+    """The keywords of each operation: why it is requested, and whether it is only rehearsed.
 
     ``progress`` is called with the number of rows that are done, after each transaction of a long
     one.
@@ -76,7 +76,7 @@ class Requests:
         """Start nothing in the whole installation any more, including jobs and tasks that are
         added later.
         """
-        return self._order(job_operations.pause_all, **how)
+        return self._operate(job_operations.pause_all, **how)
 
     @call
     def resume(
@@ -100,7 +100,7 @@ class Requests:
 
         Jobs that are paused by name stay paused.
         """
-        return self._order(partial(job_operations.resume_all, replay=replay), **how)
+        return self._operate(partial(job_operations.resume_all, replay=replay), **how)
 
     @call
     def trigger(
@@ -124,7 +124,7 @@ class Requests:
                 f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'"
             )
         rule = None if overlap == "beside" else overlap
-        return self._order(
+        return self._operate(
             partial(
                 slot_operations.trigger_now, job=name_of(job), overlap=rule, instance=id
             ),
@@ -144,7 +144,7 @@ class Requests:
         this one.
         """
         wanted = None if slot is None else instant_of(slot)
-        return self._order(
+        return self._operate(
             partial(slot_operations.skip_next, job=name_of(job), slot=wanted, instance=id),
             **how,
         )
@@ -166,7 +166,7 @@ class Requests:
         ones are cancelled. The slot ends as cancelled, unless its handler succeeds.
         """
         wanted = None if slot is None else instant_of(slot)
-        return self._order(
+        return self._operate(
             partial(slot_operations.cancel, job=name_of(job), slot=wanted, instance=id),
             **how,
         )
@@ -186,7 +186,7 @@ class Requests:
             raise ConfigurationError(
                 f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead'
             )
-        self._order(
+        self._operate(
             partial(slot_operations.retry, job=name, slot=instant_of(slot), instance=id),
             **how,
         )
@@ -225,7 +225,7 @@ class Requests:
             raise ConfigurationError(
                 f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first"
             )
-        order = partial(
+        operation = partial(
             backfill.backfill,
             job=name_of(job),
             first=begin,
@@ -236,7 +236,7 @@ class Requests:
             forgotten=forgotten,
             instance=id,
         )
-        (found,) = self._chunks(order, **how).found
+        (found,) = self._chunks(operation, **how).found
         return cast("Backfill", found)
 
     @call
@@ -269,37 +269,39 @@ class Requests:
 
         Earlier holders are rejected, here and wherever a token is compared.
         """
-        return self._order(job_operations.new_epoch, **how)
+        return self._operate(job_operations.new_epoch, **how)
 
     @call
     def settle_until(self, until: datetime, **how: Unpack[How]) -> list[SettledJob]:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return
         them by job.
         """
-        return self._order(
+        return self._operate(
             partial(job_operations.settle_until, until=instant_of(until)), **how
         )
 
-    def _order(self, order: Callable[[Operation], Result], **how: Unpack[How]) -> Result:
-        result = self._carry_out(order, **how)
+    def _operate(
+        self, operation: Callable[[Operation], Result], **how: Unpack[How]
+    ) -> Result:
+        result = self._carry_out(operation, **how)
         self._tell(**how)
         return result
 
-    def _chunks(self, order: Callable[..., Progress], **how: Unpack[How]) -> Progress:
+    def _chunks(self, operation: Callable[..., Progress], **how: Unpack[How]) -> Progress:
         """Carry out an operation on all rows of a job, chunk by chunk. Given again, it continues
         where it ended.
         """
         so_far = Progress(is_rehearsed=how.get("dry_run", False))
         progress = how.get("progress")
         while not so_far.is_done:
-            so_far = self._carry_out(partial(order, so_far=so_far), **how)
+            so_far = self._carry_out(partial(operation, so_far=so_far), **how)
             if progress is not None:
                 progress(so_far.rows)
         self._tell(**how)
         return so_far
 
     def _carry_out(
-        self, order: Callable[[Operation], Result], **how: Unpack[How]
+        self, operation: Callable[[Operation], Result], **how: Unpack[How]
     ) -> Result:
         author = Author(self._author or _this_user(), how.get("note"))
         store = self._make_store()
@@ -312,14 +314,14 @@ class Requests:
         )
         with store.database.in_words():
             found: Result = retrying(
-                carry_out, store, author, order, rehearse=how.get("dry_run", False)
+                carry_out, store, author, operation, rehearse=how.get("dry_run", False)
             )
         return found
 
     def _tell(self, **how: Unpack[How]) -> None:
         if not how.get("dry_run"):
             self._wake()
-            self._make_store().database.wake_ups.tell(ORDERS)
+            self._make_store().database.wake_ups.tell(OPERATIONS)
 
 
 class Operations(Requests):

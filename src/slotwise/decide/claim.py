@@ -284,8 +284,10 @@ def carried(row: Row) -> dict[str, Any]:
         ("parked_due", "last_error", "called_off")
     )
     # The number of the operation stays if it has paused the row, or created it.
-    is_ordered = row.state == RowState.PAUSED if row.is_plan else row.origin not in PLANNED
-    return kept | {"control": row.control if is_ordered else None}
+    is_requested = (
+        row.state == RowState.PAUSED if row.is_plan else row.origin not in PLANNED
+    )
+    return kept | {"control": row.control if is_requested else None}
 
 
 def again(row: Row, due: datetime) -> dict[str, object]:

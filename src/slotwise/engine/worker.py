@@ -49,7 +49,7 @@ from slotwise.model.records import Aborted, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.notifications import LOOK, ORDERS
+from slotwise.store.connect.notifications import LOOK, OPERATIONS
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.settlement_hooks import AfterSettle, SettlementHooks
@@ -351,11 +351,11 @@ class Worker:
         self.database.wake_ups.tell(LOOK, within=IN_A_MOMENT)
 
     def _heed(self, words: Collection[str]) -> None:
-        """Wake the poller, and for an order the heartbeat: an operator may have written it into a
-        held row.
+        """Wake the poller, and for an operation the heartbeat: an operator may have written it
+        into a held row.
         """
         self.poller.wake_for(words)
-        if ORDERS in words and len(self.active_claims):
+        if OPERATIONS in words and len(self.active_claims):
             self.heartbeat.wake()
 
     # -- stop -------------------------------------------------------------------------------------

@@ -70,33 +70,37 @@ def paused_by(facts: Facts | TaskFacts) -> str:
     if (every := facts.all_paused) is not None:
         note = f": {every.note}" if every.note else ""
         return f"Everything has been paused since {when(every.since)}, by {every.author}{note}."
-    orders = (
-        [order for order in facts.orders if order.job is not None]
+    operations = (
+        [operation for operation in facts.operations if operation.job is not None]
         if isinstance(facts, Facts)
         else []
     )
-    return _latest(orders, "pause", facts.now) or "The job is paused."
+    return _latest(operations, "pause", facts.now) or "The job is paused."
 
 
-def _latest(orders: Iterable[AuditEntry], operation: str, until: datetime) -> str | None:
-    """Return the last of these orders, the newest first, that was this operation; None if there is
-    none.
+def _latest(operations: Iterable[AuditEntry], name: str, until: datetime) -> str | None:
+    """Return the last of these operations, the newest first, that has this name; None if there
+    is none.
     """
     return next(
         (
-            said(order)
-            for order in orders
-            if order.operation == operation and order.at <= until
+            said(operation)
+            for operation in operations
+            if operation.operation == name and operation.at <= until
         ),
         None,
     )
 
 
-def said(order: AuditEntry) -> str:
-    what = order.operation if order.job is not None else f"{order.operation} of all"
+def said(operation: AuditEntry) -> str:
+    what = (
+        operation.operation
+        if operation.job is not None
+        else f"{operation.operation} of all"
+    )
     return (
-        f"At {when(order.at)} {order.author} requested "
-        f"{what}{f': {order.note}' if order.note else ''}."
+        f"At {when(operation.at)} {operation.author} requested "
+        f"{what}{f': {operation.note}' if operation.note else ''}."
     )
 
 
@@ -145,7 +149,7 @@ def _why_skipped(facts: Facts, line: SlotInfo) -> str | None:
             return _overlapped(facts)
         case Reason.PAUSED:
             return (
-                _latest(facts.orders, "pause", line.finished or facts.now)
+                _latest(facts.operations, "pause", line.finished or facts.now)
                 or sentences_of(Reason.PAUSED).skipped
             )
         case reason:
@@ -244,7 +248,7 @@ _ROUNDING = timedelta(seconds=1)
 def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
     """Explain why this slot ran or did not; ``definition`` tells what the job declares."""
     outcome, reason, sentences = _verdict(facts, definition)
-    asked = [said(order) for order in facts.asked]
+    asked = [said(operation) for operation in facts.asked]
     return Explanation(
         job=facts.job,
         slot=facts.slot,
@@ -654,7 +658,7 @@ def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
         return (
             SlotState.UNKNOWN,
             None,
-            filter(None, (told, _latest(facts.orders, "delete", facts.now))),
+            filter(None, (told, _latest(facts.operations, "delete", facts.now))),
         )
     if schedule is None:
         return (
@@ -810,8 +814,8 @@ def _was_job(store: Store, name: str, id: str, last: SlotInfo | None) -> bool:
 
 def _was_deleted(store: Store, name: str) -> bool:
     return any(
-        order.operation == "delete" and order.job == name
-        for order in audit(store, name, limit=100)
+        operation.operation == "delete" and operation.job == name
+        for operation in audit(store, name, limit=100)
     )
 
 
@@ -820,7 +824,7 @@ def _gone(facts: Facts) -> Iterator[str]:
         "The job has no row, so it does not run: it was deleted, or its history comes "
         "from another database."
     )
-    yield from filter(None, [_latest(facts.orders, "delete", facts.now)])
+    yield from filter(None, [_latest(facts.operations, "delete", facts.now)])
     yield "A worker that registers it plans it when it starts."
 
 

@@ -42,7 +42,7 @@ FIRST_PAUSE = timedelta(milliseconds=100)
 LONGEST_PAUSE = timedelta(seconds=2)
 
 
-class Order(TypedDict):
+class AttemptRequest(TypedDict):
     """What the parent sends first: the claim, and where the application is."""
 
     task: str
@@ -66,15 +66,15 @@ class Message(TypedDict, total=False):
 
 
 def run_isolated(descriptor: int, prepare: Prepare) -> None:
-    """Run the attempt that the parent, a worker, orders over this socket; then end the process.
+    """Run the attempt that the parent, a worker, requests over this socket; then end the process.
 
     ``prepare`` is called with the application's settings before the handler starts.
     """
     os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=descriptor))
     _follow_parent()
-    order = _first(channel)
-    channel.send(**say_outcome(_obey(order, channel, prepare)))
+    request = _first(channel)
+    channel.send(**say_outcome(_obey(request, channel, prepare)))
     with suppress(OSError, ValueError):  # a full disk, or a stream that the handler closed
         sys.stdout.flush()
         sys.stderr.flush()
@@ -93,10 +93,10 @@ def _follow_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _first(channel: Channel) -> Order:
+def _first(channel: Channel) -> AttemptRequest:
     while (said := channel.lines(None)) is not None:
-        for order in said:
-            return cast(Order, order)
+        for request in said:
+            return cast(AttemptRequest, request)
     _die()
     raise AssertionError
 
@@ -105,24 +105,24 @@ def _die() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _obey(order: Order, channel: Channel, prepare: Prepare) -> AttemptOutcome:
+def _obey(request: AttemptRequest, channel: Channel, prepare: Prepare) -> AttemptOutcome:
     """Run the attempt. The main thread is the handler's, or that of the loop on which it runs:
     only there can it set signal handlers.
     """
     try:
-        registry = _registry(order, channel, prepare)
-        is_async = registry.definitions[order["task"]].is_async
+        registry = _registry(request, channel, prepare)
+        is_async = registry.definitions[request["task"]].is_async
         loop = asyncio.new_event_loop() if is_async else None
         worker = registry.make_worker(host_loop=loop)
     except Exception as error:
         return _cannot_start(error)
     if loop is None:
-        return _attempt(order, channel, worker)
+        return _attempt(request, channel, worker)
     ended = Future[AttemptOutcome]()
 
     def attempt() -> None:
         try:
-            ended.set_result(_attempt(order, channel, worker))
+            ended.set_result(_attempt(request, channel, worker))
         except BaseException as error:
             ended.set_exception(error)
         loop.call_soon_threadsafe(loop.stop)
@@ -139,14 +139,14 @@ def _cannot_start(error: Exception) -> Failed:
     return Failed(f"its process cannot start: {error}")
 
 
-def _attempt(order: Order, channel: Channel, worker: Worker) -> AttemptOutcome:
+def _attempt(request: AttemptRequest, channel: Channel, worker: Worker) -> AttemptOutcome:
     try:
-        claim, words = _find_claim(worker, order, channel)
+        claim, words = _find_claim(worker, request, channel)
     except Exception as error:
         return _cannot_start(error)
     if claim is None:
         return HandedBack(Reason.LOST)  # while the application was imported
-    (holding,) = worker.active_claims.add([claim], order["renewed"])
+    (holding,) = worker.active_claims.add([claim], request["renewed"])
     # It may have been renewed while the application was imported.
     for word in [*words, *(channel.lines(0) or ())]:
         _heed(cast(Message, word), holding, worker)
@@ -166,7 +166,7 @@ def _attempt(order: Order, channel: Channel, worker: Worker) -> AttemptOutcome:
 
 
 def _find_claim(
-    worker: Worker, order: Order, channel: Channel
+    worker: Worker, request: AttemptRequest, channel: Channel
 ) -> tuple[Claim | None, list[Message]]:
     """Return the claim, if it is still valid, and the parent's messages so far.
 
@@ -176,7 +176,12 @@ def _find_claim(
     words: list[Message] = []
     for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
         try:
-            fence = order["task"], order["instance"], order["token"], order["holder"]
+            fence = (
+                request["task"],
+                request["instance"],
+                request["token"],
+                request["holder"],
+            )
             return worker.store.held.find_claim(*fence), words
         except Exception as error:
             if not is_transient(error):
@@ -188,15 +193,15 @@ def _find_claim(
     raise AssertionError("pauses never end")
 
 
-def _registry(order: Order, channel: Channel, prepare: Prepare) -> JobRegistry:
+def _registry(request: AttemptRequest, channel: Channel, prepare: Prepare) -> JobRegistry:
     """The application's registry, whose worker reports the start of a handler. Of that worker,
     only the runner is used, with the same handler, interceptors and lifespan.
     """
-    sys.path[:] = order["path"]
-    registry = load_registry(order["app"], Path.cwd())
-    registry.configure(**order["settings"] | {"only": []})
+    sys.path[:] = request["path"]
+    registry = load_registry(request["app"], Path.cwd())
+    registry.configure(**request["settings"] | {"only": []})
     prepare(registry.settings)
-    alone = replace(registry.definitions[order["task"]], isolation=None)
+    alone = replace(registry.definitions[request["task"]], isolation=None)
     registry.definitions = {**registry.definitions, alone.name: alone}
 
     def tell(event: Event) -> None:

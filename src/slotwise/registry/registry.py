@@ -481,9 +481,9 @@ class JobRegistry:
         """The running worker, if any."""
         return self._worker if self.is_running else None
 
-    def _ask(self, order: Callable[[Worker], object]) -> None:
+    def _ask(self, request: Callable[[Worker], object]) -> None:
         if (worker := self.worker) is not None:
-            order(worker)
+            request(worker)
 
     @property
     def is_running(self) -> bool:

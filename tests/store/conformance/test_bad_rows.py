@@ -200,8 +200,8 @@ def test_a_flawed_row_is_claimed_and_refused(
 def test_a_number_that_python_does_not_read(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a document of a row, it stops neither claims nor heartbeats, reapers, deploys, orders or
-    explanations.
+    """In a document of a row, it stops neither claims nor heartbeats, reapers, deploys, operations
+    or explanations.
     """
     bench.tick()
     held = bench.claim_one("strict")

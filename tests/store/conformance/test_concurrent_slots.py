@@ -367,7 +367,7 @@ def test_a_frozen_holder_keeps_nobody_out_for_longer_than_its_lease(
 
 
 def test_who_asked_is_told_apart(database: Database) -> None:
-    """An operator's order and a newer slot end the same slot with different reasons."""
+    """An operation and a newer slot end the same slot with different reasons."""
     with workers(database, overlap=Overlap.cancel_previous()) as (one,):
         one.tick("1s")
         begun(one)

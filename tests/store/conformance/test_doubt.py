@@ -243,8 +243,8 @@ def test_a_tasks_mark_in_doubt_starts_nothing(
 
 
 @lost
-def test_an_order_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
-    """An operator's order is carried out once: one run, one slot left out, one line each in the
+def test_an_operation_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
+    """An operation is carried out once: one run, one slot left out, one line each in the
     audit.
     """
     operations = apart.client.operations
@@ -254,7 +254,7 @@ def test_an_order_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
     proxy.lose_commit(said=ORDER, forward=forward)
     skipped = operations.skip_next("plain")
     assert proxy.lost.is_set()
-    given = [(order.operation, order.slot) for order in apart.inspect.audit()]
+    given = [(operation.operation, operation.slot) for operation in apart.inspect.audit()]
     assert given == [("skip-next", at(1)), ("trigger", triggered)]
     assert (skipped, apart.row("plain").slot) == (at(1), at(2))
     assert [claim.slot for claim in apart.claim("plain")] == [triggered]

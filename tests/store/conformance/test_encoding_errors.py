@@ -45,7 +45,7 @@ def test_what_a_handler_says(
 
 
 @pytest.mark.parametrize(
-    ("order", "words"),
+    ("operation", "words"),
     [
         (
             lambda bench: bench.client.operations.pause("plain", note="a\x00b"),
@@ -71,17 +71,17 @@ def test_what_a_handler_says(
     ],
     ids=["note", "author", "number", "author's number", "long", "name"],
 )
-def test_what_is_said_of_an_order(bench: Bench, order: Any, words: str) -> None:
-    """Is refused in one line, and the order is not carried out."""
+def test_what_is_said_of_an_operation(bench: Bench, operation: Any, words: str) -> None:
+    """Is refused in one line, and the operation is not carried out."""
     with pytest.raises((ConfigurationError, UnknownTask)) as refused:
-        order(bench)
+        operation(bench)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
     assert list(bench.inspect.audit()) == []
 
 
 def test_the_nearest_job_is_named(bench: Bench) -> None:
-    """Of an order for one that nobody knows."""
+    """Of an operation for one that nobody knows."""
     with pytest.raises(
         UnknownTask,
         match="no job 'plian' in this database; did you mean 'plain'\\? Otherwise start",

@@ -227,7 +227,7 @@ def test_some_claims_never_take_the_short_way(
 
 
 def test_a_locked_row_is_not_waited_for(pg_bench: Bench) -> None:
-    """Race: an order, or a heartbeat, has the row. It is left; whoever settles it waits for its
+    """Race: an operation, or a heartbeat, has the row. It is left; whoever settles it waits for its
     lock.
     """
     claims, tasks = held(pg_bench), pg_bench.tables.tasks

@@ -267,8 +267,8 @@ def test_no_hand_brings_two_starts_nearer_than_min_interval(bench: Bench) -> Non
     assert own.claim_one("apart").slot == at(2)
 
 
-def test_a_slot_keeps_its_min_interval_from_what_an_operator_orders(bench: Bench) -> None:
-    """The order does not wait; the schedule's next slot does, and keeps its identity."""
+def test_a_slot_keeps_its_min_interval_from_what_an_operator_requests(bench: Bench) -> None:
+    """The operation does not wait; the schedule's next slot does, and keeps its identity."""
     own = Bench(bench.database, [a_job("apart", min_interval="30s")]).planned()
     own.tick(0.9)
     Operations(lambda: own.store, author="test").trigger("apart")
@@ -316,7 +316,7 @@ def test_the_claim_enters_no_slot_that_a_gate_may_stop(
 def test_a_trigger_passes_no_gate_of_the_schedule(
     make: MakeBench, closed: type[Closed]
 ) -> None:
-    """An operator's order is no slot of the schedule."""
+    """An operation is no slot of the schedule."""
     bench = make(a_job("beside", overlap=Overlap.allow(1)))
     bench.tick()
     (slot,) = bench.claim("beside")

@@ -30,8 +30,14 @@ def test_a_paused_job_does_not_start(bench: Bench, operations: Operations) -> No
     }
     row = bench.row("plain")
     assert (row.state, row.execution_time, row.slot) == ("paused", FOREVER, at(1))
-    (order,) = bench.inspect.audit("plain")
-    assert (order.operation, order.author, order.note, order.job, order.at) == (
+    (operation,) = bench.inspect.audit("plain")
+    assert (
+        operation.operation,
+        operation.author,
+        operation.note,
+        operation.job,
+        operation.at,
+    ) == (
         "pause",
         "ada",
         "disk is full",
@@ -85,7 +91,7 @@ def test_resume_replays_when_asked(bench: Bench, operations: Operations) -> None
 def test_resume_of_what_is_not_paused_changes_nothing(
     bench: Bench, operations: Operations
 ) -> None:
-    """And is not an order: nothing stands in the audit."""
+    """And is not an operation: nothing stands in the audit."""
     before = bench.row("plain")
     assert operations.resume("plain") == []
     assert operations.resume_all() is None

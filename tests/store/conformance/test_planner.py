@@ -1184,7 +1184,7 @@ def test_a_restored_holder_of_a_slot_in_a_gap_does_not_start_it_again(bench: Ben
     assert bench.gaps("plain") == [(1, 3, 3, "collapsed")]
 
 
-def test_an_order_for_a_restored_holder_does_not_hide_that_its_slot_is_in_a_gap(
+def test_an_operation_on_a_restored_holder_does_not_hide_that_its_slot_is_in_a_gap(
     bench: Bench,
 ) -> None:
     """The same, after an operator has skipped the slot that follows what ledger and gaps have
@@ -1238,8 +1238,10 @@ def test_a_restored_retry_keeps_what_was_skipped_behind_it(bench: Bench) -> None
     assert bench.gaps("plain") == [(2, 5, 4, "paused")]
 
 
-@pytest.mark.parametrize("order", ["resume", "delete", "deploy twice"])
-def test_an_order_for_a_restored_row_skips_nothing_again(bench: Bench, order: str) -> None:
+@pytest.mark.parametrize("operation", ["resume", "delete", "deploy twice"])
+def test_an_operation_on_a_restored_row_skips_nothing_again(
+    bench: Bench, operation: str
+) -> None:
     """Law 2: what an operator or a deploy skips begins behind what ledger and gaps have
     decided.
     """
@@ -1251,17 +1253,17 @@ def test_an_order_for_a_restored_row_skips_nothing_again(bench: Bench, order: st
     bench.settle(bench.claim_one("plain"))
     bench.restore(backup)
     bench.tick(2)
-    if order == "resume":
+    if operation == "resume":
         (resumed,) = operations.resume("plain")
         assert (resumed.skipped, bench.row("plain").slot) == (2, at(6))
-    elif order == "delete":
+    elif operation == "delete":
         operations.delete("plain", force=True)
     else:
         bench.beside(a_job("plain", Every(7 * MINUTE))).plan("plain")
         bench.tick(3)
         bench.beside(a_job("plain", Every(5 * MINUTE))).plan("plain")
     assert bench.outcomes("plain") == [(3, "succeeded")]
-    reason = {"resume": "paused", "delete": "deleted"}.get(order, "superseded")
+    reason = {"resume": "paused", "delete": "deleted"}.get(operation, "superseded")
     assert bench.gaps("plain") == [(1, 2, 2, "collapsed"), (4, 5, 2, reason)]
 
 

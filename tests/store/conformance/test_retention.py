@@ -211,7 +211,7 @@ def test_pruning_reopens_nothing(bench: Bench) -> None:
 
 
 def test_pruning_amid_a_backfill_reopens_nothing(pg_bench: Bench) -> None:
-    """What a pruner takes out right before the order looks for it has run all the same."""
+    """What a pruner takes out right before the operation looks for it has run all the same."""
     ran(pg_bench, "strict", range(1, 6))
     pg_bench.clock.set(at(100_000))
     pages: list[Page] = []

@@ -75,7 +75,7 @@ def test_a_one_time_task_goes_and_its_history_says_why(bench: Bench) -> None:
 
 
 def test_a_slot_that_was_called_off_meanwhile_is_cancelled(bench: Bench) -> None:
-    """The operator's order stands, and burns no attempt either."""
+    """The operation stands, and burns no attempt either."""
     bench.tick()
     claim = bench.claim_one("plain")
     bench.change("plain", cancel_requested=at(1), control=1)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 
-class Order(TypedDict):
+class How(TypedDict):
     """The arguments that all operations take."""
 
     note: str | None
@@ -80,7 +80,7 @@ class Given:
         self.values: dict[str, str | bool] = {}
         #: The options of an operation on jobs.
         self.author: str | None = None
-        self.order: Order = {"note": None, "dry_run": False, "progress": DONE}
+        self.how: How = {"note": None, "dry_run": False, "progress": DONE}
         self.is_sure = False
 
     def text(self, name: str) -> str | None:
@@ -94,7 +94,7 @@ class Given:
 
     @property
     def dry_run(self) -> bool:
-        return self.order["dry_run"]
+        return self.how["dry_run"]
 
     def confirm(self, question: str) -> None:
         """Ask before an operation, unless --yes or --dry-run was given."""
@@ -456,11 +456,11 @@ def _note(ctx: click.Context, option: click.Parameter, value: str | bool | None)
     given = ctx.find_root().ensure_object(Given)
     match option.name, value:
         case "dry_run", bool():
-            given.order["dry_run"] = value
+            given.how["dry_run"] = value
         case "yes", bool():
             given.is_sure = value
         case "note", str():
-            given.order["note"] = value
+            given.how["note"] = value
         case "author", str():
             given.author = value
 

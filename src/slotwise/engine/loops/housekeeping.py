@@ -37,7 +37,7 @@ from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe_error, is_transient
-from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
+from slotwise.store.connect.notifications import LOOK, OPERATIONS, Hearing
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.retention import Page, Pruner
 from slotwise.store.slots.settlements import Settlement
@@ -297,7 +297,7 @@ class WakeUp(Service):
         return hearing.words() if hearing in ready else []
 
     def _heed(self, words: list[str]) -> None:
-        if any(word in self._names or word in (LOOK, ORDERS) for word in words):
+        if any(word in self._names or word in (LOOK, OPERATIONS) for word in words):
             if offset := self._offset().total_seconds():
                 self._stopping.wait(offset)
             self._call(words)

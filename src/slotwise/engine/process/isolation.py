@@ -89,7 +89,7 @@ class Isolation:
         self, settings: Mapping[str, object], app: str | None, *, patience: timedelta
     ) -> None:
         """``patience``: how long a handler may take to stop when asked."""
-        self._order = {"app": app, "settings": settings}
+        self._source = {"app": app, "settings": settings}
         self._patience = patience.total_seconds()
 
     def run(
@@ -99,8 +99,8 @@ class Isolation:
         ours, theirs = socket.socketpair()
         claim = holding.claim
         end = theirs.fileno()
-        order = {
-            **self._order,
+        request = {
+            **self._source,
             "path": sys.path,
             "task": claim.row.task_name,
             "instance": claim.row.task_instance,
@@ -118,7 +118,7 @@ class Isolation:
                     start_new_session=True,
                 )
             return _Attempt(Channel(ours), child, holding, self._patience).run(
-                order, begun, draining
+                request, begun, draining
             )
 
 
@@ -142,9 +142,9 @@ class _Attempt:
         self._started = False
 
     def run(
-        self, order: Message, begun: Callable[[], None], draining: Callable[[], bool]
+        self, request: Message, begun: Callable[[], None], draining: Callable[[], bool]
     ) -> AttemptOutcome:
-        self._channel.send(**order)
+        self._channel.send(**request)
         sent: Message = {"renewed": self._holding.renewed, "draining": False}
         try:
             while (said := self._channel.lines(CHILD_LOOK)) is not None:

@@ -1,8 +1,9 @@
 """Notify the workers of a waiting row, over LISTEN/NOTIFY. Without notifications, polls find every
 row, later.
 
-A payload is the name of a task: workers that run it poll. ``LOOK`` is for all workers; ``ORDERS``
-is also for workers that hold rows, in which an operator may have requested something. Races:
+A payload is the name of a task: workers that run it poll. ``LOOK`` is for all workers;
+``OPERATIONS`` is also for workers that hold rows, in which an operator may have requested
+something. Races:
 
 - A notification is sent after the commit of its row, by a statement of its own or pipelined, so a
   worker that receives it sees the row. (In the same transaction it would hold a lock of the whole
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK = "*"
-ORDERS = ""
+OPERATIONS = ""
 
 #: A process sends no two notifications within this time.
 PAUSE = timedelta(milliseconds=5)

@@ -155,16 +155,16 @@ class ByKey(Dialect):
     # -- looks without a lock ---------------------------------------------------------------------
 
     def due_keys(
-        self, connection: sa.Connection, order: ClaimRequest, kind: str = HAS_SLOT
+        self, connection: sa.Connection, request: ClaimRequest, kind: str = HAS_SLOT
     ) -> list[Key]:
-        looks = self._due.claimable(order, self.now(connection), kind)
+        looks = self._due.claimable(request, self.now(connection), kind)
         key = (self.tables.tasks.c.task_name, self.tables.tasks.c.task_instance)
         found = [
             Key(*row)
             for look in looks
             for row in connection.execute(look.with_only_columns(*key))
         ]
-        return found[: order.limit]
+        return found[: request.limit]
 
     def due_names(
         self, connection: sa.Connection, limit: int, since: datetime | None
@@ -278,37 +278,37 @@ class ByKey(Dialect):
     # -- claims -----------------------------------------------------------------------------------
 
     def claim(
-        self, connection: sa.Connection, order: ClaimRequest
+        self, connection: sa.Connection, request: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         now = self.now(connection)
-        rows = self._take(connection, order, now, HAS_SLOT)
-        entering = [row for row in rows if enters_at_once(row, order, now)]
-        entered = self.enter_all(connection, entering, now, order.strict)
+        rows = self._take(connection, request, now, HAS_SLOT)
+        entering = [row for row in rows if enters_at_once(row, request, now)]
+        entered = self.enter_all(connection, entering, now, request.strict)
         entered |= {
             row.key
             for row in rows
             if row.ledger_key is None
-            and not is_weighed(row, now, order.weighed, order.late)
+            and not is_weighed(row, now, request.weighed, request.late)
         }
         return [(row, now, row.key in entered) for row in rows]
 
     def claim_tasks(
-        self, connection: sa.Connection, order: ClaimRequest
+        self, connection: sa.Connection, request: ClaimRequest
     ) -> tuple[list[Row], bool]:
-        return self._take(connection, order, self.now(connection), IS_TASK), True
+        return self._take(connection, request, self.now(connection), IS_TASK), True
 
     def _take(
-        self, connection: sa.Connection, order: ClaimRequest, now: datetime, kind: str
+        self, connection: sa.Connection, request: ClaimRequest, now: datetime, kind: str
     ) -> list[Row]:
         """Lock due rows that no other claim has locked, and hold them."""
         tasks = self.tables.tasks
-        found = self._lock_due(connection, order, now, kind)
+        found = self._lock_due(connection, request, now, kind)
         if not found:
             return []
         rows: list[Row] = []
         changes: list[tuple[Values, Values]] = []
         for *columns, before, size in found:
-            row = claimed(columns, before, size, order, now)
+            row = claimed(columns, before, size, request, now)
             names = ("version", "attempt", "watermark")
             its: Values = {**row.key._asdict(), "version": before}
             changes.append((its, {name: getattr(row, name) for name in names}))
@@ -319,15 +319,15 @@ class ByKey(Dialect):
             changes,
             ~tasks.c.picked,
             picked=True,
-            picked_by=order.holder,
+            picked_by=request.holder,
             last_heartbeat=now,
-            lease=order.lease,
+            lease=request.lease,
         )
         expect(written, len(rows), rows[0])
         return rows
 
     def _lock_due(
-        self, connection: sa.Connection, order: ClaimRequest, now: datetime, kind: str
+        self, connection: sa.Connection, request: ClaimRequest, now: datetime, kind: str
     ) -> list[Sequence[Any]]:
         """Return the columns of a Row, its version, and the size of its payload, which is not read
         if it is too large.
@@ -343,10 +343,10 @@ class ByKey(Dialect):
             replaced.get(name, tasks.c[name]).label(f"c_{name}") for name in ROW_COLUMNS
         ]
         columns += [tasks.c.version.label("c_before"), size.label("c_size")]
-        lost, fresh = self._due.claimable(order, now, kind)
+        lost, fresh = self._due.claimable(request, now, kind)
         found: list[Sequence[Any]] = []
-        for look, most in ((lost, order.lost), (fresh, order.limit)):
-            size_left = min(most, order.limit - len(found))
+        for look, most in ((lost, request.lost), (fresh, request.limit)):
+            size_left = min(most, request.limit - len(found))
             if size_left > 0:
                 some = look.with_only_columns(*columns).limit(size_left)
                 found += connection.execute(some.with_for_update(skip_locked=True)).all()

@@ -34,27 +34,27 @@ class DueRows:
         )
 
     def claimable(
-        self, order: ClaimRequest, now: datetime, kind: str
+        self, request: ClaimRequest, now: datetime, kind: str
     ) -> tuple[sa.Select[Any], sa.Select[Any]]:
         """Return the statements that find what a claim takes: rows of dead holders, and others."""
         tasks = self._tasks
         due = sa.select(*self._age)
         due = due.where(
-            *self._conditions.waiting(now), self._among(tasks.c.task_name, order.names)
+            *self._conditions.waiting(now), self._among(tasks.c.task_name, request.names)
         )
-        if order.instance is not None:
-            due = due.where(tasks.c.task_instance == order.instance)
+        if request.instance is not None:
+            due = due.where(tasks.c.task_instance == request.instance)
         else:
             due = due.where(self._conditions.not_all_paused())
-        lost = due.where(tasks.c.lost_count > 0).order_by(*self._age).limit(order.lost)
+        lost = due.where(tasks.c.lost_count > 0).order_by(*self._age).limit(request.lost)
         fresh = due.where(tasks.c.lost_count == 0)
-        if order.instance is None:
+        if request.instance is None:
             fresh = fresh.where(sa.text(kind))
-        fresh = fresh.where(*map(self._is_not_before, order.ranges or ()))
-        if order.most:
-            fresh = fresh.where(self._within_most(order.most, now))
-        fresh = fresh.order_by(*self._rank(order.names, kind), *self._age)
-        return lost, fresh.limit(order.limit)
+        fresh = fresh.where(*map(self._is_not_before, request.ranges or ()))
+        if request.most:
+            fresh = fresh.where(self._within_most(request.most, now))
+        fresh = fresh.order_by(*self._rank(request.names, kind), *self._age)
+        return lost, fresh.limit(request.limit)
 
     def _within_most(
         self, most: Mapping[str, int], now: datetime

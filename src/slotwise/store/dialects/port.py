@@ -270,7 +270,7 @@ class Dialect(Protocol):
 
     @abstractmethod
     def claim(
-        self, connection: sa.Connection, order: ClaimRequest
+        self, connection: sa.Connection, request: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         """Claim due slots; return each with the time and whether its ledger row was written.
 
@@ -281,7 +281,7 @@ class Dialect(Protocol):
 
     @abstractmethod
     def claim_tasks(
-        self, connection: sa.Connection, order: ClaimRequest
+        self, connection: sa.Connection, request: ClaimRequest
     ) -> tuple[list[Row], bool]:
         """Claim due one-time tasks, by priority, then by name as given, then by age; return
         whether slots may be due.
@@ -291,7 +291,7 @@ class Dialect(Protocol):
 
     @abstractmethod
     def due_keys(
-        self, connection: sa.Connection, order: ClaimRequest, kind: str = HAS_SLOT
+        self, connection: sa.Connection, request: ClaimRequest, kind: str = HAS_SLOT
     ) -> list[Key]:
         """Return the rows that a claim would take, without a lock."""
 

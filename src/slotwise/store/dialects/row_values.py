@@ -65,7 +65,7 @@ def claimed(
     columns: Sequence[Any],
     before: int,
     size: int | None,
-    order: ClaimRequest,
+    request: ClaimRequest,
     now: datetime,
 ) -> Row:
     """Return a row as this claim writes it, with its flaw, if any: of its columns, its version
@@ -75,9 +75,9 @@ def claimed(
     row.version = max(min(before, LAST_VERSION) + 1, to_micros(now))
     row.attempt = min(row.attempt, LAST_ATTEMPT) + 1
     row.picked = True
-    row.picked_by = order.holder
+    row.picked_by = request.holder
     row.last_heartbeat = now
-    row.lease = order.lease
+    row.lease = request.lease
     if row.is_plan and row.slot is not None:
         row.watermark = max(row.watermark or row.slot, row.slot)
     row.flaw = _flaw(row, size) or row.flaw
@@ -95,9 +95,9 @@ def _flaw(row: Row, size: int | None) -> str | None:
     return None
 
 
-def enters_at_once(row: Row, order: ClaimRequest, now: datetime) -> bool:
+def enters_at_once(row: Row, request: ClaimRequest, now: datetime) -> bool:
     """Whether a claim enters this row's slot into the ledger; else ``decide`` handles it."""
-    if row.ledger_key is None or is_weighed(row, now, order.weighed, order.late):
+    if row.ledger_key is None or is_weighed(row, now, request.weighed, request.late):
         return False
     is_on_time = row.next_slot is None or row.next_slot > now
     return row.is_detached or row.attempt > 1 or is_on_time

@@ -160,7 +160,7 @@ def claim_trigger(
     with store.transaction() as connection:
         instance = trigger(store, connection, name, state=None).task_instance
         given_up = [name] if strict else []
-        order = ClaimRequest(
+        request = ClaimRequest(
             holder=holder,
             names=[name],
             limit=1,
@@ -168,7 +168,7 @@ def claim_trigger(
             instance=instance,
             strict=given_up,
         )
-        row, now, entered = store.dialect.claim(connection, order)[0]
+        row, now, entered = store.dialect.claim(connection, request)[0]
     return Claim(row=row, holder=holder, lease=lease, claimed_at=now) if entered else None
 
 

@@ -93,7 +93,7 @@ def _check(what: str, text: object, limit: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who gives an order, and why."""
+    """Who requests an operation, and why."""
 
     name: str
     note: str | None = None
@@ -371,7 +371,7 @@ class Operation:
 def carry_out(
     store: Store,
     author: Author,
-    order: Callable[[Operation], Result],
+    operation: Callable[[Operation], Result],
     *,
     rehearse: bool = False,
 ) -> Result:
@@ -384,7 +384,7 @@ def carry_out(
         in_its_letters("this operation"),
         store.rehearsed() if rehearse else store.surely() as connection,
     ):
-        return order(
+        return operation(
             Operation(
                 connection=connection,
                 store=store,

@@ -28,7 +28,7 @@ from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Applications sign no order: they make and delete as many instances as they like.
+#: Applications sign no operation: they make and delete as many instances as they like.
 NOBODY = Author("the application")
 
 
@@ -165,8 +165,8 @@ class Instances:
     def _known(
         self, connection: sa.Connection, wanted: Instance
     ) -> tuple[bool, bool, int | None]:
-        """Whether the id has a history, whether its job is paused, and by which order: most have
-        none and are not.
+        """Whether the id has a history, whether its job is paused, and by which operation: most
+        have none and are not.
         """
         slots = self._store.tables.slots
         gaps = self._store.tables.gaps

@@ -29,7 +29,7 @@ from slotwise.model.values import Value
 from slotwise.model.vocabulary import ListedState, Origin, RowState
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Reading
 from slotwise.store.dialects.task_statements import Status, TaskStatements, asked_key, named
@@ -363,7 +363,7 @@ class TaskCommands:
             if connection.execute(remove, named(key)).rowcount:
                 return "cancelled"
             if connection.execute(stop, named(key) | self._rows.time(connection)).rowcount:
-                self._rows.notify(connection, ORDERS)
+                self._rows.notify(connection, OPERATIONS)
                 return "running"
             if self._rows.look(connection, key) is None:
                 break

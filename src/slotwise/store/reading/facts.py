@@ -69,7 +69,7 @@ class Facts:
     workers: Sequence[WorkerInfo]
     before: SlotInfo | None = None
     after: SlotInfo | None = None
-    orders: Sequence[AuditEntry] = ()
+    operations: Sequence[AuditEntry] = ()
     pruned_until: datetime | None = None
     load: Load = field(default_factory=Load)
     attempts: Sequence[AttemptInfo] = ()
@@ -130,15 +130,15 @@ class Facts:
         """
         began = self.entry.started if self.entry else None
 
-        def fills(order: AuditEntry) -> bool:
-            return order.covers(self.slot) and (
-                self.beside is not None or (began is not None and began >= order.at)
+        def fills(operation: AuditEntry) -> bool:
+            return operation.covers(self.slot) and (
+                self.beside is not None or (began is not None and began >= operation.at)
             )
 
         return [
-            order
-            for order in reversed(self.orders)
-            if order.slot == self.slot or fills(order)
+            operation
+            for operation in reversed(self.operations)
+            if operation.slot == self.slot or fills(operation)
         ]
 
 
@@ -183,7 +183,7 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
             after=look.slot(
                 started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())
             ),
-            orders=look.orders(),
+            operations=look.operations(),
             pruned_until=pruned_until(look.connection, store),
             load=look.load(),
         )
@@ -297,15 +297,17 @@ class _Look:
             workers=self.workers(),
         )
 
-    def orders(self) -> list[AuditEntry]:
+    def operations(self) -> list[AuditEntry]:
         controls = self.store.tables.controls
         about = (controls.c.task_name == self.name) | controls.c.task_name.is_(None)
         found = self.connection.execute(
             sa.select(controls).where(about).order_by(controls.c.id.desc()).limit(500)
         )
-        orders = [audit_entry(row) for row in found.mappings()]
+        operations = [audit_entry(row) for row in found.mappings()]
         return [
-            order for order in orders if order.is_about_all or order.id == self.instance
+            operation
+            for operation in operations
+            if operation.is_about_all or operation.id == self.instance
         ]
 
     def workers(self) -> list[WorkerInfo]:

@@ -187,12 +187,12 @@ def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
     workers = all_workers(store)
     now = store.now()
     tasks = store.tables.tasks
-    orders = store.tables.controls
-    is_pause = (orders.c.id == tasks.c.control) & (orders.c.command == "pause")
+    audit = store.tables.controls
+    is_pause = (audit.c.id == tasks.c.control) & (audit.c.command == "pause")
     wanted = statement.add_columns(
-        orders.c.at, orders.c.author, orders.c.note, _has_instances(tasks)
+        audit.c.at, audit.c.author, audit.c.note, _has_instances(tasks)
     )
-    wanted = wanted.join_from(tasks, orders, is_pause, isouter=True)
+    wanted = wanted.join_from(tasks, audit, is_pause, isouter=True)
     with store.transaction() as connection:
         found = rows_apart(
             connection,

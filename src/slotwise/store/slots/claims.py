@@ -282,16 +282,18 @@ class Claims:
             ranges = [one for one in ranges if one.task_name not in full]
         if limit <= 0 or not names:
             return []
-        order = self._order(holder, names, min(limit, BATCH), lease, lost=0, ranges=ranges)
+        request = self._request(
+            holder, names, min(limit, BATCH), lease, lost=0, ranges=ranges
+        )
         is_limited = self._has_limited(names)
         try:
             is_single = self.dialect.is_one_statement and not is_limited
             with self._due.look() if is_single else self.transaction() as connection:
                 if is_limited:
-                    order = self._within_limits(order, connection)
-                    if not order.names:
+                    request = self._within_limits(request, connection)
+                    if not request.names:
                         return []
-                rows, self.slots_may_be_due = self.dialect.claim_tasks(connection, order)
+                rows, self.slots_may_be_due = self.dialect.claim_tasks(connection, request)
                 if flawed := [(row, row.flaw) for row in rows if row.flaw]:
                     rows = [row for row in rows if row.flaw is None]
                 limited = [row for row in rows if row.task_name in self._gates.limited]
@@ -303,7 +305,7 @@ class Claims:
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            return self._claim_row_by_row(order, IS_TASK).claims
+            return self._claim_row_by_row(request, IS_TASK).claims
         if flawed:
             with self.transaction() as connection:
                 self.refuse(connection, flawed, self.dialect.now(connection))
@@ -341,24 +343,24 @@ class Claims:
         if not names:
             return Taken(0, [], [])
         size = min(limit, self._batch_size.size)
-        order = self._order(
+        request = self._request(
             holder, names, size, lease, lost=lost, is_level=is_level, since=since
         )
         try:
-            taken = self._claim(order)
+            taken = self._claim(request)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            taken = self._claim_row_by_row(order)
+            taken = self._claim_row_by_row(request)
         if are_many and taken.found < size:
             self._due.forget()
         return taken
 
     def claim_row(self, holder: str, key: Key, *, lease: timedelta) -> Taken:
         """Claim this row alone, as ``claim_slots`` does; quarantine it if it cannot be claimed."""
-        return self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
+        return self._claim_one(self._request(holder, [key.task_name], 1, lease), key)
 
-    def _order(
+    def _request(
         self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any
     ) -> ClaimRequest:
         weighed = [name for name in names if name in self._weighed] if self._weighed else ()
@@ -374,20 +376,22 @@ class Claims:
         )
 
     def _within_limits(
-        self, order: ClaimRequest, connection: sa.Connection
+        self, request: ClaimRequest, connection: sa.Connection
     ) -> ClaimRequest:
         """Bound the claim of tasks by the places that are free now; leave out tasks without one."""
-        room = self._gates.room(order.names, connection)
+        room = self._gates.room(request.names, connection)
         full = frozenset(name for name, left in room.items() if left == 0)
-        ranges = order.ranges
+        ranges = request.ranges
         if full and ranges is not None:
             ranges = [one for one in ranges if one.task_name not in full]
-        most = {name: left for name, left in room.items() if 0 < left < order.limit}
-        return order._replace(names=without(order.names, full), ranges=ranges, most=most)
+        most = {name: left for name, left in room.items() if 0 < left < request.limit}
+        return request._replace(
+            names=without(request.names, full), ranges=ranges, most=most
+        )
 
-    def _claim(self, order: ClaimRequest) -> Taken:
+    def _claim(self, request: ClaimRequest) -> Taken:
         with self.transaction() as connection:
-            if not (found := self.dialect.claim(connection, order)):
+            if not (found := self.dialect.claim(connection, request)):
                 return Taken(0, [], [])
             now = found[0][1]
             begun = self.dialect.clock.elapsed()
@@ -404,7 +408,9 @@ class Claims:
                 for row, _, entered in found
                 if row.key not in refused and not (entered and _can_read(row))
             ]
-            later = LateClaims(self, self._gates, connection, now, order) if late else None
+            later = (
+                LateClaims(self, self._gates, connection, now, request) if late else None
+            )
             decided = dict[Key, Row | None].fromkeys(refused)
             if later:
                 decided |= later.start(late)
@@ -419,24 +425,24 @@ class Claims:
                 ]
                 self._gates.give_back(ended, now, connection, Moment.CLAIM)
             self._batch_size.learn(
-                len(found), len(late), self.dialect.clock.elapsed() - begun, order.lease
+                len(found), len(late), self.dialect.clock.elapsed() - begun, request.lease
             )
         claims = [
-            Claim(row=row, holder=order.holder, lease=order.lease, claimed_at=now)
+            Claim(row=row, holder=request.holder, lease=request.lease, claimed_at=now)
             for row in started
         ]
         return Taken(len(found), claims, later.skipped if later else [])
 
-    def _claim_row_by_row(self, order: ClaimRequest, kind: str = HAS_SLOT) -> Taken:
+    def _claim_row_by_row(self, request: ClaimRequest, kind: str = HAS_SLOT) -> Taken:
         """Claim row by row, and quarantine the row that makes the claim of the batch fail."""
         with self.transaction() as connection:
-            keys = self.dialect.due_keys(connection, order, kind)
+            keys = self.dialect.due_keys(connection, request, kind)
         all_taken = Taken(len(keys), [], [])
         for key in keys:
             if len(self.refused) >= MOST_APART:
                 break
             try:
-                taken = self._claim_one(order, key)
+                taken = self._claim_one(request, key)
             except SQLAlchemyError:
                 if not all_taken.claims:
                     raise
@@ -445,8 +451,8 @@ class Claims:
             all_taken.skipped.extend(taken.skipped)
         return all_taken
 
-    def _claim_one(self, order: ClaimRequest, key: Key) -> Taken:
-        one = order._replace(
+    def _claim_one(self, request: ClaimRequest, key: Key) -> Taken:
+        one = request._replace(
             names=[key.task_name],
             limit=1,
             lost=1,

@@ -376,9 +376,9 @@ class _Queue:
         """
         tasks = self._tasks
         controls = self.at.dialect.tables.controls
-        order = self.row.control
+        operation = self.row.control
         self.at.connection.execute(
-            sa.select(controls.c.id).where(controls.c.id == order).with_for_update()
+            sa.select(controls.c.id).where(controls.c.id == operation).with_for_update()
         )
         own = sa.select(self.at.dialect.tables.slots.c.started).where(
             *self.at.dialect.conditions.at(self.row.ledger_key)
@@ -389,7 +389,7 @@ class _Queue:
         )
         mine = [
             *_detached_of(tasks, self.row),
-            tasks.c.control == order,
+            tasks.c.control == operation,
             tasks.c.state.is_distinct_from(RowState.QUEUED),
         ]
         going = sa.select(sa.func.max(due, type_=due.type)).where(

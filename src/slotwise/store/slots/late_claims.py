@@ -69,7 +69,7 @@ class LateClaims:
         gates: Gates,
         connection: sa.Connection,
         now: datetime,
-        order: ClaimRequest,
+        request: ClaimRequest,
     ) -> None:
         self._dialect = claims.dialect
         self._definitions = claims.definitions
@@ -79,7 +79,7 @@ class LateClaims:
         self._strict = claims.strict
         self._connection = connection
         self._now = now
-        self._order = order
+        self._request = request
         self._at = Transaction(connection, claims.dialect, now)
         #: The slots that will not run.
         self.skipped: list[tuple[Row, Gap]] = []
@@ -122,7 +122,7 @@ class LateClaims:
 
     def _is_open(self, row: Row) -> bool:
         """Whether the slot of a detached row has not yet been offered to the ledger."""
-        return decide.is_weighed(row, self._now, self._order.weighed, self._order.late)
+        return decide.is_weighed(row, self._now, self._request.weighed, self._request.late)
 
     def _leave_newer(self, late: Sequence[Row]) -> dict[Key, Row | None]:
         """Leave the rows of a newer release to its workers: policies of this one decide nothing

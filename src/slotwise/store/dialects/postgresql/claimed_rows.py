@@ -73,7 +73,7 @@ TASK_COLUMNS = (
 )
 
 
-def slot_of(values: Sequence[Any], order: ClaimRequest, now: datetime) -> Row:
+def slot_of(values: Sequence[Any], request: ClaimRequest, now: datetime) -> Row:
     """Return a Row of values in the order of SLOT_COLUMNS; one is built for each slot that
     runs.
     """
@@ -113,7 +113,7 @@ def slot_of(values: Sequence[Any], order: ClaimRequest, now: datetime) -> Row:
         execution_time=due,
         version=version,
         picked=True,
-        picked_by=order.holder,
+        picked_by=request.holder,
         task_data=data,
         last_success=last_success,
         last_failure=last_failure,
@@ -131,7 +131,7 @@ def slot_of(values: Sequence[Any], order: ClaimRequest, now: datetime) -> Row:
         created_version=created,
         attempt=attempt,
         lost_count=lost_count,
-        lease=order.lease,
+        lease=request.lease,
         cancel_requested=cancel,
         control=control,
         parked_due=parked,

@@ -173,37 +173,37 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         return {"committed": True, "aborted": False}.get(status)
 
     def claim(
-        self, connection: sa.Connection, order: ClaimRequest
+        self, connection: sa.Connection, request: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         parameters = {
-            "holder": order.holder,
-            "names": texts(order.names),
-            "strict": texts(order.strict),
-            "limit": order.limit,
-            "lost": min(order.lost, order.limit),
-            "lease": order.lease,
-            "instance": order.instance,
-            "weighed": texts(order.weighed),
-            "late": order.late,
-            "since": order.since,
+            "holder": request.holder,
+            "names": texts(request.names),
+            "strict": texts(request.strict),
+            "limit": request.limit,
+            "lost": min(request.lost, request.limit),
+            "lease": request.lease,
+            "instance": request.instance,
+            "weighed": texts(request.weighed),
+            "late": request.late,
+            "since": request.since,
         }
-        if order.instance is None:
+        if request.instance is None:
             kind = (
                 statements.HAS_SLOT
-                if order.since is None
+                if request.since is None
                 else statements.HAS_SLOT + statements.SINCE
             )
             parts = {"who": statements.OF_NAMES + self._names["all_paused"], "kind": kind}
         else:
             parts = {"who": statements.ONE, "kind": ""}
         fresh = self.sql(
-            statements.OLDEST if order.is_level else statements.MOST_URGENT, **parts
+            statements.OLDEST if request.is_level else statements.MOST_URGENT, **parts
         )
         found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
         if not found:
             return []
         now = found[0][0]
-        return [(slot_of(values[2:], order, now), now, values[1]) for values in found]
+        return [(slot_of(values[2:], request, now), now, values[1]) for values in found]
 
     def due_names(
         self, connection: sa.Connection, limit: int, since: datetime | None
@@ -213,24 +213,26 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         return self._fetch(connection, statements.DUE_NAMES, parameters, since=behind)
 
     def claim_tasks(
-        self, connection: sa.Connection, order: ClaimRequest
+        self, connection: sa.Connection, request: ClaimRequest
     ) -> tuple[list[Row], bool]:
-        names = order.names
+        names = request.names
         parameters = {
-            "holder": order.holder,
+            "holder": request.holder,
             "tasks": texts(names),
-            "limit": order.limit,
-            "lease": order.lease,
+            "limit": request.limit,
+            "lease": request.lease,
         }
-        parameters |= marked(map(Range, names) if order.ranges is None else order.ranges)
+        parameters |= marked(
+            map(Range, names) if request.ranges is None else request.ranges
+        )
         most = "%(limit)s"
-        if order.most:
+        if request.most:
             most = statements.MOST
-            parameters["bounded"] = texts(order.most)
-            parameters["most"] = integers(order.most.values())
+            parameters["bounded"] = texts(request.most)
+            parameters["most"] = integers(request.most.values())
         found = self._fetch(connection, statements.CLAIM_TASKS, parameters, most=most)
         return [
-            task_of(values, order.holder) for values in sorted(found, key=by_rank)
+            task_of(values, request.holder) for values in sorted(found, key=by_rank)
         ], not found or found[0][-1]
 
     def first_slots(

@@ -1,4 +1,4 @@
-"""Orders from the shell: what they say, what they ask, and what they leave in the audit."""
+"""Operations from the shell: what they say, what they ask, and what they leave in the audit."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_pause_of_all_is_in_sight(
     worker: ManualWorker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever lists jobs, or resumes one, is told why nothing starts; a job that nobody knows has
-    no orders.
+    no operations.
     """
     assert status(["pause", "--all", "--yes", "--note", "disk"]) == exits.OK
     for arguments in (["jobs", "list"], ["resume", "minutely"], ["audit", "minutely"]):
@@ -245,7 +245,7 @@ def test_an_interrupted_backfill_says_what_is_done(
     assert say("backfill", "minutely", *span, "--yes") == "minutely: 11 slots run\n"
 
 
-ORDERS = [
+OPERATIONS = [
     "pause",
     "resume",
     "trigger",
@@ -257,14 +257,14 @@ ORDERS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*ORDERS, "audit"])
-def test_every_order_shows_examples(name: str, say: Callable[..., str]) -> None:
-    """And takes what all orders take."""
+@pytest.mark.parametrize("name", [*OPERATIONS, "audit"])
+def test_every_operation_shows_examples(name: str, say: Callable[..., str]) -> None:
+    """And takes what all operations take."""
     text = say(name, "--help")
     assert f"slotwise {name}" in text.partition("Examples:")[2]
     options: set[Any] = {
         option for parameter in cli.commands[name].params for option in parameter.opts
     }
     assert "--json" in options
-    if name in ORDERS:
+    if name in OPERATIONS:
         assert {"--author", "--note", "--dry-run"} <= options

@@ -1,5 +1,5 @@
-"""Orders to one of a task's recurring instances, and what becomes of them when it is deleted, on
-both databases.
+"""Operations to one of a task's recurring instances, and what becomes of them when it is deleted,
+on both databases.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def test_cancel_is_about_one_instance_or_about_all(
     assert [bench.row("feed", id).cancel_requested for id in "ab"] == [None, at(1)]
     assert operations.cancel("feed", id=RECURRING) == []
     assert operations.cancel("feed") == [at(1), at(1)]
-    assert [(order.id, order.slot) for order in bench.inspect.audit("feed")] == [
+    assert [
+        (operation.id, operation.slot) for operation in bench.inspect.audit("feed")
+    ] == [
         ("b", at(1)),
         ("a", at(1)),
         ("b", at(1)),
@@ -95,8 +97,8 @@ def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(
 
 
 def test_an_instance_is_a_text(bench: Bench, operations: Operations) -> None:
-    """Whatever the order: said before the database is asked, with the cure."""
-    orders: list[Callable[..., object]] = [
+    """Whatever the operation: said before the database is asked, with the cure."""
+    operations: list[Callable[..., object]] = [
         operations.trigger,
         operations.skip_next,
         operations.cancel,
@@ -104,11 +106,11 @@ def test_an_instance_is_a_text(bench: Bench, operations: Operations) -> None:
         partial(operations.retry, slot=at(1)),
         operations.cancel_backfill,
     ]
-    for order in orders:
+    for operation in operations:
         with pytest.raises(
             ConfigurationError, match=r"^id=3: expected a string; write id='3'$"
         ):
-            order("plain", id=3)
+            operation("plain", id=3)
 
 
 def test_cancel_of_an_instance_that_is_not_there(
@@ -135,10 +137,10 @@ def test_a_backfill_of_one_instance_is_called_off(
     assert operations.cancel_backfill("feed") == 2
 
 
-def test_an_order_to_one_instance_explains_no_other(
+def test_an_operation_on_one_instance_explains_no_other(
     bench: Bench, operations: Operations
 ) -> None:
-    """Each is told of its own orders, though slots have the same time."""
+    """Each is told of its own operations, though slots have the same time."""
     operations.skip_next("feed", id="b", note="a holiday")
     told = {
         id: " ".join(explain(facts(bench.store, "feed", at(1), id)).sentences)
@@ -198,7 +200,7 @@ def test_slots_beside_each_other_end_with_their_instance(bench: Bench) -> None:
     assert bench.find("abreast", mine.row.task_instance) is None
 
 
-def test_no_order_reaches_an_instance_that_is_deleted_but_cancel(
+def test_no_operation_reaches_an_instance_that_is_deleted_but_cancel(
     bench: Bench, operations: Operations
 ) -> None:
     """It only runs to its end: a trigger would never find its row, and what runs can be asked to
@@ -229,7 +231,7 @@ def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(
     assert bench.claim("feed") == []
 
 
-# -- orders to many -------------------------------------------------------------------------------
+# -- operations to many ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -259,7 +261,11 @@ def test_orders_to_many_lock_a_chunk_at_a_time(many: Bench) -> None:
     """
     many.tick()
     held = [*many.claim("feed", limit=3), *many.claim("feed", limit=3, holder="host:2:b")]
-    orders, progress, locked = many.client.operations.by("ada"), list[int](), list[int]()
+    operations, progress, locked = (
+        many.client.operations.by("ada"),
+        list[int](),
+        list[int](),
+    )
 
     def count(_connection: object, cursor: Any, statement: str, *_: object) -> None:
         if statement.endswith("FOR UPDATE") or statement.startswith(
@@ -277,11 +283,11 @@ def test_orders_to_many_lock_a_chunk_at_a_time(many: Bench) -> None:
         for claim in held:
             assert not many.store.held.beat(claim.holder, [claim])
 
-    assert orders.pause("feed", dry_run=True)
+    assert operations.pause("feed", dry_run=True)
     sa.event.listen(many.database.main, "after_cursor_execute", count)
     try:
-        assert orders.pause("feed", progress=between)
-        assert orders.pause("feed") is False
+        assert operations.pause("feed", progress=between)
+        assert operations.pause("feed") is False
     finally:
         sa.event.remove(many.database.main, "after_cursor_execute", count)
     assert progress == [10, 20, 30, 36, 36]
@@ -290,31 +296,31 @@ def test_orders_to_many_lock_a_chunk_at_a_time(many: Bench) -> None:
     for claim in held:
         assert many.settle(claim) is not None
     assert not many.claim("feed")
-    assert len(orders.resume("feed")) == 36
-    assert orders.resume("feed") == []
+    assert len(operations.resume("feed")) == 36
+    assert operations.resume("feed") == []
     many.tick()
     assert len(many.claim("feed")) == 35
 
 
-def test_an_order_to_many_that_was_interrupted_continues(many: Bench) -> None:
+def test_an_operation_on_many_that_was_interrupted_continues(many: Bench) -> None:
     """Given again, with what is left; what is done stays. A new instance is not forgotten."""
 
     def stop(rows: int) -> None:
         if rows == 20:
             many.client.schedule_recurring(
                 "feed", "id-00-new", EACH
-            )  # it was deleted, at the second order
+            )  # it was deleted, at the second operation
             raise KeyboardInterrupt
 
-    orders = many.client.operations.by("ada")
+    operations = many.client.operations.by("ada")
     with pytest.raises(KeyboardInterrupt):
-        orders.pause("feed", progress=stop)
+        operations.pause("feed", progress=stop)
     assert sorted(states(many)) == ["None"] * 17 + ["paused"] * 20
-    assert orders.pause("feed")
+    assert operations.pause("feed")
     assert set(states(many)) == {"paused"}
     with pytest.raises(KeyboardInterrupt):
-        orders.delete("feed", progress=stop)
-    assert orders.delete("feed") == 18
+        operations.delete("feed", progress=stop)
+    assert operations.delete("feed") == 18
     assert states(many) == []
 
 

@@ -1,4 +1,4 @@
-"""The laws of operators' orders: each is carried out once, or the ledger says why not."""
+"""The laws of operations: each is carried out once, or the ledger says why not."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Slot = tuple[str, Any]
 
 
 @dataclass
-class OrderLaws:
-    """Told of every order that was given, and of every claim and start."""
+class OperationLaws:
+    """Told of every operation that was given, and of every claim and start."""
 
     trace: Trace
     definitions: Mapping[str, Definition]
@@ -39,9 +39,9 @@ class OrderLaws:
     paused: set[str] = field(default_factory=set)
     all_paused: bool = False
 
-    # -- what is ordered --------------------------------------------------------------------------
+    # -- what is requested -----------------------------------------------------------------------
 
-    def ordered(self, command: str, count: int = 1) -> None:
+    def requested(self, command: str, count: int = 1) -> None:
         self.signed[command] += count
 
     def wants(self, job: str, slots: Iterable[datetime], *, again: bool = False) -> None:
@@ -122,7 +122,7 @@ class OrderLaws:
             )
 
     def check_end(self, ledger: Ledger, audit: Counter[str]) -> None:
-        """Everything wanted has ended; the audit has each order once."""
+        """Everything wanted has ended; the audit has each operation once."""
         for key in () if self.after_restores else self.wanted:
             raise self.trace.fail("carried out", "wanted, and has not ended", *key)
         for row in ledger.rows:
@@ -131,13 +131,13 @@ class OrderLaws:
                     "carried out", f"stays {row['state']}", row["task_name"], row["slot"]
                 )
         audit = Counter(audit)
-        del audit["deploy"]  # an entry of a worker that planned, and no order
+        del audit["deploy"]  # an entry of a worker that planned, and no operation
         if audit != self.signed:
             text = (
                 f"the audit has {sorted(audit.items())}, given were "
                 f"{sorted(self.signed.items())}"
             )
-            raise self.trace.fail("one order", text, "", None)
+            raise self.trace.fail("one operation", text, "", None)
 
     def _broken(self, law: str, text: str, claim: Claim) -> Exception:
         return self.trace.fail(law, text, claim.row.task_name, claim.slot)

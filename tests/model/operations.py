@@ -11,16 +11,16 @@ from tests.model.timeline import Times, never
 ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
 
 
-class Orders(Endings):
+class Operated(Endings):
     """The contract, as far as people and deploys change its course."""
 
     # -- pauses -----------------------------------------------------------------------------------
 
     def pause(self) -> None:
         self.is_paused = True
-        self.orders += 1
+        self.operations += 1
         if self.plan is not None and self.plan.holder is not None:
-            self.plan.order = self.plan.order or self.orders
+            self.plan.operation = self.plan.operation or self.operations
         for course in self.courses:
             if course.holder is None and not course.queued:
                 course.paused = True
@@ -59,21 +59,21 @@ class Orders(Endings):
     # -- single slots -----------------------------------------------------------------------------
 
     def trigger(self, slot: datetime, rule: str) -> None:
-        """The order decides, once. If something of the job runs or an earlier trigger has not
+        """The operation decides, once. If something of the job runs or an earlier trigger has not
         ended its first attempt:
 
         - ``beside``: the trigger starts all the same.
         - ``queue``: it waits for the end of what runs now, and for earlier triggers.
         - ``skip``: it is skipped.
         """
-        self.orders += 1
+        self.operations += 1
         course = Course(
             slot,
             self.now,
             "trigger",
             is_plan=False,
             paused=self.is_paused,
-            order=self.orders,
+            operation=self.operations,
         )
         busy = [other for other in self.courses if self._runs_or_will(other)]
         if rule == "skip" and busy:
@@ -83,7 +83,7 @@ class Orders(Endings):
             course.queued, course.paused = True, False
             for other in busy:
                 if other.called_off != "overlap":
-                    other.order = other.order or self.orders
+                    other.operation = other.operation or self.operations
         self.beside.append(course)
 
     def _runs_or_will(self, course: Course) -> bool:
@@ -95,7 +95,7 @@ class Orders(Endings):
     def _freed(self, course: Course) -> None:
         """The oldest queued trigger starts as soon as all that it waits for has ended."""
         if course.origin in ("schedule", "catch_up"):
-            course.order = None
+            course.operation = None
         queued = [one for one in self.beside if one.queued and one.origin == "trigger"]
         first = min(queued, key=lambda one: one.slot, default=None)
         if first is not None and not any(
@@ -104,16 +104,16 @@ class Orders(Endings):
             first.queued, first.paused, first.due = False, self.is_paused, self.now
 
     def _is_before(self, course: Course, trigger: Course) -> bool:
-        """Whether the trigger waits for this: an earlier trigger, a run that went on at its order,
-        or a run that an earlier retry or backfill ordered.
+        """Whether the trigger waits for this: an earlier trigger, a run that went on at its
+        operation, or a run that an earlier retry or backfill requested.
         """
         if course.origin == "trigger":
             return course.slot < trigger.slot and self._runs_or_will(course)
-        assert trigger.order is not None
+        assert trigger.operation is not None
         return (
             course.holder is not None
-            and course.order is not None
-            and course.order <= trigger.order
+            and course.operation is not None
+            and course.operation <= trigger.operation
         )
 
     def skippable(self) -> datetime | None:
@@ -153,14 +153,20 @@ class Orders(Endings):
         """Cancel all held slots, or the given one, even if it waits for its retry or in a
         detached row.
         """
-        self.orders += 1
+        self.operations += 1
         for course in list(self.courses):
             if (course.holder is None) if slot is None else course.slot != slot:
                 continue
             if course.holder is not None:
-                course.called_off, course.order = "operator", course.order or self.orders
+                course.called_off, course.operation = (
+                    "operator",
+                    course.operation or self.operations,
+                )
             elif course.attempt:
-                course.called_off, course.order = "operator", course.order or self.orders
+                course.called_off, course.operation = (
+                    "operator",
+                    course.operation or self.operations,
+                )
                 self._be_due_now(course)
             else:
                 self._call_off(course, "operator")
@@ -202,8 +208,8 @@ class Orders(Endings):
             attempt=fate.attempts,
             collapsed=fate.collapsed,
         )
-        self.orders += 1
-        course.paused, course.order = self.is_paused, self.orders
+        self.operations += 1
+        course.paused, course.operation = self.is_paused, self.operations
         self.beside.append(course)
 
     # -- backfill ---------------------------------------------------------------------------------
@@ -233,8 +239,8 @@ class Orders(Endings):
         return found
 
     def backfill(self, slots: list[datetime], pace: timedelta, at_once: int) -> None:
-        order = Backfill(pace, at_once)
-        self.orders += 1
+        operation = Backfill(pace, at_once)
+        self.operations += 1
         for place, slot in enumerate(slots):
             fate = self.fates.get(slot)
             if fate is not None and not fate.in_gap:
@@ -243,7 +249,7 @@ class Orders(Endings):
             course.attempt = fate.attempts if fate else 0
             course.queued = place >= at_once
             course.paused = self.is_paused and place < at_once
-            course.backfill, course.order = order, self.orders
+            course.backfill, course.operation = operation, self.operations
             self.beside.append(course)
 
     def _release(self, course: Course) -> None:
@@ -260,10 +266,15 @@ class Orders(Endings):
         free = [found for found in queued if len(self._awake(found[2])) < found[2].at_once]
         if course.origin != "backfill" or not free:
             return
-        _, following, order = min(free, key=lambda found: found[0])
-        pace, began = order.pace, course.started or self.starts.get(course.slot) or self.now
+        _, following, operation = min(free, key=lambda found: found[0])
+        pace, began = (
+            operation.pace,
+            course.started or self.starts.get(course.slot) or self.now,
+        )
         going = [
-            other.due for other in self._awake(order) if other.holder or not other.attempt
+            other.due
+            for other in self._awake(operation)
+            if other.holder or not other.attempt
         ]
         following.queued, following.paused = False, self.is_paused
         following.due = (

@@ -1,5 +1,5 @@
-"""Orders about single slots: trigger, skip the next, cancel, retry, delete. Each against whoever
-else is at it.
+"""Operations about single slots: trigger, skip the next, cancel, retry, delete. Each against
+whoever else is at it.
 """
 
 from __future__ import annotations
@@ -80,8 +80,12 @@ def test_a_trigger_leaves_the_schedule_alone(bench: Bench, operations: Operation
     bench.tick(0.1)
     bench.settle(claim)
     assert (plan_of(bench), told(bench)) == (before, (at(1.6), at(1), 0))
-    (order,) = bench.inspect.audit("plain")
-    assert (order.operation, order.slot, order.note) == ("trigger", slot, "please")
+    (operation,) = bench.inspect.audit("plain")
+    assert (operation.operation, operation.slot, operation.note) == (
+        "trigger",
+        slot,
+        "please",
+    )
 
 
 def test_a_trigger_may_wait_for_what_runs(bench: Bench, operations: Operations) -> None:
@@ -126,7 +130,7 @@ def test_a_trigger_may_give_way(bench: Bench, operations: Operations) -> None:
 def test_a_locked_row_is_not_a_running_one(pg_bench: Bench, rule: Any) -> None:
     """A deploy locks the plan row for a moment. Nothing runs, so the trigger starts.
 
-    Before the order, which waits for the lock; or after it, when a worker claims.
+    Before the operation, which waits for the lock; or after it, when a worker claims.
     """
     bench, operations = pg_bench, pg_bench.client.operations
     tasks = bench.tables.tasks
@@ -135,10 +139,10 @@ def test_a_locked_row_is_not_a_running_one(pg_bench: Bench, rule: Any) -> None:
     with ThreadPoolExecutor(1) as pool:
         with bench.database.main.begin() as deploy:
             deploy.execute(plan)
-            ordered = run_into_lock(
+            requested = run_into_lock(
                 bench, pool, lambda: operations.trigger("plain", overlap=rule)
             )
-        slot = ordered.result(PATIENCE)
+        slot = requested.result(PATIENCE)
     with bench.database.main.begin() as deploy:
         deploy.execute(plan)
         assert bench.claim_one("plain").slot == slot
@@ -266,7 +270,7 @@ def test_two_runs_that_end_at_once_start_a_queued_trigger(pg_bench: Bench) -> No
 def test_of_two_triggers_that_wait_for_each_other_one_starts(
     bench: Bench, operations: Operations
 ) -> None:
-    """Whoever claims at once: the plan row's lock lets the orders take turns."""
+    """Whoever claims at once: the plan row's lock lets the operations take turns."""
     for _ in range(8):
         operations.trigger("plain", overlap="queue")
 
@@ -424,7 +428,7 @@ def test_a_paused_job_sleeps_on_when_a_slot_is_skipped(
 
 
 def test_a_disabled_job_has_no_next_slot(bench: Bench, operations: Operations) -> None:
-    """One line, and no order."""
+    """One line, and no operation."""
     with pytest.raises(ConfigurationError, match="no next slot"):
         operations.skip_next("off")
     assert list(bench.inspect.audit()) == []
@@ -477,7 +481,7 @@ def test_a_cancelled_slot_ends(
 def test_a_slot_of_a_dead_holder_is_cancelled_too(
     bench: Bench, operations: Operations
 ) -> None:
-    """The order outlives whoever was to obey it."""
+    """The operation outlives whoever was to obey it."""
     bench.tick()
     claim = bench.claim_one("plain")
     operations.cancel("plain")
@@ -490,8 +494,8 @@ def test_a_slot_of_a_dead_holder_is_cancelled_too(
 def test_a_slot_that_waits_for_its_retry_is_cancelled(
     bench: Bench, operations: Operations
 ) -> None:
-    """A worker takes it at once, sees the order, and ends it without a start; the attempt is not
-    counted, nor noted.
+    """A worker takes it at once, sees the operation, and ends it without a start; the attempt is
+    not counted, nor noted.
     """
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
@@ -759,7 +763,7 @@ def test_orders_are_read_page_by_page(
         operations.skip_next("plain")
     operations.pause_all()
     operations.skip_next("strict")
-    assert [order.operation for order in bench.inspect.audit("plain")] == [
+    assert [operation.operation for operation in bench.inspect.audit("plain")] == [
         "pause",
         *["skip-next"] * 3,
     ]
@@ -769,7 +773,7 @@ def test_orders_are_read_page_by_page(
 
 @pytest.mark.parametrize("year", [1, 9999])
 def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> None:
-    """An order about one is refused in a line, whatever it was to do with it."""
+    """An operation about one is refused in a line, whatever it was to do with it."""
     with pytest.raises(
         ConfigurationError, match="is not a slot: slots lie in the years 1900 to 8999"
     ):

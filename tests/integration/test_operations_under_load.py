@@ -1,4 +1,4 @@
-"""Operators' orders beside a cluster at work: no deadlock comes up, and the laws hold."""
+"""Operations beside a cluster at work: no deadlock comes up, and the laws hold."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_job(number: int) -> Any:
     return busy
 
 
-def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
+def give_operations(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
     """Whatever comes to an operator's mind; what cannot be done is said in one line, and nothing
     else may happen.
 
@@ -54,7 +54,7 @@ def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
     while time.monotonic() < until or done.total() < ENOUGH:
         name = f"busy-{dice.randrange(JOBS)}"
         now = datetime.now(UTC)
-        orders = {
+        requests = {
             "pause": lambda name=name: operations.pause(name),
             "resume": lambda name=name: operations.resume(name, replay=dice.random() < 0.3),
             "trigger": lambda name=name: operations.trigger(
@@ -71,18 +71,18 @@ def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
                 operations.resume_all(),
             ),
         }
-        word = dice.choices(list(orders), [3, 6, 4, 3, 2, 2, 1])[0]
+        word = dice.choices(list(requests), [3, 6, 4, 3, 2, 2, 1])[0]
         try:
-            orders[word]()  # type: ignore[no-untyped-call]
+            requests[word]()  # type: ignore[no-untyped-call]
             done[word] += 1
         except ConfigurationError:
             done["refused"] += 1
     return done
 
 
-def test_orders_beside_a_cluster_at_work(pg_url: str) -> None:
-    """Two workers, four operators: all orders are carried out, every slot is accounted for, none
-    starts twice.
+def test_operations_beside_a_cluster_at_work(pg_url: str) -> None:
+    """Two workers, four operators: all operations are carried out, every slot is accounted for,
+    none starts twice.
     """
     _runs.clear()
     settings: dict[str, Any] = {
@@ -100,7 +100,7 @@ def test_orders_beside_a_cluster_at_work(pg_url: str) -> None:
         until = time.monotonic() + SECONDS
         done = sum(
             operators.map(
-                lambda seed: give_orders(registries[seed % 2], until, seed),
+                lambda seed: give_operations(registries[seed % 2], until, seed),
                 range(OPERATORS),
             ),
             Counter(),
