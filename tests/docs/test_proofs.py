@@ -65,9 +65,9 @@ def test_the_tests_of_laws_run_in_the_five_minutes() -> None:
 
 
 def test_the_ways_in_have_tests() -> None:
-    """The table of the page on security: seventeen ways, and each test that it names exists."""
+    """The table of the threat model: seventeen ways, and each test that it names exists."""
     table = (
-        (ROOT / "docs" / "security.md")
+        (ROOT / "docs" / "threat-model.md")
         .read_text()
         .split("## Ways in", 1)[1]
         .split("\n## ", 1)[0]
