@@ -312,6 +312,12 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
             "jobs that have skipped slots at each start for a minute: "
             f"{_some(found.behind)}; {cure}"
         )
+    if found.locked_out:
+        names = list(found.locked_out)
+        notes.append(
+            "jobs whose last three slots were skipped because another program held their lock: "
+            f"{_some(names)}; slotwise explain NAME says which program"
+        )
     notes += [
         _unreadable(one, zone)
         for one in found.unreadable

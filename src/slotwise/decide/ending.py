@@ -170,9 +170,8 @@ def at_finish(
                 ending,
                 replace(outcome, final=outcome.final or is_decided),
             )
-        case records.Cancelled(reason) | records.Skipped(reason):
+        case records.Cancelled(reason, error) | records.Skipped(reason, error):
             row = _never_began(row) if isinstance(outcome, records.Skipped) else row
-            error = outcome.error if isinstance(outcome, records.Cancelled) else None
             done = final(
                 ending.judged(row), ending, outcome.name, reason=reason, error=error
             )

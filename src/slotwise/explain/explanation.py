@@ -126,6 +126,8 @@ def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iter
         yield f"It did not run: skipped ({line.reason})."
     if (why := _why_skipped(facts, line)) is not None:
         yield why
+    if line.error is not None:  # what a hook has said
+        yield line.error
     if definition is not None and line.reason == Reason.OVERLAP:
         yield f"The job declares overlap={definition.overlap!r}."
     elif definition is not None and line.reason in (Reason.COLLAPSED, Reason.LATE):

@@ -148,9 +148,14 @@ class Skip(_WithReason):
     """End this slot as skipped before its handler starts, with a reason for the ledger. No attempt
     is counted.
 
-    A ``before_start`` hook raises it. The schedule continues; a one-time task is removed. Raised
-    by a handler, which has started by then, it ends the slot as cancelled with this reason.
+    ``detail`` is a sentence for people, for example who holds a lock; ``slotwise explain`` prints
+    it. A ``before_start`` hook raises it. The schedule continues; a one-time task is removed.
+    Raised by a handler, which has started by then, it ends the slot as cancelled with this reason.
     """
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(reason)
+        self.detail = detail
 
 
 class Fail(_WithReason):

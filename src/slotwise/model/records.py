@@ -288,10 +288,11 @@ class HandedBack:
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A hook refused the start for good. The handler never started: the slot ends as skipped, no
-    attempt is used up.
+    attempt is used up. ``error``: what else the hook has said about it.
     """
 
     reason: str
+    error: str | None = None
     name = Outcome.SKIPPED
 
 

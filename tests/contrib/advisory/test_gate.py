@@ -108,6 +108,10 @@ def test_a_key_that_is_held_skips_the_slot(
     ) as found:
         assert take(other)
         assert outcome(found.run_due()) == ("skipped", "lock_held")
+        (skipped,) = found.inspect.slots("cleanup")
+        told = found.inspect.explain("cleanup", skipped.slot).sentences
+        assert any("Key 5101 was held by " in sentence for sentence in told), told
+        assert any(f"process {other.info.backend_pid} of" in sentence for sentence in told)
         assert ran == []
         give_back(other)
         found.tick("1h")

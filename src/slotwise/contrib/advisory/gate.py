@@ -19,7 +19,7 @@ from slotwise.contrib.locks.errors import LockUnavailable
 from slotwise.contrib.locks.lock_database import given_url, shown
 from slotwise.contrib.locks.postgresql import impatient, refusal
 from slotwise.contrib.locks.provider import named_duration, record_of
-from slotwise.spi import connect_arguments, elapsed, register_reason
+from slotwise.spi import connect_arguments, elapsed, format_duration, register_reason
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -47,6 +47,15 @@ register_reason(
 )
 
 _TRY: Final = "SELECT pg_catalog.pg_try_advisory_lock(%(key)s::bigint)"
+#: Who holds a key, as far as this role may see it.
+_HOLDER: Final = """
+SELECT a.application_name, a.client_addr::text, a.state, l.pid,
+       pg_catalog.statement_timestamp() - a.state_change
+FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+  AND l.classid::bigint = %(high)s AND l.objid::bigint = %(low)s
+  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
+                    WHERE d.datname = pg_catalog.current_database())"""
 _UNLOCK: Final = "SELECT pg_catalog.pg_advisory_unlock(%(key)s::bigint)"
 #: How often a pooler is tried for lending a session of the server to two clients.
 _LOOKS: Final = 20
@@ -213,14 +222,15 @@ class AdvisoryGate:
             session = self._connect()
             try:
                 ((is_mine,),) = session.execute(_TRY, {"key": key}).fetchall()
+                holder = "" if is_mine else _holder(session, key)
             except BaseException:
                 session.close()
                 raise
         record.count("acquired" if is_mine else "refused")
         if not is_mine:
             session.close()
-            logger.info("skipping %s: key %s is held elsewhere", ctx.name, key)
-            raise Skip(LOCK_HELD)
+            logger.info("skipping %s: key %s is held by %s", ctx.name, key, holder)
+            raise Skip(LOCK_HELD, f"Key {key} was held by {holder}.")
         return self._held(ctx, session, key)
 
     @contextmanager
@@ -280,6 +290,22 @@ class AdvisoryGate:
                 f"{self}: {str(error).splitlines()[0]}; {cure}"
             ) from error
         return session
+
+
+def _holder(session: Session, key: int) -> str:
+    """Say who holds a key: a session's application, address, state, and since when it has that."""
+    halves = {"high": (key >> 32) & 0xFFFFFFFF, "low": key & 0xFFFFFFFF}
+    found = session.execute(_HOLDER, halves).fetchone()
+    if found is None:  # Race: it may have been released since.
+        return "another session"
+    application, address, state, process, span = found
+    since = ""
+    if span is not None:
+        since = f" for {format_duration(timedelta(seconds=round(span.total_seconds())))}"
+    return (
+        f"{application or 'a session without a name'} at {address or 'a local socket'}, "
+        f"{state or 'state not visible'}{since} (process {process} of the server)"
+    )
 
 
 def _backend(session: Session) -> int:

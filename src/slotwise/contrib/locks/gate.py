@@ -72,8 +72,8 @@ class LockGate:
             return self._lock(self._names[ctx.name], ctx).acquire()
         except LockUnavailable:
             raise
-        except LockNotAcquired:
-            raise Skip(LOCK_HELD) from None
+        except LockNotAcquired as error:
+            raise Skip(LOCK_HELD, f"{error}.".replace("lock", "Lock", 1)) from None
 
     def _lock(self, name: str, ctx: Context | None) -> Lock:
         def on_lost(lease: Lease, error: LockLost) -> None:

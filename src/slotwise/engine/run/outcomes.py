@@ -143,8 +143,10 @@ def _requested(
             return timed_out(holding, definition) or Snoozed(duration)
         case Cancel(reason=said):
             return timed_out(holding, definition) or Cancelled(storable(said))
-        case Skip(reason=said):
-            return Cancelled(storable(said)) if holding.started else Skipped(storable(said))
+        case Skip(reason=said, detail=detail):
+            error = None if detail is None else storable(detail)
+            kind = Cancelled if holding.started else Skipped
+            return kind(storable(said), error)
         case Unfit(reason=said):
             return Failed(storable(said), final=True, reason=Reason.UNREADABLE)
         case Fail(reason=said):
