@@ -511,3 +511,40 @@ def test_a_slot_that_waits_for_a_newer_worker(bench: Bench, name: str) -> None:
     bench.clock.tick(timedelta(seconds=1))
     newer = bench.claim_one(name)
     assert (newer.slot, newer.row.attempt) == (at(1), 1)
+
+
+UNKNOWN = ["CRON|* * * * *|Mars/Olympus", "LUNAR|full", "EVERY|1m|of a newer release"]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+@pytest.mark.parametrize(
+    "late", [timedelta(0), timedelta(seconds=50)], ids=["on time", "late"]
+)
+def test_a_schedule_that_another_worker_may_know(
+    bench: Bench, text: str, late: timedelta
+) -> None:
+    """Zone data or release of a host may be older than another's: it leaves the row as it is, and
+    claims the others.
+    """
+    bench.tick()
+    known, due = bench.row("plain").schedule, bench.row("plain").execution_time
+    write(bench, "plain", "schedule", f"'{text}'")
+    bench.clock.tick(late)
+    taken = bench.claim("plain", "retried")
+    assert [claim.row.task_name for claim in taken] == ["retried"]
+    left = stands(bench, "plain")
+    assert (left.execution_time, left.last_error) == (due, None)
+    write(bench, "plain", "schedule", f"'{known}'")
+    assert [claim.row.task_name for claim in bench.claim("plain")] == ["plain"]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_a_schedule_that_nobody_knows(bench: Bench, text: str) -> None:
+    """After a minute it is quarantined, so that it costs little, and listed."""
+    bench.tick()
+    write(bench, "plain", "schedule", f"'{text}'")
+    bench.tick(2)
+    assert bench.claim("plain") == []
+    row = stands(bench, "plain")
+    assert row.last_error.startswith(("unreadable: ", "waits for a newer worker: "))
+    assert row.execution_time == bench.clock.now() + timedelta(minutes=1)

@@ -431,7 +431,9 @@ class Claims:
             Claim(row=row, holder=request.holder, lease=request.lease, claimed_at=now)
             for row in started
         ]
-        return Taken(len(found), claims, later.skipped if later else [])
+        if later is None:
+            return Taken(len(found), claims, [])
+        return Taken(len(found) - later.left, claims, later.skipped)
 
     def _claim_row_by_row(self, request: ClaimRequest, kind: str = HAS_SLOT) -> Taken:
         """Claim row by row, and quarantine the row that makes the claim of the batch fail."""

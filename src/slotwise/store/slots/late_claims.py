@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from slotwise.decide import claim as decide
-from slotwise.decide.ending import NEWER, defer, left_alone
+from slotwise.decide.ending import NEWER, UNREADABLE_PAUSE, defer, hand_back, left_alone
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
@@ -60,6 +60,11 @@ class _Plan:
         )
 
 
+#: A claim leaves so many rows to other workers that may be able to read them; further ones are
+#: postponed, so that a flood of them costs little.
+MOST_LEFT = 20
+
+
 class LateClaims:
     """Decides within a claim's transaction which slot of each claimed row starts, if any."""
 
@@ -83,6 +88,8 @@ class LateClaims:
         self._at = Transaction(connection, claims.dialect, now)
         #: The slots that will not run.
         self.skipped: list[tuple[Row, Gap]] = []
+        #: How many rows are left to other workers, which may be able to read their schedules.
+        self.left = 0
         #: The rows that cannot be read or decided, each with its flaw.
         self._bad: list[tuple[Row, str]] = []
 
@@ -231,6 +238,12 @@ class LateClaims:
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
+            is_young = self._now < row.execution_time + UNREADABLE_PAUSE
+            if is_young and self.left < MOST_LEFT:
+                # Another worker may know the zone, or be of a newer release.
+                self._let_go(row, hand_back(row, Reason.UNREADABLE))
+                self.left += 1
+                return None
             kind = NEWER if error.may_be_newer else ""
             self._bad.append((row, f"{kind}schedule {row.schedule!r:.200}: {error}"))
             return None
