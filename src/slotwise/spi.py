@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from slotwise.engine.process.signals import StopSignals
     from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
     from slotwise.engine.process.supervisor import Supervisor
+    from slotwise.engine.run.active_claims import Holding
+    from slotwise.engine.run.runner import Runner
     from slotwise.engine.worker import Worker
     from slotwise.errors import pasteable
     from slotwise.jobs.command import account_of
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from slotwise.jobs.definition import NAME_LIMIT, Definition, define, shortest_interval
     from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
     from slotwise.jobs.policies import OnLost
-    from slotwise.model.clock import DatabaseClock, elapsed
+    from slotwise.model.clock import Clock, DatabaseClock, elapsed
     from slotwise.model.durations import LONGEST_DURATION, format_duration, parse_duration
     from slotwise.model.error_text import error_summary, hide_password, redact
     from slotwise.model.events import (
@@ -44,7 +46,19 @@ if TYPE_CHECKING:
         SlotsSuperseded,
     )
     from slotwise.model.identity import Identity
-    from slotwise.model.records import KNOWN_YEARS, Claim, Key, LedgerKey, Row, is_known
+    from slotwise.model.records import (
+        KNOWN_YEARS,
+        Aborted,
+        AttemptOutcome,
+        Claim,
+        Failed,
+        HandedBack,
+        Key,
+        LedgerKey,
+        Row,
+        Succeeded,
+        is_known,
+    )
     from slotwise.model.vocabulary import (
         REASONS,
         Kind,
@@ -64,9 +78,14 @@ if TYPE_CHECKING:
         load_registry,
     )
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
+    from slotwise.registry.inline import run_inline
     from slotwise.registry.isolated import run_isolated
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
-    from slotwise.registry.registry import check_callables, check_lifespan
+    from slotwise.registry.registry import (
+        check_callables,
+        check_lifespan,
+        definitions_of,
+    )
     from slotwise.schedules.combinators import Between, BusinessDay, Excluding, Spread
     from slotwise.schedules.zones import zone_named
     from slotwise.settings.settings import read_document
@@ -78,6 +97,7 @@ if TYPE_CHECKING:
     from slotwise.store.dialects.one_writer import OneWriter
     from slotwise.store.dialects.port import ClaimRequest, Dialect
     from slotwise.store.dialects.registered import register_dialect
+    from slotwise.store.planning.planner import Plan
     from slotwise.store.queue.queue import Inserted
     from slotwise.store.queue.traces import store_trace
     from slotwise.store.schema.tables import Tables, tables
@@ -133,7 +153,7 @@ _HOMES = {
     # files of settings
     "slotwise.settings.settings": ("read_document",),
     # spans of time, durations and time zones
-    "slotwise.model.clock": ("DatabaseClock", "elapsed"),
+    "slotwise.model.clock": ("Clock", "DatabaseClock", "elapsed"),
     "slotwise.model.durations": ("LONGEST_DURATION", "format_duration", "parse_duration"),
     "slotwise.model.records": (
         "KNOWN_YEARS",
@@ -142,12 +162,23 @@ _HOMES = {
         "LedgerKey",
         "Row",
         "is_known",
+        # what an attempt came to
+        "AttemptOutcome",
+        "Aborted",
+        "Failed",
+        "HandedBack",
+        "Succeeded",
     ),
     "slotwise.errors": ("pasteable",),
     "slotwise.schedules.zones": ("zone_named",),
     # a worker inside a host
     "slotwise.registry.host": ("START_WAIT", "Host", "RegistrySource"),
     "slotwise.engine.worker": ("Worker",),
+    "slotwise.engine.run.runner": ("Runner",),
+    "slotwise.engine.run.active_claims": ("Holding",),
+    # a worker that a test drives, and a handler without a worker
+    "slotwise.store.planning.planner": ("Plan",),
+    "slotwise.registry.inline": ("run_inline",),
     "slotwise.engine.loops.service": ("Service",),
     "slotwise.model.identity": ("Identity",),
     # a worker, or one slot, as the purpose of a process
@@ -162,7 +193,11 @@ _HOMES = {
         "load_registry",
     ),
     "slotwise.registry.isolated": ("run_isolated",),
-    "slotwise.registry.registry": ("check_callables", "check_lifespan"),
+    "slotwise.registry.registry": (
+        "check_callables",
+        "check_lifespan",
+        "definitions_of",
+    ),
     # commands of a plug-in
     "slotwise.registry.plugin": ("CommandLine", "PluginCommand", "Section"),
     # errors as text
@@ -187,7 +222,9 @@ __all__ = [
     "NAME_LIMIT",
     "REASONS",
     "START_WAIT",
+    "Aborted",
     "ApplicationFailed",
+    "AttemptOutcome",
     "BatchClaimed",
     "BatchSettled",
     "BatchSkipped",
@@ -196,6 +233,7 @@ __all__ = [
     "Claim",
     "ClaimLostEvent",
     "ClaimRequest",
+    "Clock",
     "CommandLine",
     "Database",
     "DatabaseClock",
@@ -205,12 +243,15 @@ __all__ = [
     "Ended",
     "Event",
     "Excluding",
+    "Failed",
     "Finished",
     "Foreground",
     "FunctionJob",
     "FunctionTask",
+    "HandedBack",
     "HandedBackEvent",
     "HeartbeatSent",
+    "Holding",
     "Host",
     "Identity",
     "Inserted",
@@ -225,6 +266,7 @@ __all__ = [
     "OneWriter",
     "Origin",
     "Outcome",
+    "Plan",
     "PluginCommand",
     "Pruned",
     "Reaped",
@@ -232,6 +274,7 @@ __all__ = [
     "RegistrySource",
     "Row",
     "RowState",
+    "Runner",
     "Section",
     "Service",
     "Settled",
@@ -244,6 +287,7 @@ __all__ = [
     "Spread",
     "Steering",
     "StopSignals",
+    "Succeeded",
     "Supervisor",
     "Tables",
     "TaskOptions",
@@ -255,6 +299,7 @@ __all__ = [
     "connect_arguments",
     "database_url",
     "define",
+    "definitions_of",
     "describe_address",
     "describe_error",
     "elapsed",
@@ -272,6 +317,7 @@ __all__ = [
     "register_codec",
     "register_dialect",
     "register_reason",
+    "run_inline",
     "run_isolated",
     "shortest_interval",
     "store_trace",

@@ -202,7 +202,6 @@ def plan(scene: Scene, again: Any) -> None:
         deployed.settings,
         deployed.definitions,
         database=deployed.database,
-        listeners=Listeners(),
     ).sign_in.plan()
     deployed.database.close()
 

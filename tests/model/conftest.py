@@ -10,8 +10,9 @@ import pytest
 from tests.model.cluster import CHANCE
 
 from slotwise import Settings
-from slotwise.registry.manual_worker import IN_MEMORY, provision
+from slotwise.operations import Schema
 from slotwise.spi import Database
+from slotwise.testing.manual_worker import IN_MEMORY
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def the_same_ids_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Database]:
     found = Database(Settings(database_url=IN_MEMORY))
-    provision(found)
+    Schema.create_in(found)
     yield found
     found.close()
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from slotwise import Settings
-from slotwise.registry.manual_worker import IN_MEMORY, provision
+from slotwise.operations import Schema
 from slotwise.spi import Database
+from slotwise.testing.manual_worker import IN_MEMORY
 
 SEEDS = "8"
 
@@ -53,6 +54,6 @@ def _seeds(wanted: str) -> Sequence[int]:
 def memory() -> Iterator[Database]:
     """A database that is gone with the test."""
     database = Database(Settings(database_url=IN_MEMORY))
-    provision(database)
+    Schema.create_in(database)
     yield database
     database.close()

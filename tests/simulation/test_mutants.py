@@ -13,8 +13,9 @@ from tests.simulation.trace import LawBroken
 from tests.simulation.world import World
 
 from slotwise import Settings
-from slotwise.registry.manual_worker import IN_MEMORY, provision
+from slotwise.operations import Schema
 from slotwise.spi import Database
+from slotwise.testing.manual_worker import IN_MEMORY
 
 #: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not
 #: speed.
@@ -28,7 +29,7 @@ def first_breach(mutant: Mutant, *, restores: bool = False) -> str:
     """What the first world says that finds the mutant out; empty if none does."""
     for seed in range(WORLDS):
         database = Database(Settings(database_url=IN_MEMORY))
-        provision(database)
+        Schema.create_in(database)
         try:
             with mutant.at_large():
                 World(seed, database, restores=restores).run()

@@ -11,9 +11,10 @@ from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 
 from slotwise import Retry, Settings, task
-from slotwise.registry.manual_worker import IN_MEMORY, provision
+from slotwise.operations import Schema
 from slotwise.spi import Database, define
 from slotwise.testing import ManualClock
+from slotwise.testing.manual_worker import IN_MEMORY
 
 INNOCENT = [f"innocent-{number}" for number in range(5)]
 
@@ -39,7 +40,7 @@ def test_only_the_poison_is_dead(kind: str, request: pytest.FixtureRequest) -> N
         )
     )
     if kind == "sqlite":
-        provision(database)
+        Schema.create_in(database)
     clock = ManualClock(NOON)
     work = task(name="work", retry=Retry(max_attempts=1))(print)
     workers = [SimulatedWorker([work], database, clock) for _ in range(2)]
@@ -73,7 +74,7 @@ def test_those_who_run_long_keep_nobody_waiting_for_ever() -> None:
     nobody.
     """
     database = Database(Settings(database_url=IN_MEMORY))
-    provision(database)
+    Schema.create_in(database)
     clock = ManualClock(NOON)
     work = task(name="work")(print)
     first = SimulatedWorker([work], database, clock)

@@ -24,10 +24,11 @@ from slotwise.model.records import (
     Succeeded,
     from_micros,
 )
-from slotwise.registry.manual_worker import IN_MEMORY, provision
+from slotwise.operations import Schema
 from slotwise.spi import Claim, Database
 from slotwise.store.slots.gates import LATE
 from slotwise.testing import ManualClock
+from slotwise.testing.manual_worker import IN_MEMORY
 
 SECOND, RATE = timedelta(seconds=1), 4
 
@@ -58,7 +59,7 @@ class Recovery:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.database = Database(Settings(database_url=IN_MEMORY, recovery_rate=RATE))
-        provision(self.database)
+        Schema.create_in(self.database)
         self.clock = ManualClock(NOON - SECOND)
         self.workers = [self._hire(number) for number in range(3)]
         self.workers[0].plan()

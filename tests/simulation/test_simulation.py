@@ -13,8 +13,9 @@ import pytest
 from tests.simulation.world import World
 
 from slotwise import Settings
-from slotwise.registry.manual_worker import IN_MEMORY, provision
+from slotwise.operations import Schema
 from slotwise.spi import Database
+from slotwise.testing.manual_worker import IN_MEMORY
 
 
 def test_the_laws_hold(memory: Database, seed: int) -> None:
@@ -98,7 +99,7 @@ def test_the_worlds_are_not_idle() -> None:
     missing, starts, successes = set(HAPPENINGS), 0, 0
     for seed in WORLDS:
         database = Database(Settings(database_url=IN_MEMORY))
-        provision(database)
+        Schema.create_in(database)
         world = World(seed, database)
         laws = world.run()
         database.close()

@@ -18,7 +18,6 @@ from tests.kit.patience import PATIENCE
 from tests.store.bench import NOON, Bench, a_job, a_task
 
 from slotwise import Every
-from slotwise.model.events import Listeners
 from slotwise.spi import Worker
 
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement.
@@ -84,9 +83,7 @@ def test_few_modules_lie_between_the_poll_of_a_slot_and_its_settlement(
         database,
         [a_job(name, Every(timedelta(days=days))) for name, days in PERIODS.items()],
     )
-    worker = Worker(
-        database.settings, bench.definitions, database=database, listeners=Listeners()
-    )
+    worker = Worker(database.settings, bench.definitions, database=database)
     worker.sign_in.plan()
     ended, wake = threading.Event(), worker.settler.wake
     monkeypatch.setattr(worker.settler, "wake", lambda: (wake(), ended.set()))

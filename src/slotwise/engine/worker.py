@@ -8,7 +8,7 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -119,9 +119,6 @@ class Hooks:
     after_settle: Mapping[str, AfterSettle] = field(default_factory=dict)
 
 
-NO_HOOKS = Hooks()
-
-
 class Worker:
     """One process of the cluster: it claims, runs, settles, renews and takes over rows of the jobs
     it knows.
@@ -141,9 +138,9 @@ class Worker:
         definitions: Mapping[str, Definition],
         *,
         database: Database,
-        listeners: events.Listeners,
+        listeners: Iterable[events.Listener] = (),
         interceptors: tuple[Interceptor, ...] = (),
-        hooks: Hooks = NO_HOOKS,
+        hooks: Hooks | None = None,
         lifespan: Lifespan | None = None,
         isolate: Isolate | None = None,
         host_loop: asyncio.AbstractEventLoop | None = None,
@@ -174,7 +171,8 @@ class Worker:
         self.capacity = settings.threads or min(
             max(10, len(self.definitions)), MOST_THREADS
         )
-        self.listeners = listeners
+        self.listeners = events.Listeners(tuple(listeners))
+        hooks = hooks or Hooks()
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
         self.database, poll = database, poll_interval(settings, self.definitions)
@@ -192,7 +190,7 @@ class Worker:
         needs_loop = any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
         self.common = WorkerCommon(
-            listeners, self.name, settings, self.store, self.active_claims
+            self.listeners, self.name, settings, self.store, self.active_claims
         )
         self.sign_in = SignIn(
             self.common, self.identity, capacity=self.capacity, version=version, born=born

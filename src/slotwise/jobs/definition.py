@@ -288,9 +288,11 @@ POLICIES: dict[str, Policy] = {
 
 
 def define(subject: object) -> Definition:
-    """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with
-    the cure.
+    """Read a job or task (an instance, or a class that takes no arguments); a definition is
+    returned as it is. Raises InvalidJob with the cure.
     """
+    if isinstance(subject, Definition):
+        return subject
     source = instance_of(subject)
     is_function = isinstance(source, FunctionJob | FunctionTask)
     where = getattr(

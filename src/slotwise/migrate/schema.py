@@ -79,6 +79,15 @@ class Schema:
             warning = creators_warning(connection, **self._where)
         return SchemaUpgrade(applied=applied, warnings=[warning] if warning else [])
 
+    @staticmethod
+    def create_in(database: Database) -> None:
+        """Create the tables in a database that is open, such as one in memory."""
+        where = Where(
+            prefix=database.settings.table_prefix, schema=database.settings.schema
+        )
+        with database.migrations().connect() as connection:
+            revisions.apply(connection, **where)
+
     def version(self) -> SchemaVersion:
         """Return which version the tables have, and which this slotwise needs."""
         with self._connected() as (connection, _):

@@ -9,8 +9,8 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -35,7 +35,7 @@ from slotwise.errors import (
 from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.model.clock import Clock
 from slotwise.model.durations import format_duration, parse_duration
-from slotwise.model.events import Listener, Listeners
+from slotwise.model.events import Listener
 from slotwise.model.identity import own_version
 from slotwise.registry.beside import run_beside
 from slotwise.settings.settings import Settings, SettingsKeywords, place
@@ -137,10 +137,7 @@ class JobRegistry:
         For hosts, before a start: raises ConfigurationError while the registry runs. Raises
         InvalidSetting.
         """
-        if self.is_running:
-            raise ConfigurationError(
-                "the registry is running; stop it before changing its settings"
-            )
+        self._refuse_while_running()
         asked = self._asked.replace(**settings)
         self.settings = customized(asked, self._customize)
         self._asked = asked
@@ -149,6 +146,30 @@ class JobRegistry:
             self._database.close()
             self._database = None
         return self
+
+    @contextmanager
+    def overridden(self, **settings: object) -> Iterator[Self]:
+        """Apply other settings within the block, with a database pool of their own; then all is as
+        before.
+
+        Raises InvalidSetting, and ConfigurationError while the registry runs.
+        """
+        self._refuse_while_running()
+        before = self._asked, self.settings, self.definitions, self._database
+        self._database = None
+        try:
+            yield self.configure(**settings)
+        finally:
+            self.stop(timedelta(0))
+            if self._database is not None:
+                self._database.close()
+            self._asked, self.settings, self.definitions, self._database = before
+
+    def _refuse_while_running(self) -> None:
+        if self.is_running:
+            raise ConfigurationError(
+                "the registry is running; stop it before changing its settings"
+            )
 
     @property
     def database(self) -> Database:
@@ -166,18 +187,19 @@ class JobRegistry:
     def _store(self) -> Store:
         """Return the client's store, a new one when the settings have changed."""
         made = self._made
-        if (
-            made is None
-            or made.database is not self.database
-            or made.definitions is not self.definitions
-        ):
-            made = Store(
+        is_current = (
+            made is not None
+            and made.database is self.database
+            and made.definitions is self.definitions
+            and made.at_insert is self.hooks.at_insert
+        )
+        if made is None or not is_current:
+            made = self._made = Store(
                 self.database,
                 self.definitions,
                 clock=self._clock,
                 at_insert=self.hooks.at_insert,
             )
-            self._made = made
         return made
 
     @property
@@ -320,7 +342,7 @@ class JobRegistry:
             settings,
             self.definitions,
             database=self.database,
-            listeners=Listeners(self.listeners),
+            listeners=self.listeners,
             interceptors=self.interceptors,
             hooks=self.hooks,
             lifespan=self.lifespan,
@@ -665,6 +687,11 @@ def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
                 "schedule; pass it in tasks=[…]"
             )
         yield found
+
+
+def definitions_of(subjects: Iterable[object]) -> dict[str, Definition]:
+    """Return the definitions of jobs and tasks by name. Raise InvalidJob with the cure."""
+    return unique([define(one) for one in listed(subjects, "jobs")])
 
 
 def unique(definitions: list[Definition]) -> dict[str, Definition]:

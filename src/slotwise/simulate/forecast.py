@@ -7,28 +7,29 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from slotwise import Calendar, ConfigurationError, JobContext, job
+from slotwise import Calendar, ConfigurationError, JobContext
 from slotwise.inspect import SlotInfo
-from slotwise.jobs.definition import POLICIES
-from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
 from slotwise.operations import Calendars
 from slotwise.spi import (
+    Aborted,
+    AttemptOutcome,
+    Claim,
     Database,
     Definition,
     Event,
+    Failed,
     Origin,
     Outcome,
     Reason,
+    Succeeded,
     format_duration,
 )
-from slotwise.store.reading.slots import slots as slots_of
-from slotwise.store.slots.store import Store
 from slotwise.testing import ManualClock, ManualWorker
 
 #: Attempts of one forecast; a job of each second has so many in a day and a bit.
@@ -130,11 +131,12 @@ class _Play:
         self._running: list[tuple[datetime, int, Claim, AttemptOutcome]] = []
         self._looks: list[datetime] = []
         self._attempts = 0
-        self._store = Store(self._database, {}, clock=self._clock)
-        stored = Calendars(self._store, "forecast")
+        self._worker: ManualWorker | None = self._make_worker()
+        self._inspect = self._worker.inspect
+        stored = Calendars(self._worker.store, "forecast")
         for one in self._calendars:
             stored.change(one.name, partial(_instead, one), "forecast")
-        self._worker: ManualWorker | None = self._make_worker()
+        self._worker.plan()
 
     def run(self) -> Forecast:
         while self._clock.now() < self._end and self._attempts < LONGEST:
@@ -143,7 +145,9 @@ class _Play:
             self._clock.tick(min(self._next(), self._end) - self._clock.now())
         self._step()
         now = self._clock.now()
-        slots = {name: [*slots_of(self._store, name)][::-1] for name in self._definitions}
+        slots = {
+            name: self._inspect.slots(name, limit=None)[::-1] for name in self._definitions
+        }
         return Forecast(
             start=self._start, until=now, complete=now >= self._end, slots=slots
         )
@@ -154,8 +158,7 @@ class _Play:
         )
         stubs = [_stub(found) for found in self._definitions.values()]
         worker = ManualWorker(stubs, self._database, self._clock, threads=10_000, tags=tags)
-        worker._worker.listeners.add(_Quiet())
-        worker.plan()
+        worker.listen(_Quiet())
         return worker
 
     def _step(self) -> None:
@@ -167,6 +170,7 @@ class _Play:
         if self._outages and self._outages[0].end <= now:
             self._outages.pop(0)
             self._worker = self._make_worker()
+            self._worker.plan()
             self._looks = [now + number * timedelta(seconds=10) for number in range(_LOOKS)]
         if self._worker is not None:
             self._work(self._worker, now)
@@ -234,19 +238,13 @@ class _Play:
         return min(instants, default=self._end)
 
 
-def _stub(definition: Definition) -> object:
-    """The job without its handler. Its schedule is spread already."""
-    policies = {
-        one.name: getattr(definition, one.name)
-        for one in fields(definition)
-        if one.name in {*POLICIES} - {"spread", "isolation"}
-        if getattr(definition, one.name) not in (one.default, None)
-    }
+def _stub(definition: Definition) -> Definition:
+    """Return the job without its handler."""
 
     def nothing(ctx: JobContext) -> None:
         """Return at once, in place of the handler."""
 
-    return job(name=definition.name, schedule=definition.schedule, **policies)(nothing)  # type: ignore[arg-type]
+    return replace(definition, handler=nothing, is_async=False, isolation=None)
 
 
 def remarkable(lines: Sequence[SlotInfo]) -> Iterator[SlotInfo]:

@@ -22,32 +22,21 @@ clock), ``slotwise_database`` (their database, in memory), ``slotwise_override``
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from slotwise.model.exports import late
-
 if TYPE_CHECKING:
-    from slotwise.model.clock import ManualClock
-    from slotwise.registry.capture import (
+    from slotwise.testing.capture import (
         ScheduledTask,
         ScheduledTasks,
         SlotwiseTestMixin,
         override,
         scheduled,
     )
-    from slotwise.registry.manual_worker import ManualWorker
+    from slotwise.testing.clock import ManualClock
+    from slotwise.testing.manual_worker import ManualWorker
 
-_HOMES = {
-    "slotwise.model.clock": ("ManualClock",),
-    "slotwise.registry.manual_worker": ("ManualWorker",),
-    "slotwise.registry.capture": (
-        "ScheduledTask",
-        "ScheduledTasks",
-        "SlotwiseTestMixin",
-        "override",
-        "scheduled",
-    ),
-}
+_HOMES = {"ManualClock": "clock", "ManualWorker": "manual_worker"}
 __all__ = [
     "ManualClock",
     "ManualWorker",
@@ -59,10 +48,15 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:
-    #: Imports the engine when a test needs it: every run of pytest imports this package with its
-    #: plugin.
-    __getattr__ = late(__name__, _HOMES)
+def __getattr__(name: str) -> object:
+    """Import the engine when a test needs it: every run of pytest imports this package with its
+    plugin.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"{__name__}.{_HOMES.get(name, 'capture')}")
+    found: object = getattr(home, name)
+    return found
 
 
 def __dir__() -> list[str]:

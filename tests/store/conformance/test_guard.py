@@ -439,12 +439,12 @@ def test_another_database_is_refused(pg_user: User, sqlite_url: str) -> None:
 
 def test_tables_elsewhere_are_found(databases: object, pg_empty_url: str) -> None:
     """The application's search path need not know the schema of slotwise's tables."""
-    from slotwise.registry.manual_worker import provision
+    from slotwise.operations import Schema
 
     database = Database(
         Settings(database_url=pg_empty_url, schema="jobs", table_prefix="sw_")
     )
-    provision(database)
+    Schema.create_in(database)
     user = User(Bench(database).planned())
     claim = claimed(user)
     with user.engine.begin() as connection:

@@ -407,7 +407,7 @@ class Runner:
 
     def _run(self, holding: Holding, definition: Definition) -> None:
         try:
-            outcome = self._refusal(holding) or self._attempt(holding, definition)
+            outcome = self.begin(holding) or self._attempt(holding, definition)
         except BaseException as error:  # after any error, the claim must end
             outcome = raised(error, holding, definition)
         self._report(holding, outcome)
@@ -417,10 +417,10 @@ class Runner:
         try:
             # Start hooks and the start mark wait for something, so they have a thread.
             if self._before_start or definition.name in self._marked:
-                refusal = partial(context.run, self._refusal, holding)
-                refused = await asyncio.wrap_future(self._threads.call(refusal))
+                beginning = partial(context.run, self.begin, holding)
+                refused = await asyncio.wrap_future(self._threads.call(beginning))
             else:
-                refused = self._refusal(holding)
+                refused = self.begin(holding)
             outcome = refused or await self._attempt_async(holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
@@ -440,9 +440,9 @@ class Runner:
                 )
         self.on_end(holding, outcome)
 
-    def _refusal(self, holding: Holding) -> AttemptOutcome | None:
-        """Call the start hooks, set the start mark of a give-up job, and return why this claim
-        must not start.
+    def begin(self, holding: Holding) -> AttemptOutcome | None:
+        """Call the start hooks, set the start mark of a give-up job, and begin the attempt; return
+        why this claim must not start, else None.
         """
         if self.is_draining:
             return HandedBack(Reason.SHUTDOWN)

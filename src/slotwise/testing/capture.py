@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-from slotwise.client.arguments import task_name
-from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.jobs.context import Context, Signal, TaskContext
-from slotwise.jobs.definition import Definition
-from slotwise.model.records import Claim, FollowUps, Row
-from slotwise.payload.payload import UNTYPED
-from slotwise.registry.registry import JobRegistry
-from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.queue.queue import Inserted
+from slotwise import JobRegistry, TaskContext, UnknownTask, task
+from slotwise.operations import Schema
+from slotwise.spi import Inserted, Joinable, define, run_inline
+from slotwise.testing.manual_worker import IN_MEMORY
 
 if TYPE_CHECKING:
     import unittest
@@ -27,10 +20,10 @@ if TYPE_CHECKING:
 else:
     _TestCase = object
 
-_NO_CLAIM = (
-    "{} proves a claim in the database, and a captured task has none; test this "
-    "handler with ManualWorker"
-)
+
+@task(name="unregistered")
+def _unregistered(ctx: TaskContext[Any]) -> None:
+    """Stand for a task that the registry does not have: its data are plain JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +64,7 @@ class ScheduledTasks(Sequence[ScheduledTask]):
         """Return the tasks of this kind (None: of all) whose data has these values, as attributes
         or keys.
         """
-        name = None if task is None else task_name(task)
+        name = None if task is None else _name(task)
         return [
             one
             for one in self._found
@@ -83,7 +76,8 @@ class ScheduledTasks(Sequence[ScheduledTask]):
         """Return the only such task. Raises AssertionError if there is none, or more than one."""
         found = self.of(task, **fields)
         if len(found) != 1:
-            asked = f"{task_name(task) if task is not None else 'a task'} {fields or ''}".strip()
+            what = "a task" if task is None else _name(task)
+            asked = f"{what} {fields or ''}".strip()
             raise AssertionError(
                 f"{len(found)} tasks match {asked}, expected one; scheduled: {self._found!r}"
             )
@@ -104,24 +98,14 @@ class ScheduledTasks(Sequence[ScheduledTask]):
         are captured, and not inserted. ``ctx.guard`` and ``ctx.complete_in`` raise
         ConfigurationError. Raises UnknownTask if the registry lacks the task.
         """
-        definition = self._registry.definitions.get(wanted.task)
-        if definition is None:
+        if wanted.task not in self._registry.definitions:
             raise UnknownTask(
                 f"the registry has no task {wanted.task!r}, so it cannot run here"
             )
-        hold = _Hold(_claim(wanted, definition))
-        ctx = TaskContext[Any](
-            hold, fence=_NoFence(), read=lambda _: wanted.data, client=self._registry.client
+        result, follow_ups = run_inline(
+            self._registry, wanted.task, wanted.id, wanted.data, priority=wanted.priority
         )
-        with _intercepted(self._registry, ctx):
-            result: object = definition.handler(ctx)
-            if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
-        for follow in hold.follow_ups.follows if hold.follow_ups else ():
-            row = follow.wanted
-            self._add(
-                [Inserted(follow.task, row.instance, row.when, row.priority, row.data)]
-            )
+        self._add(follow_ups)
         return result
 
     def run_all(self) -> list[object]:
@@ -140,15 +124,15 @@ class ScheduledTasks(Sequence[ScheduledTask]):
                 )
         return results
 
-    def _add(self, rows: Sequence[Inserted]) -> None:
+    def _add(self, rows: Sequence[Inserted], tx: Joinable | None = None) -> None:
+        """Capture these rows; a hook ``at_insert``."""
         for row in rows:
-            definition = self._registry.definitions.get(row.task)
-            payload = UNTYPED if definition is None else definition.payload
+            definition = self._registry.definitions.get(row.task) or define(_unregistered)
             self._found.append(
                 ScheduledTask(
                     task=row.task,
                     id=row.id,
-                    data=payload.decode(row.data),
+                    data=definition.payload.decode(row.data),
                     at=row.when.at,
                     delay=row.when.delay,
                     priority=row.priority,
@@ -175,19 +159,12 @@ def scheduled(registry: JobRegistry) -> Iterator[ScheduledTasks]:
     'sent to ann'
     """
     found = ScheduledTasks(registry)
-
-    def capture(rows: Sequence[Inserted], tx: Joinable) -> None:
-        del tx
-        found._add(rows)
-
     before = registry.hooks
-    registry.hooks = replace(before, at_insert=(*before.at_insert, capture))
-    registry._made = None  # the client makes its store anew, with these hooks
+    registry.hooks = replace(before, at_insert=(*before.at_insert, found._add))
     try:
         yield found
     finally:
         registry.hooks = before
-        registry._made = None
 
 
 @contextmanager
@@ -198,91 +175,18 @@ def override(registry: JobRegistry, **settings: Any) -> Iterator[JobRegistry]:
     Without ``database_url`` it has a database of its own, in memory, with the tables. Raises what
     a registry raises for invalid settings, and ConfigurationError while the registry runs.
     """
-    from slotwise.registry.manual_worker import IN_MEMORY, provision
-
-    asked = registry._asked
-    before = registry.settings
-    definitions = registry.definitions
-    database = registry._database
-    if registry.is_running:
-        raise ConfigurationError(
-            "the registry is running; stop it before the test overrides its settings"
-        )
-    own = "database_url" not in settings
-    registry._database = None
-    try:
-        registry.configure(**{"database_url": IN_MEMORY} | settings)
-        if own:
-            provision(registry.database)
+    with registry.overridden(**{"database_url": IN_MEMORY} | settings):
+        if "database_url" not in settings:
+            Schema.create_in(registry.database)
         yield registry
-    finally:
-        registry.stop(timedelta(0))
-        if registry._database is not None:
-            registry._database.close()
-        registry._asked = asked
-        registry.settings = before
-        registry.definitions = definitions
-        registry._database = database
-        registry._made = None
+
+
+def _name(task: object) -> str:
+    return task if isinstance(task, str) else define(task).name
 
 
 def _field(data: object, key: str) -> object:
     return data.get(key, ...) if isinstance(data, dict) else getattr(data, key, ...)
-
-
-def _claim(wanted: ScheduledTask, definition: Definition) -> Claim:
-    now = datetime.now(UTC)
-    row = Row(
-        task_name=wanted.task,
-        task_instance=wanted.id,
-        execution_time=wanted.at or now,
-        version=1,
-        picked=True,
-        picked_by="inline",
-        attempt=1,
-        created_version=1,
-        priority=wanted.priority,
-    )
-    return Claim(row=row, holder="inline", lease=timedelta(hours=1), claimed_at=now)
-
-
-async def _awaited(result: Awaitable[object]) -> object:
-    return await result
-
-
-@contextmanager
-def _intercepted(registry: JobRegistry, ctx: Context) -> Iterator[None]:
-    with ExitStack() as stack:
-        for interceptor in registry.interceptors:
-            stack.enter_context(interceptor(ctx))
-        yield
-
-
-class _Hold:
-    """A claim that is in no database, and that nobody takes away."""
-
-    lost = ended = promised = False
-    unawaited: str | None = None
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.signal = Signal()
-        self.follow_ups: FollowUps | None = None
-
-    @property
-    def stop_reason(self) -> str | None:
-        return self.signal.reason
-
-    def lease_left(self) -> timedelta:
-        return self.claim.lease
-
-
-class _NoFence:
-    def guard(self, claim: Claim, connection: object) -> None:
-        raise ConfigurationError(_NO_CLAIM.format("ctx.guard"))
-
-    def complete_in(self, claim: Claim, connection: object) -> None:
-        raise ConfigurationError(_NO_CLAIM.format("ctx.complete_in"))
 
 
 class SlotwiseTestMixin(_TestCase):

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
+from typing import ClassVar, Self, TypeAlias, TypeVar
 
-import sqlalchemy as sa
-
-from slotwise import migrate
-from slotwise.client.client import Client
-from slotwise.client.inspection import Inspection
-from slotwise.client.operations import Operations
-from slotwise.engine.loops.service import AT_ONCE
-from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.run.runner import Runner
-from slotwise.engine.worker import NO_HOOKS, Worker
-from slotwise.errors import ClaimLost, ConfigurationError
-from slotwise.jobs.definition import define
-from slotwise.model.clock import ManualClock
-from slotwise.model.durations import parse_duration
-from slotwise.model.error_text import hide_password
-from slotwise.model.events import (
+from slotwise import ClaimLost, Client, ConfigurationError, JobRegistry, Settings
+from slotwise.inspect import Inspection
+from slotwise.operations import Operations, Schema
+from slotwise.spi import (
+    AttemptOutcome,
+    Claim,
     ClaimLostEvent,
+    Database,
     Event,
+    HandedBack,
     HandedBackEvent,
-    Listeners,
+    Holding,
+    Plan,
     Pruned,
     Reaped,
+    Runner,
     Settled,
+    Succeeded,
+    Worker,
+    definitions_of,
+    parse_duration,
 )
-from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
-from slotwise.registry.registry import JobRegistry, listed, unique
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import lacks_tables
-from slotwise.store.planning.planner import Plan
-from slotwise.store.slots.store import Store
+from slotwise.testing.clock import ManualClock
+from slotwise.testing.foreign_rows import refuse_foreign_rows
 
 #: The event that ends an attempt.
 Ended: TypeAlias = Settled | HandedBackEvent | ClaimLostEvent
@@ -48,13 +41,13 @@ E = TypeVar("E", bound=Event)
 IN_MEMORY = "sqlite://"
 
 
-class HeldRunner(Runner):
+class _HeldRunner(Runner):
     """A runner that holds claimed slots and tasks until the test runs them, each to its end."""
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        #: Claims that the test has neither run nor ended.
-        self.waiting: list[Holding] = []
+    @cached_property
+    def waiting(self) -> list[Holding]:
+        """Claims that the test has neither run nor ended."""
+        return []
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
         if self.is_draining:
@@ -66,15 +59,6 @@ class HeldRunner(Runner):
         self.waiting.remove(holding)
         super().run_here(holding)
 
-    def begin(self, holding: Holding) -> bool:
-        """Do all that precedes a handler. False: the attempt may no longer start, and the claim is
-        handed back.
-        """
-        refused = self._refusal(holding)
-        if refused is not None:
-            self.end(holding, refused)
-        return refused is None
-
     def end(self, holding: Holding, outcome: AttemptOutcome) -> None:
         """End the attempt with this outcome, without running its handler."""
         if holding in self.waiting:
@@ -83,21 +67,8 @@ class HeldRunner(Runner):
 
 
 class _HeldWorker(Worker):
-    runner_class: ClassVar[type[Runner]] = HeldRunner
-    runner: HeldRunner
-    _entered = False
-
-    def enter_loop(self) -> None:
-        """Start the real event loop, on which ``async def`` handlers run, when it is first
-        needed.
-        """
-        if not self._entered:
-            self._entered = True
-            self.loop.start()
-
-    def leave_loop(self) -> None:
-        if self._entered:
-            self.loop.stop()
+    runner_class: ClassVar[type[Runner]] = _HeldRunner
+    runner: _HeldRunner
 
 
 class ManualWorker:
@@ -141,25 +112,21 @@ class ManualWorker:
         self._owns_database = not isinstance(url, Database)
         self._database = url if isinstance(url, Database) else Database(self._settings)
         if url == IN_MEMORY:
-            provision(self._database)
+            Schema.create_in(self._database)
         elif self._owns_database and not foreign_rows:
             try:
                 refuse_foreign_rows(self._database)
             except BaseException:
                 self._database.close()
                 raise
-        self._crashed = False
+        self._crashed = self._loop_runs = False
         self._worker = _HeldWorker(
             self._settings,
-            jobs.definitions
-            if isinstance(jobs, JobRegistry)
-            else unique([*map(define, listed(jobs, "jobs"))]),
+            jobs.definitions if isinstance(jobs, JobRegistry) else definitions_of(jobs),
             database=self._database,
-            listeners=Listeners(
-                (*(registry.listeners if registry else ()), self.events.append)
-            ),
+            listeners=(*(registry.listeners if registry else ()), self.events.append),
             interceptors=registry.interceptors if registry else (),
-            hooks=registry.hooks if registry else NO_HOOKS,
+            hooks=registry.hooks if registry else None,
             lifespan=registry.lifespan if registry else None,
             client=Client(lambda: self._worker.store),
             clock=self.clock,
@@ -173,8 +140,12 @@ class ManualWorker:
     def database_in_memory() -> Database:
         """Return a new SQLite database in memory, with the tables, for workers to share."""
         database = Database(Settings(database_url=IN_MEMORY))
-        provision(database)
+        Schema.create_in(database)
         return database
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Call ``listener`` with each later event."""
+        self._worker.listeners.add(listener)
 
     @property
     def operations(self) -> Operations:
@@ -247,7 +218,7 @@ class ManualWorker:
         self._check_alive()
         mark = len(self.events)
         while True:
-            more = self._worker.poller.run_once() == AT_ONCE
+            more = self._worker.poller.run_once() == timedelta(0)
             waiting = self.waiting
             for claim in waiting:
                 self.run(claim)
@@ -257,14 +228,16 @@ class ManualWorker:
 
     def run(self, claim: Claim) -> None:
         """Run the handler of a waiting claim to its end; ``settle`` then writes the outcome."""
-        self._worker.enter_loop()
+        if not self._loop_runs:  # the real one, on which ``async def`` handlers run
+            self._loop_runs = True
+            self._worker.loop.start()
         self._runner.run_here(self._holding(claim))
 
     def begin(self, claim: Claim) -> bool:
         """Start an attempt without its handler. False: it may no longer start, and the claim is
         handed back.
         """
-        return self._runner.begin(self._holding(claim))
+        return self._begin(self._holding(claim))
 
     def finish(self, claim: Claim, outcome: AttemptOutcome | None = None) -> bool:
         """End an attempt with ``outcome`` (success) without running its handler; begins it if need
@@ -277,7 +250,7 @@ class ManualWorker:
         if (
             not holding.started
             and not isinstance(outcome, HandedBack)
-            and not self._runner.begin(holding)
+            and not self._begin(holding)
         ):
             return False
         self._runner.end(holding, outcome)
@@ -341,7 +314,8 @@ class ManualWorker:
 
     def close(self) -> None:
         """Free the event loop and the database connection; rows stay as they are."""
-        self._worker.leave_loop()
+        if self._loop_runs:
+            self._worker.loop.stop()
         if self._owns_database:
             self._database.close()
 
@@ -359,8 +333,14 @@ class ManualWorker:
 
     # -- within -----------------------------------------------------------------------------------
 
+    def _begin(self, holding: Holding) -> bool:
+        refused = self._runner.begin(holding)
+        if refused is not None:
+            self._runner.end(holding, refused)
+        return refused is None
+
     @property
-    def _runner(self) -> HeldRunner:
+    def _runner(self) -> _HeldRunner:
         return self._worker.runner
 
     def _holding(self, claim: Claim) -> Holding:
@@ -380,13 +360,6 @@ class ManualWorker:
         return [event for event in self.events[mark:] if isinstance(event, kinds)]
 
 
-def provision(database: Database) -> None:
-    """Make the tables in an empty database."""
-    settings = database.settings
-    with database.migrations().connect() as connection:
-        migrate.apply(connection, prefix=settings.table_prefix, schema=settings.schema)
-
-
 def _settings(
     registry: JobRegistry | None, url: str | Database, given: dict[str, object]
 ) -> Settings:
@@ -399,63 +372,3 @@ def _settings(
         url = place.database_url or IN_MEMORY
     base = registry.settings if registry else Settings()
     return base.replace(database_url=url, **given)
-
-
-# -- other databases than those of tests ----------------------------------------------------------
-
-#: Rows with older tokens were made before this process loaded the kit. A minute's difference of
-#: clocks is allowed.
-_BEGUN: Final = time.time_ns() // 1000 - 60_000_000
-#: Addresses and installations that this process found without foreign rows: what is there now was
-#: made by its tests. Databases that are copies of one template have one installation id.
-_ours: set[tuple[str, object]] = set()
-
-
-def refuse_foreign_rows(database: Database) -> None:
-    """Raise ConfigurationError if the database has live workers, or rows that were made before
-    this process.
-
-    Tables that are missing are none of its business.
-    """
-    store = Store(database, {})
-    where = hide_password(str(database.settings.database_url))
-    tasks, slots, workers, meta = (
-        getattr(store.tables, name) for name in ("tasks", "slots", "workers", "meta")
-    )
-    try:
-        with store.transaction() as connection:
-            installation = connection.scalar(
-                sa.select(meta.c.value).where(meta.c.key == "installation_id")
-            )
-            if (where, installation) in _ours:
-                return
-            now = store.dialect.now(connection)
-            alive = connection.execute(
-                sa.select(workers.c.worker, workers.c.last_seen, workers.c.lease)
-            ).all()
-            live = [worker for worker, seen, lease in alive if seen + lease >= now]
-            version = sa.func.coalesce(tasks.c.created_version, 0)
-            rows = (
-                connection.scalar(sa.select(sa.func.count()).where(version < _BEGUN)) or 0
-            )
-            ended = connection.scalar(
-                sa.select(sa.func.count()).where(
-                    sa.func.coalesce(slots.c.token, 0) < _BEGUN
-                )
-            )
-    except Exception as error:
-        if lacks_tables(error):
-            return
-        raise
-    if live or rows or ended:
-        found = [f"{len(live)} live workers"] * bool(live) + [
-            f"{rows} jobs and tasks"
-        ] * bool(rows)
-        found += [f"{ended} slots in its history"] * bool(ended)
-        raise ConfigurationError(
-            f"{where} has {', '.join(found)} that this test has not made; name a "
-            "database of the tests, "
-            "or pass foreign_rows=True"
-        )
-    if installation is not None:
-        _ours.add((where, installation))

@@ -1,0 +1,101 @@
+"""Run the handler of a one-time task in this thread, without a row and without a claim."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from contextlib import ExitStack
+from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
+
+from slotwise.errors import ConfigurationError
+from slotwise.jobs.context import Signal, TaskContext
+from slotwise.model.records import Claim, FollowUps, Row
+from slotwise.registry.registry import JobRegistry
+from slotwise.store.queue.queue import Inserted
+
+_NO_CLAIM = (
+    "{} proves a claim in the database, and a captured task has none; test this "
+    "handler with ManualWorker"
+)
+
+
+def run_inline(
+    registry: JobRegistry, name: str, id: str, data: object, *, priority: int = 50
+) -> tuple[object, list[Inserted]]:
+    """Run the task's handler, within the registry's interceptors; return its result and the tasks
+    that it has left to follow.
+
+    Raises what the handler raises. ``ctx.guard`` and ``ctx.complete_in`` raise ConfigurationError.
+    """
+    now = datetime.now(UTC)
+    row = Row(
+        task_name=name,
+        task_instance=id,
+        execution_time=now,
+        version=1,
+        picked=True,
+        picked_by="inline",
+        attempt=1,
+        created_version=1,
+        priority=priority,
+    )
+    hold = _Hold(Claim(row=row, holder="inline", lease=timedelta(hours=1), claimed_at=now))
+    ctx = TaskContext[object](
+        hold, fence=_NoFence(), read=lambda _: data, client=registry.client
+    )
+    result = copy_context().run(_run, registry, name, ctx)
+    follows = hold.follow_ups.follows if hold.follow_ups else ()
+    return result, [
+        Inserted(
+            one.task,
+            one.wanted.instance,
+            one.wanted.when,
+            one.wanted.priority,
+            one.wanted.data,
+        )
+        for one in follows
+    ]
+
+
+def _run(registry: JobRegistry, name: str, ctx: TaskContext[object]) -> object:
+    result: object = None
+    with ExitStack() as stack:
+        for interceptor in registry.interceptors:
+            stack.enter_context(interceptor(ctx))
+        result = registry.definitions[name].handler(ctx)
+        if inspect.isawaitable(result):
+            result = asyncio.run(_awaited(result))
+    return result
+
+
+async def _awaited(result: Awaitable[object]) -> object:
+    return await result
+
+
+class _Hold:
+    """A claim that is in no database, and that nobody takes away."""
+
+    lost = ended = promised = False
+    unawaited: str | None = None
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.signal = Signal()
+        self.follow_ups: FollowUps | None = None
+
+    @property
+    def stop_reason(self) -> str | None:
+        return self.signal.reason
+
+    def lease_left(self) -> timedelta:
+        return self.claim.lease
+
+
+class _NoFence:
+    def guard(self, claim: Claim, connection: object) -> None:
+        raise ConfigurationError(_NO_CLAIM.format("ctx.guard"))
+
+    def complete_in(self, claim: Claim, connection: object) -> None:
+        raise ConfigurationError(_NO_CLAIM.format("ctx.complete_in"))
