@@ -18,12 +18,18 @@ from tests.faults.bench import (
 )
 from tests.faults.conftest import MakeBench
 from tests.faults.proxy import CAN_CUT, Proxy
+from tests.kit.dialect import DIALECT
 from tests.kit.patience import PATIENCE
 
-#: Words that fall only in this transaction of the engine, said or heard.
+#: Words that fall only in this transaction of the engine, said or heard; of a claim that found
+#: something.
 SETTLEMENT = {"said": b"SET picked = false"}
-CLAIM = {"said": b"SET picked = true", "heard": b"EVERY|1s"}  # one that found something
+CLAIM = {"said": b"SET picked = true", "heard": b"EVERY|1s"}
 MARK = {"said": b"SET outcome = 'running'"}
+if DIALECT == "locking":
+    SETTLEMENT = {"said": b"wanted_due="}
+    CLAIM = {"said": b"new_watermark", "heard": b"EVERY|1s"}
+    MARK = {"said": b"SET outcome=$1::TEXT, started="}
 #: Never below a second, whatever the heartbeat interval.
 TCP_USER_TIMEOUT = timedelta(seconds=1)
 

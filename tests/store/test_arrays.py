@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import psycopg
 import pytest
 
-from slotwise.store.dialects.postgresql.dialect import instants, integers, texts
+from slotwise.store.dialects.postgresql.arrays import instants, integers, intervals, texts
 
 VALUES = {
     "none": [],
@@ -67,3 +67,17 @@ def test_instants(pg_empty_url: str, values: list[datetime | None]) -> None:
             "SELECT %s::timestamptz[]", (instants(values),)
         ).fetchone()
     assert found == (values,)
+
+
+def test_intervals(pg_empty_url: str) -> None:
+    """To the microsecond; in a style of the session in which a sign counts for what follows."""
+    values = [timedelta(0), timedelta(days=400, microseconds=1), timedelta(hours=-30)]
+    for style in ("postgres", "sql_standard"):
+        with psycopg.connect(
+            pg_empty_url, options=f"-c IntervalStyle={style}"
+        ) as connection:
+            sent = (intervals(values),)
+            seconds = connection.execute(
+                "SELECT extract(epoch FROM i) FROM unnest(%s::interval[]) AS i", sent
+            ).fetchall()
+        assert [float(one) for (one,) in seconds] == [v.total_seconds() for v in values]

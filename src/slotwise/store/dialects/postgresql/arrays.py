@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from slotwise.model.records import Key, LedgerKey, Row
@@ -33,6 +33,15 @@ def integers(values: Iterable[int]) -> str:
 def instants(values: Sequence[datetime | None]) -> str:
     """An array of instants, as ``texts``; most of a batch are the same."""
     written = {value: "NULL" if value is None else f'"{value}"' for value in set(values)}
+    return f"{{{','.join([written[value] for value in values])}}}"
+
+
+def intervals(values: Sequence[timedelta]) -> str:
+    """An array of intervals, as ``instants``."""
+    written = {
+        value: f"{value.days} days +{value.seconds}.{value.microseconds:06} seconds"
+        for value in set(values)
+    }
     return f"{{{','.join([written[value] for value in values])}}}"
 
 

@@ -1,22 +1,18 @@
-"""One-time tasks on PostgreSQL: a cancellation in one look, a chunk of new rows by unnest or by
+"""One-time tasks on PostgreSQL: each insert is one statement, a chunk of new rows an unnest or a
 COPY.
 
 A statement sees the database as it was when it began, except where it meets a row that another
 transaction has just written: there it waits, and sees that row as it is now. If a command looks at
 both held and waiting rows, a row may thus change its kind between both looks; such a command is
 repeated.
-
-COPY is written in its binary format, in which nothing is escaped, and the server parses no
-strings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from struct import Struct
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -24,11 +20,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.exc import IntegrityError
 
-from slotwise.model.records import FOREVER, IfExists, Key, Wanted, to_micros
+from slotwise.model.records import FOREVER, IfExists, Key, Wanted
 from slotwise.model.vocabulary import Kind, RowState
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
+from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.postgresql.arrays import instants, integers, intervals
+from slotwise.store.dialects.postgresql.copy import COPIED, blocks
 from slotwise.store.dialects.task_statements import (
     Expression,
     Parameters,
@@ -39,34 +38,6 @@ from slotwise.store.dialects.task_statements import (
 )
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.tables import is_task
-
-#: The columns that are written, in this order.
-COPIED = (
-    "kind",
-    "task_name",
-    "task_instance",
-    "task_data",
-    "execution_time",
-    "slot",
-    "picked",
-    "version",
-    "created_version",
-    "priority",
-)
-#: Rows in one write: the server is busy with them while the next ones are encoded.
-BLOCK = 500
-
-_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_TRAILER = b"\xff\xff"
-_TASK_KIND = Kind.TASK.encode()
-_NULL = b"\xff\xff\xff\xff"
-#: The format counts its instants from here.
-_EPOCH = to_micros(datetime(2000, 1, 1, tzinfo=UTC))
-
-_length = Struct(">i").pack
-_head = Struct(">hi").pack
-#: Each with its length before it: two instants, a flag, two versions, a priority.
-_tail = Struct(">iq iq i? iq iq ih").pack
 
 #: By id. Here: the server would do it by its language's rules.
 _by_id = itemgetter(0)
@@ -207,92 +178,63 @@ class PostgreSQLTasks(TaskStatements):
 
         Ids are sorted: two chunks that meet in several of them cannot deadlock.
         """
-        kind, parameters = _asked(sorted(wanted, key=_by_id))
         # The caller knows whom to notify: nothing has to come back.
         counts = self._wake is None and if_exists in (None, "raise", "keep")
-        shape = ("chunk", if_exists, *kind)
-        statement = self.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
-        found = connection.execute(
-            statement, {"name": name, **parameters, **self.time(connection)}
-        )
+        shape = ("chunk", if_exists)
+        statement = self.kept(shape, lambda: self._put_all(if_exists, counts=counts))
+        parameters = {"name": name, **_arrays_of(sorted(wanted, key=_by_id))}
+        found = connection.execute(statement, parameters | self.time(connection))
         return found.rowcount if counts else cast("Sequence[int]", found.fetchone())[0]
 
-    def _put_all(
-        self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool
-    ) -> sa.Executable:
-        new = insert(self.tasks).from_select(COPIED, self._asked_rows(dues, ranks))
+    def _put_all(self, if_exists: IfExists | None, *, counts: bool) -> sa.Executable:
+        functions = sa.func.pg_catalog
+        new = insert(self.tasks).from_select(COPIED, self._asked_rows())
         if if_exists is not None:
             new = self.inserting(if_exists, new)
         if counts:
             return new.execution_options(preserve_rowcount=True)
-        wake = self._wake
-        soon = [] if wake is None else [self._is_soon(wake).label("soon")]
-        put = new.returning(self.tasks.c.picked, *soon).cte("put")
-        word = (
-            [sa.case((sa.func.pg_catalog.bool_or(put.c.soon), self._notify(_TASK)))]
-            if soon
-            else []
-        )
-        return sa.select(
-            sa.func.pg_catalog.count(sa.literal_column("*")).filter(~put.c.picked), *word
-        ).select_from(put)
+        if self._wake is None:
+            put = new.returning(self.tasks.c.picked).cte("put")
+            notified = []
+        else:
+            soon = self._is_soon(self._wake).label("soon")
+            put = new.returning(self.tasks.c.picked, soon).cte("put")
+            notified = [sa.case((functions.bool_or(put.c.soon), self._notify(_TASK)))]
+        scheduled = functions.count(sa.literal_column("*")).filter(~put.c.picked)
+        return sa.select(scheduled, *notified).select_from(put)
 
-    def _asked_rows(self, dues: str, ranks: bool) -> sa.Select[Any]:
-        """Ids and data travel as one string each, which the server splits: an array of strings
-        costs the driver more than the rows cost the server. No id has a control character.
+    def _asked_rows(self) -> sa.Select[Any]:
+        """Each column travels as one string, which the server splits: an array costs the driver
+        more than the rows cost the server. No id has a control character.
         """
-        columns: dict[str, tuple[Any, Expression]] = {
-            "instance": (
-                sa.Text,
-                sa.func.pg_catalog.string_to_array(
-                    sa.bindparam("ids", type_=sa.Text), "\n"
-                ),
-            ),
-            "data": (
-                sa.Text,
-                sa.func.pg_catalog.string_to_array(
-                    sa.bindparam("all_data", type_=sa.Text), ",", ""
-                ),
-            ),
+        functions = sa.func.pg_catalog
+        sent = {
+            name: sa.bindparam(name, type_=sa.Text)
+            for name in ("ids", "all_data", "dues", "delays", "ranks")
         }
-        if dues == "many":
-            columns["due"] = (Instant, sa.bindparam("dues", type_=ARRAY(Instant)))
-            columns["delay"] = (
-                sa.Interval,
-                sa.bindparam("delays", type_=ARRAY(sa.Interval)),
-            )
-        if ranks:
-            columns["priority"] = (
-                sa.SmallInteger,
-                sa.bindparam("ranks", type_=ARRAY(sa.SmallInteger)),
-            )
+        columns: dict[str, tuple[Any, Expression]] = {
+            "instance": (sa.Text, functions.string_to_array(sent["ids"], "\n")),
+            "data": (sa.Text, functions.string_to_array(sent["all_data"], ",", "")),
+            "due": (Instant, sa.cast(sent["dues"], ARRAY(Instant))),
+            "delay": (sa.Interval, sa.cast(sent["delays"], ARRAY(sa.Interval))),
+            "priority": (sa.SmallInteger, sa.cast(sent["ranks"], ARRAY(sa.SmallInteger))),
+        }
         titles = [sa.column(title, kind) for title, (kind, _) in columns.items()]
         arrays = [array for _, array in columns.values()]
         asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
-        now = self.now()
-        created = sa.select(
-            self.created()
-        ).scalar_subquery()  # computed once, and not for each row
-        due = (
-            sa.func.coalesce(asked.c.due, now + asked.c.delay)
-            if dues == "many"
-            else self.due(dues == "at")
-        )
-        priority = (
-            asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
-        )
-        data = sa.func.pg_catalog.decode(asked.c.data, "hex")
+        created = sa.select(self.created()).scalar_subquery()  # once, and not for each row
+        due = sa.func.coalesce(asked.c.due, self.now() + asked.c.delay)
         return sa.select(
             _KIND,
             _TASK,
             asked.c.instance,
-            data,
+            functions.decode(asked.c.data, "hex"),
             due,
             due,
             sa.false(),
             created,
             created,
-            priority,
+            asked.c.priority,
         )
 
     def put_new(
@@ -312,10 +254,7 @@ class PostgreSQLTasks(TaskStatements):
             else:
                 self.put_many(connection, name, wanted, None)
         except Exception as error:
-            if (
-                isinstance(error, IntegrityError)
-                or getattr(error, "sqlstate", None) == "23505"
-            ):
+            if isinstance(error, IntegrityError) or sqlstate(error) == "23505":
                 raise Taken from error
             raise
 
@@ -328,7 +267,7 @@ class PostgreSQLTasks(TaskStatements):
         table = postgresql.dialect().identifier_preparer.format_table(self.tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
         copy_into(
-            connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now)
+            connection, statement, partial(blocks, name, sorted(wanted, key=_by_id), now)
         )
         wake = self._wake
         if wake is not None and any(
@@ -337,61 +276,14 @@ class PostgreSQLTasks(TaskStatements):
             self.notify(connection, name)
 
 
-def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], Parameters]:
-    """Which values differ from row to row, and the values: one that is the same for all is given
-    once.
-    """
-    first = wanted[0]
-    parameters: Parameters = {
+def _arrays_of(wanted: Sequence[Wanted]) -> Parameters:
+    """The columns of these rows as strings that the server reads as arrays."""
+    return {
         "ids": "\n".join([one.instance for one in wanted]),
         "all_data": ",".join(
             ["" if one.data is None else one.data.hex() for one in wanted]
         ),
+        "dues": instants([one.when.at for one in wanted]),
+        "delays": intervals([one.when.delay for one in wanted]),
+        "ranks": integers([one.priority for one in wanted]),
     }
-    if any(one.when is not first.when and one.when != first.when for one in wanted):
-        dues = "many"
-        parameters |= {
-            "dues": [one.when.at for one in wanted],
-            "delays": [one.when.delay for one in wanted],
-        }
-    else:
-        dues = "delay" if first.when.at is None else "at"
-        parameters["due"] = first.when.delay if first.when.at is None else first.when.at
-    ranks = any(one.priority != first.priority for one in wanted)
-    parameters["ranks" if ranks else "rank"] = (
-        [one.priority for one in wanted] if ranks else first.priority
-    )
-    return (dues, ranks), parameters
-
-
-def _blocks(
-    name: str, wanted: Sequence[Wanted], now: datetime, encoding: str
-) -> Iterator[bytes]:
-    """The rows as they are written ``now``, in a client encoding that Python knows by this
-    name.
-    """
-    created = to_micros(now)
-    written = name.encode(encoding)
-
-    def tail_of(row: Wanted) -> bytes:
-        due = to_micros(row.when.at or now + row.when.delay) - _EPOCH
-        return _tail(8, due, 8, due, 1, False, 8, created, 8, created, 2, row.priority)
-
-    head = (
-        _head(len(COPIED), len(_TASK_KIND)) + _TASK_KIND + _length(len(written)) + written
-    )
-    usual, rank, tail = wanted[0].when, wanted[0].priority, tail_of(wanted[0])
-    yield _HEADER
-    for first in range(0, len(wanted), BLOCK):
-        parts: list[bytes] = []
-        for row in wanted[first : first + BLOCK]:
-            instance, data, when, priority, _ = row
-            if when is not usual or priority != rank:
-                usual, rank, tail = when, priority, tail_of(row)
-            id = instance.encode(encoding)
-            if data is None:
-                parts += (head, _length(len(id)), id, _NULL, tail)
-            else:
-                parts += (head, _length(len(id)), id, _length(len(data)), data, tail)
-        yield b"".join(parts)
-    yield _TRAILER
