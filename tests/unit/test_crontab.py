@@ -55,7 +55,7 @@ def said(text: str, **given: Any) -> list[tuple[int | None, str, str]]:
 def test_lines_of_packages() -> None:
     """Each is a job, of the user in its column, with the variables above it."""
     found = parse_crontab(SYSTEM, system=True)
-    assert found.problems == ()
+    assert {problem.level for problem in found.problems} == {"note"}
     assert [one.name.rpartition("-")[0] for one in found.entries] == [
         "run-parts-cron.hourly",
         "run-parts-cron.daily",
@@ -133,8 +133,9 @@ def test_a_system_line(line: str, user: str, command: str) -> None:
         pytest.param("cat%", "cat", "", id="empty"),
         pytest.param(r"date +\%d", "date +%d", None, id="escaped"),
         pytest.param(r"date +\%d%a\%b%c", "date +%d", "a%b\nc\n", id="escaped-in-both"),
-        pytest.param(r"printf a\\n\!", r"printf a\\n\!", None, id="other-backslashes-stay"),
-        pytest.param(r"a\\%b", r"a\\", "b\n", id="escaped-backslash"),
+        pytest.param(r"printf a\\n\!", r"printf a\n\!", None, id="other-backslashes-stay"),
+        pytest.param(r"a\\\%b", r"a\%b", None, id="escaped-backslash-and-percent"),
+        pytest.param(r"a\\%b", "a\\", "b\n", id="escaped-backslash"),
         pytest.param(r"a%b\\%c", "a", "b\\%c\n", id="escaped-backslash-in-input"),
         pytest.param("a\\", "a\\", None, id="backslash-at-the-end"),
     ],
@@ -372,7 +373,7 @@ def test_remarks(text: str, level: str, words: str) -> None:
 
 def test_quiet_lines() -> None:
     """Comments, blank lines, and mail that is switched off, are worth no word."""
-    assert said('# a\n\n  \t\n   # b\nMAILTO=""\nMAILTO=\n') == []
+    assert said('# a\n\n  \t\n   # b\nMAILTO=""\nMAILFROM=""\n') == []
     assert said("") == []
 
 
@@ -428,3 +429,125 @@ def test_comments_stay_with_their_line() -> None:
         "# file\n\n# one\n# two\n@daily a\n# three\nA=1\n@daily b\n"
     )
     assert [one.comment for one in found.entries] == [("# one", "# two"), ()]
+
+
+def texts(crontab: str, level: str) -> list[str]:
+    found = parse_crontab(crontab)
+    return [problem.text for problem in found.problems if problem.level == level]
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "0 22-6 * * *",
+        "0 0 * * fri-sun",
+        "0 0 * * 6-0",
+        "0 0 * nov-feb *",
+        "50-10 * * * *",
+        "0 0 28-3 * *",
+        "0 1,23-4 * * *",
+        "0 20-4/2 * * *",
+    ],
+)
+def test_a_range_that_cron_never_runs(time: str) -> None:
+    """It ends before it begins; here it goes on at the field's beginning."""
+    (text,) = texts(f"{time} a\n", "warning")
+    assert "Debian's cron never runs the line" in text
+
+
+@pytest.mark.parametrize("time", ["0 0 * * 5#3", "0 0 * * MON#1", "0 0 * * 1,5#2"])
+def test_a_number_of_a_weekday_is_unknown_to_cron(time: str) -> None:
+    (text,) = texts(f"{time} a\n", "warning")
+    assert "it fires each week" in text
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "0/5 * * * *",
+        "0 8/2 * * *",
+        "0 0 ? * 1",
+        "0 0 L * *",
+        "0 0 15W * *",
+        "0 0 * * 5L",
+        "H 2 * * *",
+        "H/15 * * * *",
+        "@HOURLY",
+    ],
+)
+def test_a_form_that_cron_refuses(time: str) -> None:
+    (text,) = texts(f"{time} a\n", "note")
+    assert "Debian's cron refuses this form" in text
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "*/5 8-17 * jul-sep mon-fri",
+        "0 0 1-7/2 * 1,3,5-7",
+        "0 0 * mar,apr wed,thu",
+        "@daily",
+    ],
+)
+def test_times_that_cron_reads_alike(time: str) -> None:
+    assert parse_crontab(f"{time} a\n").problems == ()
+
+
+@pytest.mark.parametrize(
+    ("time", "field"), [("*/100 * * * *", "*/100"), ("0 */25 * * *", "*/25")]
+)
+def test_a_step_beyond_its_field(time: str, field: str) -> None:
+    (text,) = texts(f"{time} a\n", "error")
+    assert text.endswith(
+        f"cron would fire at the first value of the field only, as without {field}"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ['date "+%H:%M"', "echo $(date +%F)", "echo '100%'", "echo `date +%s`", 'a \\" "b%c"'],
+)
+def test_a_percent_sign_within_quotes(command: str) -> None:
+    (text,) = texts(f"@daily {command}\n", "warning")
+    assert "within quotes or a substitution" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        r'date "+\%H:\%M"',
+        "mail joe%hello",
+        r"echo $(date +\%F)%in",
+        "echo 'a' \"b\"%c",
+        r"a \"%b",
+    ],
+)
+def test_a_percent_sign_as_meant(command: str) -> None:
+    assert parse_crontab(f"@daily {command}\n").problems == ()
+
+
+def test_two_backslashes_are_one() -> None:
+    (text,) = texts(r"@daily sed 's/\\/x/'" + "\n", "warning")
+    assert "two backslashes are one" in text
+
+
+def test_a_guard_is_noted_once() -> None:
+    crontab = (
+        "@daily [ -x /a ] && /a\n@hourly test -x /b && /b\n@daily [ -x /c ] || exit 0; /c\n"
+    )
+    (text,) = texts(crontab, "note")
+    assert "here the slot is failed" in text
+
+
+def test_what_cron_refuses_around_the_lines() -> None:
+    """A variable without a value, and a byte order mark."""
+    assert "without a value" in texts("A=\n@daily a\n", "note")[0]
+    assert texts('A=""\n@daily a\n', "note") == []
+    assert "byte order mark" in texts("\ufeff@daily a\n", "note")[0]
+
+
+def test_user_is_passed_on() -> None:
+    """Debian's cron sets LOGNAME alone."""
+    found = parse_crontab("USER=bob\nLOGNAME=bob\n@daily a\n")
+    assert dict(found.entries[0].env) == {"USER": "bob"}
+    assert [problem.text.split()[0] for problem in found.problems] == ["LOGNAME"]

@@ -11,6 +11,7 @@ import pytest
 
 from slotwise.contrib.crontab import Crontabs, read_crontabs
 from slotwise.contrib.crontab import crontabs as crontabs_module
+from slotwise.contrib.crontab.crontabs import Format
 from slotwise.contrib.crontab.reader import host_problems, runnable
 
 LINE = "@daily root /bin/a\n"
@@ -189,7 +190,45 @@ def test_root_runs_no_file_of_another_account(file: Path) -> None:
         f"chmod o-w {file.parent}"
     ]
     file.parent.chmod(0o1777)
-    assert read_crontabs(file).problems == ()
+    assert read_crontabs(file).errors == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_root_runs_no_file_that_others_can_replace(file: Path) -> None:
+    """In none of the folders above it: not their owner, not a group, not everybody."""
+    file.write_text("@daily root a\n")
+    grandparent = file.parent.parent
+    os.chown(grandparent, 65534, 0)
+    (error,) = read_crontabs(file).errors
+    assert f"its directory {grandparent} belongs to another account" in error.text
+    os.chown(grandparent, 0, 65534)
+    grandparent.chmod(0o775)
+    (error,) = read_crontabs(file).errors
+    assert error.cure == f"chmod g-w {grandparent}"
+    grandparent.chmod(0o777)
+    (error,) = read_crontabs(file).errors
+    assert error.cure == f"chmod o-w {grandparent}"
+    grandparent.chmod(0o755)
+    assert read_crontabs(file).errors == []
+
+
+def test_an_endless_file_is_not_read() -> None:
+    (error,) = read_crontabs("/dev/zero").errors
+    assert "more than 1048576 bytes" in error.text
+
+
+@pytest.mark.parametrize("form", ["auto", "user", "system"])
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_a_file_of_the_spool_runs_as_its_owner(
+    form: Format, as_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever format is named: what looks like a user column is the command's first word."""
+    monkeypatch.setattr(crontabs_module, "_SPOOLS", (str(tmp_path),))
+    file = tmp_path / "nobody"
+    file.write_text("@daily root id -u\n")
+    file.chmod(0o600)
+    found = read_crontabs(tmp_path if as_folder else file, format=form)
+    assert [(one.user, one.command) for one in found.entries] == [("nobody", "root id -u")]
 
 
 def test_the_machines_own_zone_is_worth_a_warning(

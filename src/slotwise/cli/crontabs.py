@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not ne
     from slotwise import CommandJob
     from slotwise.contrib.crontab import Crontabs, Entry, Problem
     from slotwise.contrib.crontab.crontabs import Format
-    from slotwise.contrib.crontab.reader import Level
+    from slotwise.contrib.crontab.debian import Level
 
 logger = logging.getLogger("slotwise.crontab")
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from slotwise import CommandJob, InvalidCrontab
+from slotwise.contrib.crontab.debian import Level
 from slotwise.contrib.crontab.entry import Entry
-from slotwise.contrib.crontab.reader import Level, Problem, Source, read_source
+from slotwise.contrib.crontab.reader import Problem, Source, read_source
 from slotwise.spi import format_duration, zone_named
 
 
@@ -121,6 +122,7 @@ def _doubles(entries: Iterable[Entry]) -> Iterable[Problem]:
 Format: TypeAlias = Literal["auto", "user", "system"]
 
 STDIN: Final = "-"
+_LARGEST_FILE: Final = 1_048_576  # bytes
 #: Names of the files that run-parts, and so cron, reads in a folder.
 _FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 #: Where cron keeps the crontabs of users: the file's name is the user's.
@@ -175,33 +177,36 @@ def _read_folder(folder: Path, form: Format) -> Iterator[Source | Problem]:
 
 
 def _read_file(file: Path, form: Format) -> Source | Problem:
+    """Lines of a user's file in the spool run as that user, in the format of users, whatever is
+    asked for.
+    """
     owner = file.name if _is_spool(file.parent) else None
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
-            data = opened.read()
-        if fault := _untrusted(file, found, owner):
+            data = opened.read(_LARGEST_FILE + 1)
+        if fault := _untrusted(file, found, owner) or _unfit(file, found, data):
             return _file_problem("error", file, *fault)
-        if stat.S_ISREG(found.st_mode) and file.name == "anacrontab":
-            return _file_problem(
-                "error",
-                file,
-                "an anacrontab has another format (days, minutes, name, command)",
-                "leave it to anacron, or write its lines as cron's",
-            )
-        text = data.decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return _file_problem("error", file, "there is no such file", "correct the path")
     except OSError as error:
-        return _file_problem(
-            "error",
-            file,
-            f"it cannot be read ({error.strerror})",
-            "let this account read it",
+        told = f"it cannot be read ({error.strerror})"
+        return _file_problem("error", file, told, "let this account read it")
+    is_system = form == "system" or (form == "auto" and _is_system(file))
+    text = data.decode("utf-8", "surrogateescape")
+    return Source(str(file), text, is_system and owner is None, owner)
+
+
+def _unfit(file: Path, found: os.stat_result, data: bytes) -> tuple[str, str] | None:
+    """Return why a file is no crontab, and the cure."""
+    if len(data) > _LARGEST_FILE:
+        return f"it has more than {_LARGEST_FILE} bytes", "name another file"
+    if stat.S_ISREG(found.st_mode) and file.name == "anacrontab":
+        return (
+            "an anacrontab has another format (days, minutes, name, command)",
+            "leave it to anacron, or write its lines as cron's",
         )
-    return Source(
-        str(file), text, form == "system" or (form == "auto" and _is_system(file)), owner
-    )
+    return None
 
 
 def _untrusted(
@@ -223,10 +228,24 @@ def _untrusted(
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "users other than its owner can write this file", f"chmod go-w {file}"
-    parent = file.resolve().parent
-    mode = parent.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return "everybody can replace files in its directory", f"chmod o-w {parent}"
+    return next(
+        filter(None, (_replaceable(one, known) for one in file.resolve().parents)), None
+    )
+
+
+def _replaceable(folder: Path, known: set[int]) -> tuple[str, str] | None:
+    """Return why other accounts could replace what is in a folder, and the cure."""
+    found = folder.stat()
+    if found.st_uid not in known:
+        told = f"its directory {folder} belongs to another account (uid {found.st_uid})"
+        return told, f"chown {folder} to root, or to the worker's account"
+    if found.st_mode & stat.S_ISVTX:
+        return None
+    if found.st_mode & stat.S_IWOTH:
+        return "everybody can replace files in its directory", f"chmod o-w {folder}"
+    is_group = found.st_mode & stat.S_IWGRP and found.st_gid != 0
+    if is_group and os.geteuid() == 0:
+        return "a group can replace files in its directory", f"chmod g-w {folder}"
     return None
 
 

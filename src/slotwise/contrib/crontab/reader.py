@@ -10,15 +10,18 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from slotwise import CommandFailed, Cron, InvalidSchedule, InvalidSetting
+from slotwise.contrib.crontab.debian import (
+    Level,
+    Remark,
+    beyond_the_field,
+    command_remarks,
+    time_remarks,
+)
 from slotwise.contrib.crontab.entry import Entry, job_name
 from slotwise.spi import OnLost, account_of, parse_duration, zone_named
-
-#: error: the line cannot run. warning: it runs, perhaps not as meant. note: cron does something
-#: here that we do not.
-Level: TypeAlias = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +40,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.level}: {self.text}; {self.cure}"
-
-
-class Remark(NamedTuple):
-    """A problem whose place the caller knows."""
-
-    level: Level
-    text: str
-    cure: str
 
 
 class Refused(Exception):
@@ -189,6 +184,7 @@ def _line_remarks(text: str, rest: str, *, system: bool) -> Iterator[Remark]:
             "the line ends with a backslash: as in cron, it does not go on in the next one",
             "write it on one line, or put it into a script",
         )
+    yield from command_remarks(rest)
 
 
 #: A name in quotes, or without a blank; a line that begins otherwise is not an assignment.
@@ -218,21 +214,23 @@ def read_assignment(line: str) -> Assignment | None:
 
 
 #: A backslash escapes the next character, so that ``\%`` is not the first percent sign.
+_ESCAPED: Final = {r"\%": "%", r"\\": "\\"}
 _PIECE: Final = re.compile(r"\\.?|%|[^\\%]+", re.DOTALL)
 _PERCENT: Final = re.compile(r"\\?%")
 
 
 def split_input(text: str) -> tuple[str, str | None]:
-    """Split a command at its first percent sign, as cron does: the command, and its standard
-    input.
+    """Split a command at its first percent sign, as Debian's cron does: the command, and its
+    standard input.
 
-    In the input, further percent signs are newlines. Without a percent sign, it is None.
+    In the command, two backslashes are one. In the input, further percent signs are newlines.
+    Without a percent sign, it is None.
     """
     command = ""
     for piece in _PIECE.finditer(text):
         if piece[0] == "%":
             return command, _input(text[piece.end() :])
-        command += "%" if piece[0] == r"\%" else piece[0]
+        command += _ESCAPED.get(piece[0], piece[0])
     return command, None
 
 
@@ -258,7 +256,8 @@ def read_schedule(time: str, tz: str) -> Cron:
     try:
         return Cron(time, tz=tz, day_rule="vixie")
     except InvalidSchedule as error:
-        raise Refused(str(error), "correct the field, or put a # before the line") from None
+        cure = "correct the field, or put a # before the line"
+        raise Refused(f"{error}{beyond_the_field(time)}", cure) from None
 
 
 def _check_macro(time: str) -> None:
@@ -306,8 +305,8 @@ IGNORED: Final = {
     ),
 }
 
-#: Set to the account's name, as by cron, even if the crontab sets them.
-FIXED: Final = frozenset({"LOGNAME", "USER"})
+#: Set to the account's name, as by Debian's cron, even if the crontab sets it.
+FIXED: Final = frozenset({"LOGNAME"})
 
 #: slotwise's own variables, for the lines below; to cron, they are plain variables.
 TIMEOUT: Final = "SLOTWISE_TIMEOUT"
@@ -318,6 +317,21 @@ ZONE: Final = "CRON_TZ"
 STEERING: Final = frozenset({TIMEOUT, ON_LOST, ZONE})
 
 
+_ZONE_OF_CRON: Final = Remark(
+    "note",
+    "CRON_TZ moves the lines below; to Debian's cron it is a plain variable",
+    "remove it if the times were meant by the host's clocks",
+)
+_EMPTY_OF_CRON: Final = Remark(
+    "note",
+    "a variable without a value: Debian's cron refuses it, and with it the whole file",
+    'write ="" behind the name',
+)
+_MARK_OF_CRON: Final = Remark(
+    "note",
+    "the file begins with a byte order mark: cron refuses the first line; here it is dropped",
+    "save the file without it",
+)
 _EXPANSION: Final = re.compile(r"\$(?:\w|\{)")
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
@@ -343,7 +357,7 @@ def read_source(source: Source, tz: str | None) -> Parsed:
     above; else UTC.
     """
     reader = _Reader(source, tz, tz)
-    reader.read(source.text.removeprefix(_BYTE_ORDER_MARK))
+    reader.read(source.text)
     return Parsed(reader.entries, reader.problems)
 
 
@@ -363,15 +377,15 @@ class _Reader:
     broken: set[str] = field(default_factory=set)
 
     def read(self, text: str) -> None:
-        if text.startswith("#!"):
+        if text.removeprefix(_BYTE_ORDER_MARK).startswith("#!"):
             cure = (
                 "for a folder of scripts write a line such as: 25 6 * * * root "
                 "run-parts /etc/cron.daily"
             )
             self._say("error", "this is a script, not a crontab", cure)
             return
-        lines, remarks = _lines(text)
-        self._remark(remarks)
+        lines, remarks = _lines(text.removeprefix(_BYTE_ORDER_MARK))
+        self._remark([_MARK_OF_CRON] * text.startswith(_BYTE_ORDER_MARK) + remarks)
         for number, line in enumerate(lines, 1):
             self.number = number
             self._read_line(line.lstrip(" \t"))
@@ -388,6 +402,8 @@ class _Reader:
             self._say("error", "there is a NUL character in the line", "remove it")
         elif (found := read_assignment(line)) is not None:
             self._assign(found)
+            if found.value == "" and line.rstrip().endswith("="):
+                self._remark([_EMPTY_OF_CRON])
         else:
             self._enter(line, comment)
 
@@ -410,6 +426,7 @@ class _Reader:
         try:
             if name == ZONE:
                 self.tz = zone_named(value).key if value else self.default_tz
+                self._remark([_ZONE_OF_CRON] if value else [])
             elif name == TIMEOUT:
                 self.timeout = (parse_duration(value) or None) if value else None
             else:
@@ -428,7 +445,7 @@ class _Reader:
         except Refused as refused:
             self._say("error", refused.text, refused.cure)
             return
-        self._remark(line.remarks)
+        self._remark([*time_remarks(line.time), *line.remarks])
         if not self.broken:
             self.entries.append(self._entry(line, schedule, comment))
 
@@ -459,8 +476,11 @@ class _Reader:
         )
 
     def _remark(self, remarks: Iterable[Remark]) -> None:
+        """Say them, a note once for the whole file."""
+        noted = {problem.text for problem in self.problems if problem.level == "note"}
         for level, text, cure in remarks:
-            self._say(level, text, cure)
+            if level != "note" or text not in noted:
+                self._say(level, text, cure)
 
     def _say(self, level: Level, text: str, cure: str) -> None:
         line = self.number or None
