@@ -413,3 +413,52 @@ def test_a_missing_path_is_refused(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "x.py").touch()
     assert status(["lock-keys", "check", "b=x.py"]) == exits.FAILED
     assert "b has no lock keys" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("dcron.schedule('0 * * * * *', 1305, job)", [1305]),
+        ('cron.scheduleJob("0 */5 * * * *", 1306, () => run());', [1306]),
+        ("schedule(`@daily`,1307, f)", [1307]),
+        ("SELECT pg_try_advisory_lock(1310)", [1310]),
+        ("select PG_ADVISORY_XACT_LOCK( 1311::bigint );", [1311]),
+        ("SELECT pg_advisory_lock_shared(1312)", [1312]),
+        (r'value: "{\"esc\": {\"schedule\": \"0 * * * * *\", \"lockKey\": 1313}}"', [1313]),
+        (r'"{\\\"a\\\": {\\\"lockKey\\\": 1314}}"', [1314]),
+        ("<v>{&quot;a&quot;: {&quot;lockKey&quot;: 1315}}</v>", [1315]),
+        ("lockKey: 0x51c", [1308]),
+        ("lockKey = 1301L;", [1301]),
+        ("const lockKey = 1302n", [1302]),
+        ("private static final long TOKEN_LOCK_KEY = 1303L;", [1303]),
+        ("tokenLockKey: number = 1304;", [1304]),
+        ("lock_key: int = 1309", [1309]),
+        ("lock_key='1316'", [1316]),
+        # two places of one key in a file
+        ("pg_advisory_lock(1317) … pg_advisory_lock(1317)", [1317]),
+        # no keys
+        ("pg_advisory_unlock(1310)", []),
+        ("pg_try_advisory_lock(1, 2)", []),
+        ("lockKey: 13ab", []),
+        ("lockKey = 1.5", []),
+        ("lockKey = 5e3", []),
+        ("blockKey = 5", []),
+        ("scheduler.schedule(task, 10, SECONDS)", []),
+        ("lockKey = KEYS.A", []),
+    ],
+)
+def test_forms_of_keys(text: str, keys: list[int]) -> None:
+    """As applications write them; a number is read whole or not at all."""
+    assert [use.key for use in uses_in(text, "file")] == keys
+
+
+def test_next_passes_keys_of_every_form(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.js").write_text("dcron.schedule('0 * * * * *', 1301, job)\n")
+    (source / "b.sql").write_text("SELECT pg_try_advisory_lock(1302);\n")
+    (source / "c.yaml").write_text(r'value: "{\"x\": {\"lockKey\": 1303}}"')
+    (source / "d.java").write_text("lockKey = 0x518;\n")
+    keys = read_lock_keys(GUIDELINE)
+    used = {use.key for use in find_uses([str(source)], keys).uses}
+    assert keys.next("lt-credit-service", used) == 1305

@@ -169,12 +169,30 @@ def _is_count(value: object) -> TypeGuard[int]:
     )
 
 
+#: A whole number as languages write it: ``1_302``, ``1301L``, ``0x51c``, ``"1301"``.
+_NUMBER: Final = (
+    r"""["']?(-?[0-9][0-9_]*|0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+)[lLnN]?(?![\w.])"""
+)
 #: ``"tokenCleanup": {"schedule": "…", "lockKey": 5101}``, also over several lines.
 _JOB: Final = re.compile(
-    r"""["']([\w.-]+)["']\s*:\s*\{[^{}]*?["']?lockKey["']?\s*:\s*(-?\d+)"""
+    rf"""["']([\w.-]+)["']\s*:\s*\{{[^{{}}]*?["']?lockKey["']?\s*:\s*{_NUMBER}"""
 )
-#: ``lock_key=5001``, ``lockKey = 5001L``, ``"lockKey": 5101``.
-_KEY: Final = re.compile(r"""\block_?key["']?\s*[:=]\s*(-?\d[\d_]*)""", re.IGNORECASE)
+#: ``lock_key=5001``, ``lockKey = 5001L``, ``"lockKey": 5101``, ``TOKEN_LOCK_KEY: int = 5001``.
+_NAMED: Final = re.compile(
+    r"""(?:\b|_|(?<=[a-z0-9])(?=LockKey))(?i:lock_?key)["']?\s*(?::\s*[A-Za-z]\w*\s*)?[:=]\s*"""
+    + _NUMBER
+)
+#: ``pg_try_advisory_lock(5001)``, ``pg_advisory_xact_lock(5001::bigint)``.
+_SQL: Final = re.compile(
+    rf"pg_(?:try_)?advisory_(?:xact_)?lock(?:_shared)?\s*\(\s*{_NUMBER}(?:::\w+)?\s*\)",
+    re.IGNORECASE,
+)
+#: ``dcron.schedule('0 * * * * *', 5001, job)``.
+_SCHEDULED: Final = re.compile(
+    rf"""schedule\w*\s*\(\s*(?:"[^"\n]*"|'[^'\n]*'|`[^`\n]*`)\s*,\s*{_NUMBER}\s*,"""
+)
+#: Quotes of a JSON text within a string, or within XML.
+_QUOTE: Final = re.compile(r"""\\+(?=["'])|&quot;""")
 #: Larger files are data, and a file with a NUL in its beginning is no text.
 _LARGEST_FILE: Final = 1024 * 1024
 _BEGINNING: Final = 8192
@@ -240,20 +258,39 @@ def uses_in(
     text: str, place: str, service: str | None = None, *, is_file: bool = True
 ) -> list[KeyUse]:
     """Return the uses in a text. A job that is called ``service.job`` belongs to that service."""
+    text = _QUOTE.sub(lambda found: '"' if found[0] == "&quot;" else "", text)
     found = []
     spans = []
     for match in _JOB.finditer(text):
         prefix, _, job = match[1].rpartition(".")
-        where = f"{place}:{_line(text, match.start(2))}" if is_file else place
-        found.append(
-            KeyUse(key=int(match[2]), place=where, service=prefix or service, job=job)
-        )
         spans.append(match.span())
-    for match in _KEY.finditer(text):
-        if not any(start <= match.start() < end for start, end in spans):
-            where = f"{place}:{_line(text, match.start(1))}" if is_file else place
-            found.append(KeyUse(key=int(match[1]), place=where, service=service, job=None))
+        where = f"{place}:{_line(text, match.start(2))}" if is_file else place
+        use = KeyUse(key=_key(match[2]), place=where, service=prefix or service, job=job)
+        found.append(use)
+    for match in _without_jobs(text, spans):
+        where = f"{place}:{_line(text, match.start(1))}" if is_file else place
+        found.append(KeyUse(key=_key(match[1]), place=where, service=service, job=None))
     return found
+
+
+def _without_jobs(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[re.Match[str]]:
+    """Yield the keys outside the jobs; of calls with one key, which lock and unlock it, the
+    first.
+    """
+    for match in _NAMED.finditer(text):
+        if not any(start <= match.start() < end for start, end in spans):
+            yield match
+    called = set()
+    for pattern in (_SQL, _SCHEDULED):
+        for match in pattern.finditer(text):
+            if match[1] not in called:
+                called.add(match[1])
+                yield match
+
+
+def _key(text: str) -> int:
+    digits = text.replace("_", "")
+    return int(digits) if digits.lstrip("-").isdecimal() else int(digits, 0)
 
 
 def problems(lock_keys: LockKeys, uses: Sequence[KeyUse]) -> Iterator[str]:
