@@ -375,9 +375,15 @@ def test_cron_jobs() -> None:
     assert env_of(deployment)["SLOTWISE_ONLY"] == "hourly,mail"
 
 
+def test_pods_without_an_account_have_no_token() -> None:
+    objects = exported(registry("hourly"), replace(FULL, service_account=None))
+    pods = [pod_of(one) for one in objects if one["kind"] != "PodDisruptionBudget"]
+    assert {pod["automountServiceAccountToken"] for pod in pods} == {False}
+
+
 def test_every_pod_is_confined() -> None:
-    """Not root, nothing to write to, no capabilities, no token; the address comes from a Secret;
-    the grace fits.
+    """Not root, nothing to write to, no capabilities; the address comes from a Secret; the grace
+    fits.
     """
     objects = exported(registry("hourly", shutdown_grace="90s", revision="7"), FULL)
     pods = [one for one in objects if one["kind"] != "PodDisruptionBudget"]
@@ -386,7 +392,7 @@ def test_every_pod_is_confined() -> None:
         pod, (container,) = pod_of(one), pod_of(one)["containers"]
         assert pod["terminationGracePeriodSeconds"] == 110
         assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["automountServiceAccountToken"] is False
+        assert pod["automountServiceAccountToken"] is True  # an account is named
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -318,7 +318,12 @@ class _Export:
             spec["restartPolicy"] = restart
         if self.plan.service_account is not None:
             spec["serviceAccountName"] = self.plan.service_account
-        spec |= {"automountServiceAccountToken": False, "securityContext": _POD_SECURITY}
+        # An account is named for its rights, which its token proves.
+        has_token = self.plan.service_account is not None
+        spec |= {
+            "automountServiceAccountToken": has_token,
+            "securityContext": _POD_SECURITY,
+        }
         if pods.node_selector:
             spec["nodeSelector"] = dict(pods.node_selector)
         if pods.tolerations:
