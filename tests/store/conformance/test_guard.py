@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
-from tests.store.bench import Bench, at, stale
+from tests.store.bench import Bench, a_task, at, stale
 
 from slotwise import ClaimLost, ConfigurationError, Settings
 from slotwise.model.records import Aborted, AttemptOutcome, Failed, Succeeded
@@ -213,7 +214,7 @@ def test_what_was_completed_stays_as_it_was_written(
     user: User, kind: str, end: str
 ) -> None:
     """Law 3: one attempt completes a slot, once. The settlement after it moves the row and leaves
-    the ledger alone.
+    the ledger alone. Of a task without a record nothing stays.
     """
     claim = claimed(user, kind)
     with user.engine.begin() as connection:
@@ -224,7 +225,38 @@ def test_what_was_completed_stays_as_it_was_written(
         user.bench.settle(claim, Succeeded(promised=True))
     else:
         user.bench.take_over(claim)
-    assert user.bench.slots(kind) == before
+    assert len(before) == 1
+    assert user.bench.slots(kind) == ([] if kind == "mail" else before)
+
+
+@pytest.mark.parametrize(
+    ("policies", "kept"),
+    [
+        ({"record": "none"}, []),
+        ({"record": "failures"}, []),
+        ({"record": "all"}, [None]),
+        ({"result_retention": "1h"}, []),
+        ({"record": "failures", "result_retention": "1h"}, [timedelta(hours=1)]),
+    ],
+)
+@pytest.mark.parametrize("end", ["settlement", "take-over"])
+def test_a_completed_task_leaves_what_its_record_says(
+    user: User, end: str, policies: dict[str, Any], kept: list[timedelta | None]
+) -> None:
+    """As one that returned: a success stays only if the task keeps it, and as long as it says."""
+    user.bench = user.bench.beside(a_task("mail", **policies))
+    claim = claimed(user, "mail")
+    with user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+    if end == "settlement":
+        user.bench.settle(claim, Succeeded(promised=True))
+    else:
+        user.bench.take_over(claim)
+    found = user.bench.slots("mail")
+    assert [row["outcome"] for row in found] == ["succeeded"] * len(kept)
+    assert [
+        row["expires"] and row["expires"] - user.bench.clock.now() for row in found
+    ] == kept
 
 
 def test_completing_twice_is_refused(user: User) -> None:

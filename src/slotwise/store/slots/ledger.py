@@ -25,7 +25,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.column_types import Instant
-from slotwise.store.schema.rows import Change, utc
+from slotwise.store.schema.rows import Change, expect, utc
 from slotwise.store.schema.tables import Tables, of_plan
 
 #: How many of the newest slots of a plan are searched for orphans.
@@ -84,6 +84,14 @@ def remember_tasks(at: Transaction, ended: Sequence[Mapping[str, object]]) -> No
     """
     if ended:
         at.dialect.replace_all(at.connection, at.dialect.tables.slots, ended)
+
+
+def forget_task(at: Transaction, row: Row) -> None:
+    """Delete the success that complete_in has written for a one-time task without a record."""
+    slots = at.dialect.tables.slots
+    mine = [*at.dialect.conditions.at(row.history_key), slots.c.token == row.version]
+    deleted = at.connection.execute(slots.delete().where(*mine)).rowcount
+    expect(deleted, 1, row)
 
 
 def disown(at: Transaction, row: Row) -> bool:

@@ -104,6 +104,13 @@ class _Ended:
     ago: timedelta
 
     @property
+    def is_completed_task(self) -> bool:
+        """Whether the ledger has the success of a one-time task, by complete_in."""
+        row = self.held.row
+        entry = self.entry
+        return not row.has_slot and entry is not None and entry.token == row.version
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether the row may know less than ledger and gaps, for it was restored alone."""
         row = self.held.row
@@ -549,6 +556,8 @@ class Settlements:
             row = _history(one.claim, change, task, wanted)
             if row is not None:
                 history.append(row)
+            elif one.is_completed_task:
+                ledger.forget_task(at, one.held.row)
         words = (
             write_follow_ups(at.connection, self._queue, follow_ups)
             if follow_ups
