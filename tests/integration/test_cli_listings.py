@@ -23,6 +23,7 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.terminal import moment
 from slotwise.spi import Database
 from slotwise.store.slots.store import Store
+from slotwise.testing import ManualWorker
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -524,6 +525,38 @@ class TestJobs:
             status(["jobs", "list", "--app", "app_compared", "--app-dir", str(tmp_path)])
             == exits.OK
         )
+
+    def test_what_is_planned_has_not_changed(
+        self,
+        store: Store,
+        ask: Callable[..., Any],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """As ``slotwise plan`` says: an H is a minute in the row, a calendar has its days there,
+        and changed policies are no other schedule.
+        """
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+        monkeypatch.delitem(sys.modules, "app_planned", raising=False)
+        (tmp_path / "app_planned.py").write_text(
+            "from datetime import date\n"
+            "from slotwise import Calendar, Cron, Every, JobRegistry, job\n"
+            "days = Calendar(name='DAYS', days={date(2026, 1, 1)})\n"
+            "schedules = {'hash': 'H H * * *', 'every': Every('5m'),\n"
+            "    'calendar': Cron('0 9 * * *').excluding(days), 'spread': Cron('0 9 * * *', tz='Asia/Tokyo')}\n"
+            "jobs = [job(name=name, schedule=one, spread='1m')(lambda ctx: None)\n"
+            "    for name, one in schedules.items()]\n"
+            "registry = JobRegistry(jobs=jobs)\n"
+        )
+        from app_planned import registry  # type: ignore[import-not-found]
+
+        with ManualWorker(registry, str(store.database.settings.database_url)):
+            pass
+        for command in (["jobs", "list"], ["plan", "--all"]):
+            lines = ask(*command, "--app", "app_planned")
+            found = {line["job"]: line.get("code", line.get("change")) for line in lines}
+            same = "same" if command[0] == "jobs" else "kept"
+            assert found == dict.fromkeys(registry.definitions, same)
 
     def test_pages(
         self,

@@ -71,18 +71,19 @@ class _Entry:
     name: str
     line: JobInfo | None
     definition: Definition | None
-    compared: bool
+    #: What a deploy of the application would change; None without an application.
+    change: str | None
 
     @property
     def code(self) -> str | None:
         """The job compared with the application; None without an application."""
-        if not self.compared:
+        if self.change is None:
             return None
         if self.definition is None:
             return "orphan"
         if self.line is None:
             return "not planned"
-        return "same" if str(self.definition.schedule) == self.line.schedule else "changed"
+        return "changed" if self.change in ("changed", "outdated") else "same"
 
     @property
     def json(self) -> dict[str, object]:
@@ -90,7 +91,7 @@ class _Entry:
             "job": self.name,
             **(as_json(self.line) if self.line else {"state": "not planned"}),
         }
-        return {**known, "code": self.code} if self.compared else known
+        return known if self.change is None else {**known, "code": self.code}
 
 
 @jobs.command(
@@ -120,13 +121,13 @@ def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> 
     Below the list are also the jobs for which live workers have a schedule that a newer revision
     has replaced.
     """
-    definitions = _definitions(given)
+    application = _application(given)
     with given.inspection() as inspect:
         if given.json:
-            print_json_list(islice(_with_instances(inspect, definitions, after), count))
+            print_json_list(islice(_with_instances(inspect, application, after), count))
             return
         warn_paused(inspect.all_paused())
-        entries = _entries(inspect, definitions, after)
+        entries = _entries(inspect, application, after)
         now = inspect.now()
         size = count or LINES
         shown = 0
@@ -134,7 +135,7 @@ def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> 
         while page := list(
             islice(entries, PAGE if everything else min(PAGE, size - shown))
         ):
-            _print_page(page, now, compared=definitions is not None)
+            _print_page(page, now, compared=application is not None)
             shown = shown + len(page)
             last = page[-1].name
         has_more = next(entries, None) is not None
@@ -178,42 +179,58 @@ def _plight(line: JobInfo) -> str:
 
 
 def _with_instances(
-    inspect: Inspection, definitions: Mapping[str, Definition] | None, after: str
+    inspect: Inspection, application: _Application | None, after: str
 ) -> Iterator[dict[str, object]]:
     """Each job with the number of its recurring instances; then the tasks that have only
     instances.
     """
     counts = inspect.instance_counts(after=after)
-    for entry in _entries(inspect, definitions, after):
+    for entry in _entries(inspect, application, after):
         number = counts.pop(entry.name, None)
         yield entry.json if number is None else {**entry.json, "instances": number}
     for name, number in sorted(counts.items()):
         yield {"job": name, "state": ListedState.INSTANCES, "instances": number}
 
 
-def _definitions(given: Given) -> Mapping[str, Definition] | None:
-    """The application's jobs, if the command line names an application."""
+@dataclass(frozen=True, slots=True)
+class _Application:
+    """The application's jobs, and what its deploy would change of each."""
+
+    definitions: Mapping[str, Definition]
+    changes: Mapping[str, str]
+
+
+def _application(given: Given) -> _Application | None:
+    """Return the application, if the command line names one."""
     if "app" not in given.values:
         return None
-    return {found.name: found for found in given.registry().jobs}
+    registry = given.registry()
+    return _Application(
+        {found.name: found for found in registry.jobs},
+        {found.job: found.change for found in registry.preview()},
+    )
 
 
 def _entries(
-    inspect: Inspection, definitions: Mapping[str, Definition] | None, after: str
+    inspect: Inspection, application: _Application | None, after: str
 ) -> Iterator[_Entry]:
     """Read page by page, while the caller iterates; the jobs of the application that have no row
     come last.
     """
-    found = definitions or {}
-    compared = definitions is not None
+    found = application.definitions if application else {}
+    changes = application.changes if application else {}
+    unknown = "" if application else None
     while page := inspect.jobs(after=after, limit=PAGE):
         for line in page:
             yield _Entry(
-                name=line.job, line=line, definition=found.get(line.job), compared=compared
+                name=line.job,
+                line=line,
+                definition=found.get(line.job),
+                change=changes.get(line.job, unknown),
             )
         after = page[-1].job
     for name in sorted(found.keys() - inspect.jobs_among(found)):
-        yield _Entry(name=name, line=None, definition=found[name], compared=compared)
+        yield _Entry(name=name, line=None, definition=found[name], change="added")
 
 
 def _row(entry: _Entry, now: datetime) -> list[str | Text]:
