@@ -126,6 +126,8 @@ class CommitUnknown(DatabaseProblem):
     id: str | None = None
     #: The transaction, for ``SELECT pg_xact_status('…')``, if it is known.
     transaction: str | None = None
+    #: The server's timeline at that time: on another one, the transaction's id means nothing.
+    timeline: str | None = None
 
 
 class SchemaMissing(DatabaseProblem):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -17,7 +17,10 @@ from tests.faults.bench import SLACK, eventually, loaded
 from tests.faults.conftest import MakeBench
 
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.errors import PostgresMissing
+from slotwise.errors import CommitUnknown, PostgresMissing
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database, sure_transaction
+from slotwise.store.slots.store import Store
 
 pytestmark = pytest.mark.extended
 
@@ -81,5 +84,43 @@ def test_workers_follow_the_primary(bench: MakeBench, open_path: Path) -> None:
             assert set(stage.end_all()) == {0}
             stage.expect_clean(until=until)
             stage.close()
+    except PostgresMissing as error:
+        pytest.skip(str(error))
+
+
+def lose_a_reply(store: Store, first: EmbeddedPostgres, second: EmbeddedPostgres) -> None:
+    """Before the commit on the first server, give the transaction's id to another one on the
+    second.
+    """
+
+    def fail_over(connection: sa.Connection) -> str | None:
+        mine = store.dialect.transaction_id(connection)
+        first._cluster.stop("immediate")
+        with psycopg.connect(second.dsn, autocommit=True) as sql:
+            assert sql.execute("select pg_promote()").fetchone() == (True,)
+            theirs = 0
+            while theirs < int(str(mine)):
+                (found,) = sql.execute("select pg_current_xact_id()::text").fetchall()
+                theirs = int(found[0])
+            status = sql.execute("select pg_xact_status(%s::xid8)", (mine,))
+            assert status.fetchone() == ("committed",)
+        return mine
+
+    committed = store.dialect.committed
+    with sure_transaction(store.database, committed, fail_over) as connection:
+        connection.exec_driver_sql("CREATE TABLE lost (a integer)")
+
+
+def test_a_new_primary_knows_nothing_of_a_transaction(open_path: Path) -> None:
+    """It may have given the same id to another transaction, which it has committed."""
+    try:
+        with a_primary_and_its_standby(open_path) as (first, second):
+            settings = Settings(database_url=one_address(second, first))
+            with closing(Database(settings)) as database:
+                store = Store(database, {})
+                with pytest.raises(CommitUnknown) as unknown:
+                    lose_a_reply(store, first, second)
+                assert unknown.value.timeline == "00000001"
+                assert unknown.value.transaction is not None
     except PostgresMissing as error:
         pytest.skip(str(error))

@@ -125,10 +125,10 @@ class TestPools:
         ("role", "name", "value"),
         [
             *(
-                (role, "_FORMS", {"ignore_system_indexes": "off"})
+                (role, "session_parameters.FORMATS", {"ignore_system_indexes": "off"})
                 for role in ("main", "heart", "wake-up")
             ),
-            ("main", "_SOURCE", "SELECT 1 / 0"),
+            ("main", "postgresql_connections._SOURCE", "1 / 0"),
         ],
     )
     def test_a_connection_whose_set_up_fails_is_closed(
@@ -150,7 +150,7 @@ class TestPools:
             return made[-1]
 
         monkeypatch.setattr(psycopg.Connection, "connect", classmethod(recorded))
-        monkeypatch.setattr(postgresql_connections, name, value)
+        monkeypatch.setattr(f"slotwise.store.connect.{name}", value)
         opened = database()
         with pytest.raises((psycopg.Error, DBAPIError)):
             opened.listen() if role == "wake-up" else getattr(opened, role).connect()

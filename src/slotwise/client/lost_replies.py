@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from slotwise.client.transactions import errors_of
 from slotwise.errors import CommitUnknown, DatabaseProblem, DatabaseUnreachable
 from slotwise.model.records import Key
-from slotwise.store.connect.database import ANSWER, was_committed
+from slotwise.store.connect.database import ANSWER, SentTransaction, was_committed
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -25,9 +25,9 @@ class LostReplies:
     def __init__(self, store: Callable[[], Store], exists: Callable[[Key], bool]) -> None:
         self._make_store = store
         self._exists = exists
-        #: The id of the transaction; None for a statement by itself: only the row can show that
+        #: The transaction; None for a statement by itself: only the row can show that
         #: it was committed.
-        self._transactions: dict[Key, str | None] = {}
+        self._transactions: dict[Key, SentTransaction | None] = {}
 
     @contextmanager
     def noted(self, key: Key, *, is_single: bool) -> Iterator[None]:
@@ -37,7 +37,11 @@ class LostReplies:
         try:
             yield
         except CommitUnknown as error:
-            self._transactions[key], error.id = error.transaction, key.task_instance
+            sent = error.transaction
+            self._transactions[key] = (
+                None if sent is None else SentTransaction(sent, error.timeline)
+            )
+            error.id = key.task_instance
             raise
         except DatabaseUnreachable as error:
             is_lost = getattr(error.__cause__, "connection_invalidated", False)

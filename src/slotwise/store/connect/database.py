@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
@@ -365,6 +365,19 @@ Committed: TypeAlias = Callable[[sa.Connection, str], "bool | None"]
 ANSWER = timedelta(seconds=10)
 
 
+class SentTransaction(NamedTuple):
+    """A transaction whose commit was sent; ``timeline``: of the server that got it, if it is
+    known.
+    """
+
+    id: str
+    timeline: str | None = None
+
+
+class _Forgotten(Exception):
+    """The server cannot know this transaction."""
+
+
 @contextmanager
 def sure_transaction(
     database: Database,
@@ -384,11 +397,15 @@ def sure_transaction(
         transaction = connection.begin()
         yield connection
         known = transaction_id(connection)
+        timeline = timeline_of(connection)
         try:
             transaction.commit()
         except DBAPIError:
             connection.invalidate()
-            if known is None or not was_committed(database, committed, known, within):
+            if known is None:
+                raise
+            sent = SentTransaction(known, timeline)
+            if not was_committed(database, committed, sent, within):
                 raise
     finally:
         connection.close()
@@ -406,33 +423,57 @@ def commit_surely(database: Database, committed: Committed, work: Work[T]) -> T:
 
 
 def was_committed(
-    database: Database, committed: Committed, transaction_id: str, within: timedelta | None
+    database: Database,
+    committed: Committed,
+    sent: SentTransaction,
+    within: timedelta | None,
 ) -> bool:
     """Ask the database until it answers whether the transaction was committed; raise CommitUnknown
-    after this time.
+    after this time. Without a time, a transaction that a failover has forgotten was not: the fence
+    decides.
     """
     until = math.inf if within is None else elapsed() + within.total_seconds()
     for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
         try:
-            with database.main.connect() as connection:
-                verdict = committed(connection, transaction_id)
-        except (DBAPIError, PoolTimeout) as error:
-            if not is_transient(error):
-                if within is None:
-                    return False  # a failover forgot the transaction: the fence decides
-                until = 0.0
-            verdict = None
+            verdict = _ask(database, committed, sent)
+        except _Forgotten:
+            if within is None:
+                return False
+            break
         if verdict is not None:
             told = "committed" if verdict else "rolled back"
             logger.warning("the reply to a commit was lost; the database says: %s", told)
             return verdict
         if elapsed() >= until:
-            unknown = CommitUnknown(
-                f"the reply to the commit of transaction {transaction_id} was "
-                "lost, and the database does not say "
-                "whether it was committed; look before you repeat the call"
-            )
-            unknown.transaction = transaction_id
-            raise unknown
+            break
         time.sleep(pause.total_seconds())
-    raise AssertionError("growing_pauses never ends")
+    unknown = CommitUnknown(
+        f"the reply to the commit of transaction {sent.id} was lost, and the database does not "
+        "say whether it was committed; look before you repeat the call"
+    )
+    unknown.transaction, unknown.timeline = sent
+    raise unknown
+
+
+def _ask(database: Database, committed: Committed, sent: SentTransaction) -> bool | None:
+    """Return the database's answer; None while there is none. Raise _Forgotten.
+
+    Race: after a failover, the new primary may have given the same id to another transaction.
+    """
+    try:
+        with database.main.connect() as connection:
+            if timeline_of(connection) != sent.timeline:
+                raise _Forgotten
+            return committed(connection, sent.id)
+    except (DBAPIError, PoolTimeout) as error:
+        if not is_transient(error):
+            raise _Forgotten from error
+        return None
+
+
+def timeline_of(connection: Connection) -> str | None:
+    """Return the timeline of the server's write-ahead log, as it was when the connection opened,
+    or through a pooler when its transaction began. None where it is unknown.
+    """
+    found: str | None = getattr(connection.connection.driver_connection, "timeline", None)
+    return found

@@ -71,7 +71,12 @@ ALONG = "slotwise_along"
 NOTIFY = "SELECT pg_catalog.pg_notify(%s, word) FROM pg_catalog.unnest(%s::text[]) AS word"
 
 #: "client" if the option came with the connection.
-_SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"
+_SOURCE = "(SELECT source FROM pg_catalog.pg_settings WHERE name = 'lock_timeout')"
+#: The timeline of the write-ahead log: a new primary begins another one.
+TIMELINE = (
+    "CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.left("
+    "pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END"
+)
 
 # Planning a claim takes as long as claiming a hundred rows. A plan may date from an empty table,
 # and must be right for a full one. What is due first is at the front of an index, of which a
@@ -174,9 +179,10 @@ class PostgreSQLLink:
         def begin(connection: Connection) -> None:
             if self._pooled:
                 calls = ", ".join("pg_catalog.set_config(%s, %s, true)" for _ in parameters)
-                connection.exec_driver_sql(
-                    f"SELECT {calls}", tuple(sum(parameters.items(), ()))
-                )
+                values = tuple(sum(parameters.items(), ()))
+                found = connection.exec_driver_sql(f"SELECT {TIMELINE}, {calls}", values)
+                driver: Any = connection.connection.driver_connection
+                driver.timeline = found.scalar()
 
         def checkout(
             connection: Driver, record: ConnectionPoolEntry, _proxy: object
@@ -246,15 +252,22 @@ class PostgreSQLLink:
         # role and database, statements that read rows again after concurrent changes must see the
         # new values.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
-        if role == "main" and not self._was_asked:
+        if role == "main" and not self._pooled:
             with _closed_on_error(connection):
-                if not self._pooled:  # a pooler may have dropped the options
-                    if connection.execute(_SOURCE).fetchone() != ("client",):
-                        self._notice_pooler()
-                    connection.rollback()
-                    self._is_direct = not self._pooled
-                self._was_asked = True
+                self._ask(connection)
         return connection
+
+    def _ask(self, connection: Driver) -> None:
+        """Read the timeline, and once whether a pooler has dropped the options."""
+        found = connection.execute(f"SELECT {TIMELINE}, {_SOURCE}".encode()).fetchone()
+        connection.rollback()
+        assert found is not None
+        connection.timeline, source = found  # type: ignore[attr-defined]
+        if not self._was_asked:
+            if source != "client":
+                self._notice_pooler()
+            self._is_direct = not self._pooled
+            self._was_asked = True
 
     def _reach(self, role: str, parameters: Mapping[str, str]) -> Driver:
         driver = psycopg()
@@ -492,6 +505,7 @@ def _impatient() -> type[Driver]:
 
     class Impatient(psycopg().Connection):  # type: ignore[misc]
         limit: ReplyLimit | None = None
+        timeline: str | None = None
 
         def wait(
             self, replies: Generator[int, int, R], *arguments: object, **options: object
