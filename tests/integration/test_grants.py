@@ -22,12 +22,13 @@ from slotwise import (
     Every,
     JobContext,
     JobRegistry,
+    Settings,
     job,
     task,
 )
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.operations import Schema
+from slotwise.operations import Operations, Schema
 from slotwise.store.operations.transaction import Author
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.store import LedgerFence
@@ -649,7 +650,29 @@ def test_the_recipe_against_advisory_locks(
         assert Pruner(
             worker.store, keep=timedelta(days=1), failure_retention=timedelta(days=1)
         ).take_turn(timedelta(hours=1))
+        worker.client.schedule_recurring("hourly", "ann", "EVERY|5m")
+        worker.operations.pause("hourly")
+        worker.operations.resume("hourly")
         sql.execute(f"DROP ROLE {name}_nobody".encode())
+
+
+def test_an_operator_pauses_although_a_role_locks_what_it_can(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the rights of an operator alone, whatever advisory locks others hold."""
+    with ManualWorker([hourly], pg_url) as worker:
+        worker.plan()
+    squat = (
+        "SELECT pg_advisory_lock(hashtextextended('scheduled_tasks/hourly', seed)) FROM "
+    )
+    with (
+        a_role(pg_url, "operator", monkeypatch) as url,
+        psycopg.connect(pg_url) as other,
+        Operations.open(Settings(database_url=url)) as theirs,
+    ):
+        other.execute(f"{squat} generate_series(0, 3) AS seed".encode())
+        theirs.pause("hourly")
+        theirs.resume("hourly")
 
 
 def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

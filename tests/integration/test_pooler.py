@@ -17,10 +17,12 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
+from tests.databases import provision
 from tests.integration.test_wakeup_listener import Scene, mail
 from tests.kit.programs import program
 
 from slotwise import Settings
+from slotwise.operations import Schema
 from slotwise.spi import Database
 from slotwise.store.connect.database_errors import is_transient
 
@@ -120,9 +122,10 @@ def test_deadlines_hold(
     pooler: bool,
     warnings: int,
 ) -> None:
-    """Whether the settings say so, the pooler refuses our options, or swallows them silently; said
-    once.
+    """Whether the settings say so, the pooler refuses our options, or swallows them silently. Not
+    said by each command, but by a worker and by ``slotwise db check``.
     """
+    provision(pg_empty_url)
     with pgbouncer(pg_empty_url, tmp_path, ignored) as address:
         database = open_(address, pooler=pooler)
         database.verify()
@@ -130,11 +133,12 @@ def test_deadlines_hold(
             assert deadlines(database) == EXPECTED
         with database.heart.begin() as connection:
             assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
-        assert (
-            len([each for each in caplog.messages if "a pooler is in between" in each])
-            == warnings
-        )
+        assert bool(database.pooler_warning) == bool(warnings)
+        assert "a pooler is in between" not in caplog.text
         database.close()
+        settings = Settings(database_url=address, pooler=pooler)
+        said = [one for one in Schema(settings).check() if "pooler" in one]
+        assert len(said) == warnings
 
 
 def test_nothing_is_left_on_the_servers_session(pg_empty_url: str, tmp_path: Path) -> None:

@@ -206,6 +206,8 @@ class SignIn:
         """
         database = self._store.database
         database.verify()
+        if warning := database.pooler_warning:
+            logger.warning(warning)
         with database.main.connect() as connection:
             migrate.check(
                 connection, prefix=self._settings.table_prefix, schema=self._settings.schema

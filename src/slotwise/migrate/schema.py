@@ -101,9 +101,10 @@ class Schema:
         Raises SchemaMissing or SchemaMismatch, with the cure, unless all tables, columns and
         indexes exist.
         """
-        with self._connected() as (connection, _):
+        with self._connected() as (connection, database):
             checks.check(connection, **self._where)
             warnings = [
+                database.pooler_warning,
                 revisions.revision_warning(connection, **self._where),
                 *session_warnings(connection),
                 creators_warning(connection, **self._where),

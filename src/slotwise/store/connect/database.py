@@ -246,6 +246,16 @@ class Database:
             pool.checkedin() for pool in pools
         )
 
+    @property
+    def pooler_warning(self) -> str | None:
+        """What to set if a pooler was met that no setting had announced."""
+        if not getattr(self._link, "pooler_was_met", False):
+            return None
+        return (
+            "a pooler is in between and rejects deadlines at the start of a connection: they are "
+            "sent with each transaction; set pooler = true"
+        )
+
     def limit_replies(self, within: timedelta | None) -> None:
         """Wait no longer than this for a reply of the server, from now on: a stop must not hang.
         None: as usual.

@@ -139,6 +139,8 @@ class PostgreSQLLink:
         #: The server has confirmed that there is no pooler in between.
         self._is_direct = False
         self._was_asked = False
+        #: A pooler was met, which no setting had announced.
+        self.pooler_was_met = False
         #: A user who has set a timeout for statements may wait for as long.
         within = (
             None
@@ -316,11 +318,7 @@ class PostgreSQLLink:
         return {**ours, **self._arguments, "prepare_threshold": None}
 
     def _notice_pooler(self) -> None:
-        if not self._pooled:
-            logger.warning(
-                "a pooler is in between and rejects deadlines at the start of a connection: "
-                "they are sent with each transaction from now on; set pooler = true"
-            )
+        self.pooler_was_met = True
         self._pooled = True
         self._is_direct = False
 
