@@ -19,6 +19,9 @@ from slotwise.model.error_text import ERROR_LIMIT, bounded, redact_also, storabl
 from slotwise.spi import error_summary, redact
 
 
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nhu\nsh=\n-----END RSA PRIVATE KEY-----"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -36,6 +39,28 @@ from slotwise.spi import error_summary, redact
         ("{'Authorization': 'Basic hush', 'x': 1}", "{'Authorization': ***, 'x': 1}"),
         ("('cookie', 'session hush')", "('cookie', ***)"),
         ("with Bearer hushhush, then", "with Bearer ***, then"),
+        ("smtp pass=hush", "smtp pass=***"),
+        ("DB_PASS=hush db_pass: hu5h next", "DB_PASS=*** db_pass: *** next"),
+        ("run --password hush --user me", "run --password *** --user me"),
+        ("['--api-key', 'hush', '-v']", "['--api-key', ***, '-v']"),
+        ("--token=hush", "--token=***"),
+        ("https://x/b?se=1&sig=hu%2Fsh&sp=r", "https://x/b?se=1&sig=***&sp=r"),
+        ("X-Amz-Signature=hush", "X-Amz-Signature=***"),
+        ("AccountName=me;AccountKey=hush==", "AccountName=me;AccountKey=***"),
+        ("'password' => 'hush', 'a' => 1", "'password' => ***, 'a' => 1"),
+        ("jwt eyJhbGciOiJI.eyJzdWIiOiIx.hu-sh", "jwt ***"),
+        (f"key:\n{PEM}\nnext", "key:\n***\nnext"),
+        (f"private_key={PEM}", "private_key=***"),
+        (f"{{'pem': {PEM!r}, 'n': 1}}", "{'pem': '***', 'n': 1}"),
+        ("a -----BEGIN PRIVATE KEY-----\nhush", "a ***"),
+        (
+            "-----BEGIN PGP PRIVATE KEY BLOCK-----\nhush\n-----END PGP PRIVATE KEY BLOCK-----",
+            "***",
+        ),
+        ("{password: hush, user: me}", "{password: *** user: me}"),
+        ("password: hush user: me", "password: *** user: me"),
+        ("InvalidToken: hu5h", "InvalidToken: ***"),
+        ("token: 'hush'", "token: ***"),
     ],
 )
 def test_secrets_are_hidden(text: str, shown: str) -> None:
@@ -55,6 +80,21 @@ def test_secrets_are_hidden(text: str, shown: str) -> None:
         "a basic idea",
         "mail to me@host",
         'File "/app/tokens.py", line 3, in refresh',
+        "jwt.exceptions.InvalidTokenError: Not enough segments",
+        "InvalidTokenError: expired",
+        "botocore.exceptions.NoCredentialsError: Unable to locate credentials",
+        "google.auth.exceptions.DefaultCredentialsError: File adc.json was not found",
+        "TokenExpired: Signature has expired",
+        "cat: /etc/passwd: Permission denied",
+        "/var/run/secrets/kubernetes.io/serviceaccount/token: no such file",
+        "max_tokens=4096 prompt_tokens: 12",
+        "unexpected token: '}'",
+        "PWD=/srv OLDPWD=/",
+        "bypass=1 compass=n signal=9 design: x",
+        "secret_file=/run/x password_path: /y",
+        "the following arguments are required: --password",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+        "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
     ],
 )
 def test_the_rest_is_left(text: str) -> None:
@@ -64,7 +104,24 @@ def test_the_rest_is_left(text: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["token", "://a:", "://a:@ ", "token='", 'token="\\', "authorization", " ", "\\", "a="],
+    [
+        "token",
+        "://a:",
+        "://a:@ ",
+        "token='",
+        'token="\\',
+        "token: a ",
+        "authorization",
+        " ",
+        "\\",
+        "a=",
+        "--token ",
+        "eyJ",
+        "eyJhbGciOiJI.",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN ",
+        "PRIVATE ",
+    ],
 )
 def test_hiding_takes_linear_time(piece: str) -> None:
     """Ten times the text takes about ten times as long, whatever the text is."""

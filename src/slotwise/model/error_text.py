@@ -36,17 +36,34 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)([ \t]++)[\w.~+/=-]{8,}+", re.IGNORECASE)
-#: A name, which stands for a secret if it has such a part, and its value: a string literal, or all
-#: up to a blank.
-_NAME = re.compile(r"""(?<![\w-])([\w-]++)["']?+[ \t]*+[=:][ \t]*+""")
+_JWT = re.compile(r"\beyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?")
+#: A private key, up to its end or that of the text.
+_PEM = re.compile(
+    r"-----BEGIN (?:[A-Z]++ ){0,4}?PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?!-----END).)*+(?:-----END[A-Z ]{0,50}+-----)?",
+    re.DOTALL,
+)
+#: A name, or an option of a command line, with what separates it from its value.
+_NAME = re.compile(
+    r"""(?<![\w-])(?:([\w-]++)["']?+[ \t]*+[=:]>?+[ \t]*+|(--[\w-]++)["']?+,?+[ \t]++)"""
+)
+#: A part of a name that makes its value a secret; not in a plural, nor in the name of an
+#: exception or of a file.
 _SECRET = re.compile(
-    "passw(or)?d|passphrase|pwd|secret|token|credential|(api|access|private)[_-]?key",
+    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|credential"
+    r"|(?:api|access|account|private)[_-]?key)"
+    r"(?!s(?![a-z])|s?Error|s?Exception|[_-](?:file|path|name|type)(?![a-z]))"
+    r"|(?:^|[_-])pass$|(?:^|[_-])sig$|[_-]signature$",
     re.IGNORECASE,
 )
+#: A value: a string literal, or all up to a blank.
 _VALUE = re.compile(
     r"""[bru]{0,2}(?:'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?)|(?:\\.|[^\s&])++""",
     re.IGNORECASE,
 )
+#: What follows a name and a colon in a message and is no value: two words without another name,
+#: or punctuation in quotes.
+_PROSE = re.compile(r"""[^\W\d_]++[ \t]++[^\W\d_]++(?![\w=:-])|(["'])[^\w"']++\1""")
 _own_patterns: dict[str, re.Pattern[str]] = {}
 
 
@@ -66,6 +83,7 @@ def redact(text: str) -> str:
     """
     if "://" in text:
         text = _WORD.sub(_without_login, text)
+    text = _JWT.sub("***", _PEM.sub("***", text))
     text = _without_values(_BEARER.sub(r"\1\2***", _HEADER.sub(r"\1\2***", text)))
     for pattern in _own_patterns.values():
         text = pattern.sub("***", text)
@@ -91,10 +109,23 @@ def _without_values(text: str) -> str:
     place = 0
     while (name := _NAME.search(text, place)) is not None:
         place = name.end()
-        if _SECRET.search(name[1]) and (value := _VALUE.match(text, place)) is not None:
+        if _SECRET.search(name[1] or name[2]) is None or _is_reason(text, name):
+            continue
+        if (value := _VALUE.match(text, place)) is not None:
             parts += (text[done:place], "***")
             done = place = value.end()
     return "".join((*parts, text[done:]))
+
+
+def _is_reason(text: str, name: re.Match[str]) -> bool:
+    """Whether what follows a secret's name is no value: another option, a message, a directory."""
+    end = name.end()
+    if name[2]:
+        return text.startswith("-", end)
+    if ":" in name[0]:
+        is_path = text[name.start() - 1 : name.start()] == "/"
+        return is_path or _PROSE.match(text, end) is not None
+    return name[1].lower().endswith("pwd") and text.startswith("/", end)
 
 
 _TRACEBACK = "Traceback (most recent call last):"
