@@ -78,15 +78,15 @@ def _read_aloud(shell: Shell, slot: str, first: str, other: str) -> None:
     told = shell.ask("slots", "show", "report", slot).stdout
     assert first in told
     assert other in told
-    assert "\nTraceback (most recent call last):\n  File " in told
-    assert told.rstrip().endswith("ValueError: no\\x1b[31m file\npassword=***")
+    assert "\n  Traceback (most recent call last):\n    File " in told
+    assert told.rstrip().endswith("ValueError: no\\x1b[31m file\n  password=***")
     assert "lost by first:" in shell.ask("slots", "report").stdout
     explained = shell.ask("explain", "report", slot).stdout
     assert f"Attempt 1 was lost: {first} claimed it at " in explained
     assert f"{first} was last heard of at " in explained
     assert "Traceback" not in explained
     assert (
-        "\nTraceback (most recent call last):\n"
+        "\n  Traceback (most recent call last):\n"
         in shell.ask("explain", "report", slot, "--traceback").stdout
     )
 

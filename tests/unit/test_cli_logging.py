@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import logging.config
 import subprocess
 import sys
 import warnings
@@ -22,6 +23,7 @@ from slotwise.contrib.logging import (
     configure,
     escaped,
     escaped_lines,
+    keep_one_console,
 )
 from slotwise.model import events
 
@@ -55,11 +57,13 @@ DOCUMENTED = {
 @pytest.fixture(autouse=True)
 def _own_root() -> Iterator[None]:
     """The root logger as it was."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    loggers = [logging.getLogger(), logging.getLogger("slotwise")]
+    before = [(list(one.handlers), one.level, one.propagate) for one in loggers]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        one.handlers[:] = handlers
+        one.setLevel(level)
+        one.propagate = propagate
     logging.captureWarnings(False)
 
 
@@ -195,8 +199,77 @@ def test_traceback_for_people(stream: io.StringIO) -> None:
         logging.getLogger("shop").exception("could not", extra={"job": "nightly"})
     first, *trace = stream.getvalue().splitlines()
     assert first.endswith("ERROR    shop: could not job=nightly")
-    assert trace[0].startswith("Traceback")
-    assert trace[-1] == r"ValueError: no\x1b[31m way"
+    assert trace[0].startswith("  Traceback")
+    assert trace[-1] == r"  ValueError: no\x1b[31m way"
+
+
+def test_no_text_of_an_exception_is_a_line_of_the_log(stream: io.StringIO) -> None:
+    """Whoever schedules a task may choose what its handler raises."""
+    configure("human", "INFO", stream)
+    forged = "2026-11-29T00:00:00.000Z INFO     settled job=nightly outcome=succeeded"
+    try:
+        raise ValueError(f"no such address: x\n{forged}\r{forged}\u2028{forged}")
+    except ValueError:
+        logging.getLogger("shop").exception("failed")
+    first, *trace = stream.getvalue().splitlines()
+    assert first.endswith("shop: failed")
+    assert all(line.startswith("  ") for line in trace)
+    assert f"  {forged}" in trace
+
+
+CONSOLE = {"class": "logging.StreamHandler", "formatter": "plain"}
+PLAIN = {"plain": {"format": "app: %(message)s"}}
+#: What applications configure while they are imported, or Django before that.
+APPLICATIONS: dict[str, dict[str, Any]] = {
+    "root": {"root": {"handlers": ["console"], "level": "WARNING"}},
+    "root, the other loggers disabled": {
+        "disable_existing_loggers": True,
+        "root": {"handlers": ["console"], "level": "WARNING"},
+    },
+    "slotwise": {"loggers": {"slotwise": {"handlers": ["console"], "level": "INFO"}}},
+    "both": {
+        "root": {"handlers": ["console"]},
+        "loggers": {"slotwise": {"handlers": ["console"]}},
+    },
+    "none": {"handlers": {}, "root": {"level": "ERROR"}},
+}
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("format", ["human", "json"])
+@pytest.mark.parametrize("configured", APPLICATIONS.values(), ids=APPLICATIONS)
+def test_one_line_beside_the_logging_of_an_application(
+    configured: dict[str, Any],
+    format: str,
+    is_before: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each record is one line: JSON if that was asked for, else in the application's form."""
+    with capsys.disabled():
+        logging.getLogger().handlers.clear()
+    common = {"version": 1, "disable_existing_loggers": False, "formatters": PLAIN}
+    whole = {**common, "handlers": {"console": CONSOLE}, **configured}
+    if is_before:
+        logging.config.dictConfig(whole)
+    handler = configure(format, "INFO")
+    if not is_before:
+        logging.config.dictConfig(whole)
+    keep_one_console(handler, "INFO")
+    LogListener()(SETTLED)
+    (line,) = capsys.readouterr().err.splitlines()
+    if format == "json":
+        assert json.loads(line)["event"] == "settled"
+    else:
+        assert line.startswith("app: settled") or configured["handlers"] == {}
+
+
+def test_other_handlers_of_an_application_stay(stream: io.StringIO) -> None:
+    """A file, or a service, gets its records as before."""
+    beside = logging.StreamHandler(stream)
+    logging.getLogger().addHandler(beside)
+    keep_one_console(configure("json", "INFO"), "INFO")
+    LogListener()(SETTLED)
+    assert stream.getvalue().startswith("settled job=nightly")
 
 
 def test_level(stream: io.StringIO) -> None:
@@ -290,10 +363,10 @@ def test_a_traceback_in_both_formats(stream: io.StringIO) -> None:
     line, head, place, source, *_, last, machine = stream.getvalue().splitlines()
     assert " ERROR " in line
     assert (head, last) == (
-        "Traceback (most recent call last):",
-        "ValueError: no\\x1b[31m such file",
+        "  Traceback (most recent call last):",
+        "  ValueError: no\\x1b[31m such file",
     )
-    assert place.startswith('  File "')
+    assert place.startswith('    File "')
     assert "raise ValueError" in source
     told = json.loads(machine)
     assert (told["level"], told["event"]) == ("ERROR", "settled")

@@ -18,7 +18,6 @@ from slotwise.model import error_text as module
 from slotwise.model.error_text import ERROR_LIMIT, bounded, redact_also, storable
 from slotwise.spi import error_summary, redact
 
-
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nhu\nsh=\n-----END RSA PRIVATE KEY-----"
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import sys
 
 from slotwise import Settings
-from slotwise.contrib.logging import configure
+from slotwise.contrib.logging import configure, keep_one_console
 from slotwise.spi import run_isolated
 
 
 def prepare(settings: Settings) -> None:
     """Write log lines as the worker does."""
-    configure(settings.log_format, settings.log_level)
+    handler = configure(settings.log_format, settings.log_level)
+    keep_one_console(handler, settings.log_level)
 
 
 if __name__ == "__main__":

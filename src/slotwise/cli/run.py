@@ -29,7 +29,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
-from slotwise.contrib.logging import LogListener, configure
+from slotwise.contrib.logging import LogListener, configure, keep_one_console
 from slotwise.spi import (
     Ended,
     Outcome,
@@ -133,8 +133,10 @@ def run(
         )
     reap_as_process_one()
     settings = given.settings()
-    configure(settings.log_format, _level(given, settings))
+    level = _level(given, settings)
+    handler = configure(settings.log_format, level)
     registry = given.registry(crontabs.jobs()).listen(LogListener())
+    keep_one_console(handler, level)
     if (found := registry.definitions.get(name)) is not None and not found.is_job:
         raise ConfigurationError(
             f"{name!r} is a one-time task; schedule it: slotwise tasks schedule {shlex.quote(name)}"

@@ -29,7 +29,12 @@ from slotwise.cli.shared.options import (
     pass_given,
     with_options,
 )
-from slotwise.contrib.logging import JsonFormatter, LogListener, configure
+from slotwise.contrib.logging import (
+    JsonFormatter,
+    LogListener,
+    configure,
+    keep_one_console,
+)
 from slotwise.spi import (
     Foreground,
     Supervisor,
@@ -297,7 +302,7 @@ def worker(
     if lifeline is None and settings.processes > 1:
         return supervise(given, settings.processes, crontabs, monitoring)
     registry = given.registry(crontabs.jobs())
-    _enable_loggers()
+    keep_one_console(handler, settings.log_level)
     if lifeline is None and registry.settings.processes > 1:
         return supervise(given, registry.settings.processes, crontabs, monitoring)
     shown = monitoring.of_worker(registry.listen(LogListener()))
@@ -352,12 +357,3 @@ def serve(worker: Worker, lifeline: int | None = None) -> int:
     if unfinished:
         end_now(exits.UNFINISHED)
     return end_soon(exits.OK)
-
-
-def _enable_loggers() -> None:
-    """Enable slotwise's loggers: by default, an application's dictConfig disables all loggers that
-    it does not name.
-    """
-    for name, found in logging.root.manager.loggerDict.items():
-        if isinstance(found, logging.Logger) and name.partition(".")[0] == "slotwise":
-            found.disabled = False

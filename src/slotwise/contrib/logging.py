@@ -75,7 +75,7 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname:<8} {escaped(self._text(record))}"
         trace = _trace(self, record)
-        return f"{line}\n{escaped_lines(trace)}" if trace else line
+        return f"{line}\n{indented_lines(trace)}" if trace else line
 
     def _text(self, record: logging.LogRecord) -> str:
         """The message of an event; of other records, the logger, the message and the fields."""
@@ -136,6 +136,36 @@ def configure(
     return handler
 
 
+def keep_one_console(handler: logging.Handler, level: str) -> None:
+    """Write each record once, whatever logging the imported application has configured.
+
+    JSON lines replace the application's handlers of stdout and stderr; lines for people give way
+    to them. Its other handlers, such as files, stay.
+    """
+    root = logging.getLogger()
+    ours = logging.getLogger("slotwise")
+    root.removeHandler(handler)
+    if isinstance(handler.formatter, JsonFormatter):
+        for logger in (root, ours):
+            for other in _consoles(logger):
+                logger.removeHandler(other)
+    if not _consoles(root):
+        root.addHandler(handler)
+    ours.propagate = not _consoles(ours)
+    if ours.level == logging.NOTSET and not ours.isEnabledFor(getattr(logging, level)):
+        ours.setLevel(level)
+    for name, found in logging.root.manager.loggerDict.items():
+        # by default, dictConfig disables all loggers that it does not name
+        if isinstance(found, logging.Logger) and name.partition(".")[0] == "slotwise":
+            found.disabled = False
+
+
+def _consoles(logger: logging.Logger) -> list[logging.Handler]:
+    """Return the handlers of a logger that write to stdout or stderr."""
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    return [one for one in logger.handlers if getattr(one, "stream", None) in streams]
+
+
 def escaped(text: str) -> str:
     """Escape all characters that could move a terminal's cursor or begin a forged line."""
     if text.isprintable():
@@ -146,6 +176,11 @@ def escaped(text: str) -> str:
 def escaped_lines(text: str) -> str:
     """Escape each line of a string."""
     return "\n".join(escaped(line.expandtabs()) for line in text.splitlines())
+
+
+def indented_lines(text: str) -> str:
+    """Escape and indent each line of a string, so that none looks like a line of the log."""
+    return "\n".join(f"  {line}".rstrip() for line in escaped_lines(text).split("\n"))
 
 
 def _ordered(facts: dict[str, object]) -> list[str]:

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise.contrib.logging import escaped, escaped_lines
+from slotwise.contrib.logging import escaped, escaped_lines, indented_lines
 
 UTC: Final = ZoneInfo("UTC")
 
@@ -76,8 +76,10 @@ def say_error(text: str) -> None:
 
 
 def say_lines(text: str, *, err: bool = False) -> None:
-    """Print a text of several lines, such as a traceback."""
-    _write(escaped_lines(text), err=err)
+    """Print a text of several lines, such as a traceback, indented: no line of it looks like one
+    of the command.
+    """
+    _write(indented_lines(text), err=err)
 
 
 def say_document(text: str) -> None:
