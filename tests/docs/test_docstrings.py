@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import re
 from pathlib import Path
 from types import ModuleType
@@ -53,6 +54,25 @@ def test_reference_documents_the_front_door() -> None:
         name for name in entries if not isinstance(getattr(slotwise, name), ModuleType)
     ]
     assert sorted(names) == sorted(slotwise.__all__)
+
+
+@pytest.mark.parametrize("module", ["inspect", "operations", "spi", "locks"])
+def test_reference_documents_the_hall(module: str) -> None:
+    """Every name of the other public modules has an entry, and a docstring or a comment."""
+    home = importlib.import_module(f"slotwise.{module}")
+    entries = re.findall(
+        rf"^::: slotwise\.{module}\.(\w+)$",
+        (ROOT / "docs" / "reference.md").read_text(),
+        re.MULTILINE,
+    )
+    names = list(getattr(home, "__all__", ()))
+    assert sorted(entries) == sorted(names)
+    assert [
+        name
+        for name in names
+        if inspect.isroutine(getattr(home, name)) or inspect.isclass(getattr(home, name))
+        if not getattr(home, name).__doc__
+    ] == []
 
 
 def test_exports_say_what_they_are() -> None:

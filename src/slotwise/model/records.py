@@ -165,9 +165,7 @@ class Row:
 
     @property
     def called_off_by(self) -> str | None:
-        """The reason why the attempt was asked to stop: an operation, unless ``called_off``
-        says so; or None.
-        """
+        """Why the attempt is to stop: ``called_off``, or an operation; None if it goes on."""
         return None if self.cancel_requested is None else self.called_off or Reason.OPERATOR
 
     @property
