@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from slotwise.registry.inline import run_inline
     from slotwise.registry.isolated import run_isolated
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
-    from slotwise.registry.registry import (
+    from slotwise.registry.validation import (
         check_callables,
         check_lifespan,
         definitions_of,
@@ -193,7 +193,7 @@ _HOMES = {
         "load_registry",
     ),
     "slotwise.registry.isolated": ("run_isolated",),
-    "slotwise.registry.registry": (
+    "slotwise.registry.validation": (
         "check_callables",
         "check_lifespan",
         "definitions_of",

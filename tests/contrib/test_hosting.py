@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -14,12 +15,12 @@ from fastapi.testclient import TestClient
 from flask import Flask
 from tests.kit.patience import PATIENCE
 
-from slotwise import JobContext, JobRegistry, SlotwiseError, task
+from slotwise import ConfigurationError, JobContext, JobRegistry, SlotwiseError, task
 from slotwise.contrib.asgi import SlotwiseASGI, slotwise_lifespan
 from slotwise.contrib.fastapi import health_router, slotwise_client
 from slotwise.contrib.flask import Slotwise
 from slotwise.contrib.wsgi import SlotwiseWSGI
-from slotwise.spi import Host
+from slotwise.spi import Host, Worker
 
 
 @task(name="work")
@@ -108,30 +109,50 @@ def test_a_wsgi_application_whose_registry_runs_already(
     assert registry.worker is not None
 
 
-def test_a_stop_while_another_caller_starts_the_registry(registry: JobRegistry) -> None:
-    """Race: a caller starts the registry after the host's check; the host's stop leaves that
-    worker alone.
-    """
-    gate = threading.Event()
+class Late(JobRegistry):
+    """Its workers start when the gate opens."""
 
-    class Late(JobRegistry):
-        def start(self, **options: Any) -> None:
-            if threading.current_thread() is not threading.main_thread():
-                assert gate.wait(PATIENCE)
-            super().start(**options)
+    gate: threading.Event
 
-    late = Late(tasks=[work], database_url=registry.settings.database_url)
+    def make_worker(self, **options: Any) -> Worker:
+        worker = super().make_worker(**options)
+        start = worker.start
+
+        def late() -> None:
+            assert self.gate.wait(PATIENCE)
+            start()
+
+        worker.start = late  # type: ignore[method-assign]
+        return worker
+
+
+@pytest.fixture
+def late(registry: JobRegistry) -> Late:
+    made = Late(tasks=[work], database_url=registry.settings.database_url)
+    made.gate = threading.Event()
+    return made
+
+
+def test_another_caller_while_the_worker_starts(late: Late) -> None:
+    """The host's worker is the registry's from its start on, so a second start is refused."""
     host = Host(late, start_wait="1ms")
     host.start()
-    late.start()
-    stopping = threading.Thread(target=host.stop)
-    stopping.start()
-    stopping.join(0.2)
-    assert late.worker is not None
-    gate.set()
-    stopping.join(PATIENCE)
-    assert late.worker is not None
-    late.stop()
+    with pytest.raises(ConfigurationError, match="running already"):
+        late.start()
+    late.gate.set()
+    assert host.stop() == 0
+    assert late.worker is None
+
+
+def test_a_host_leaves_the_worker_of_another_caller_alone(registry: JobRegistry) -> None:
+    """Its stop ends only what it has started."""
+    host = Host(registry)
+    registry.start()
+    with pytest.raises(ConfigurationError, match="running already"):
+        host.start()
+    assert host.stop() == 0
+    assert registry.worker is not None
+    registry.stop()
 
 
 def in_child(*uses: Callable[[], object]) -> tuple[int, list[str]]:
@@ -331,26 +352,17 @@ def test_the_same_extension_twice() -> None:
     assert len(app.before_request_funcs[None]) == 1
 
 
-def test_a_stop_before_the_start_has_reached_the_registry(registry: JobRegistry) -> None:
-    """Race: the starting thread comes to the registry only after the stop; no worker is left
-    behind.
-    """
-    gate = threading.Event()
-
-    class Late(JobRegistry):
-        def start(self, **options: Any) -> None:
-            assert gate.wait(PATIENCE)
-            super().start(**options)
-
-    late = Late(tasks=[work], database_url=registry.settings.database_url)
+def test_a_stop_while_the_worker_starts(late: Late) -> None:
+    """Race: the starting thread begins only after the stop; no worker is left behind."""
     host = Host(late, start_wait="1ms")
     host.start()
     stopping = threading.Thread(target=host.stop)
     stopping.start()
     stopping.join(0.2)
-    gate.set()
+    late.gate.set()
     stopping.join(PATIENCE)
     assert late.worker is None
-    assert not [
-        thread for thread in threading.enumerate() if thread.name == "slotwise-start"
-    ]
+    until = time.monotonic() + PATIENCE
+    while "slotwise-start" in [one.name for one in threading.enumerate()]:
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -81,9 +81,8 @@ class Host:
         self._made: tuple[int, JobRegistry] | None = None
         self._pid: int | None = None
         self._turn = threading.Lock()
-        #: Starts the worker; before a start, a thread that has started none.
+        #: Starts the worker; before a start, a thread that does nothing.
         self._thread = threading.Thread()
-        self._settled = threading.Event()
         self._error: BaseException | None = None
 
     @property
@@ -125,16 +124,22 @@ class Host:
         self._refuse_fork()
         if not self._worker:
             return "client"
-        if self._error is not None:
+        if self._start_error() is not None:
             return "failed"
         if self._pid is None:
             return "stopped"
-        return "running" if self._settled.is_set() else "starting"
+        return "starting" if self._thread.is_alive() else "running"
 
     @property
     def failure(self) -> str | None:
         """Why the worker could not start, in one line; None unless it is ``failed``."""
-        return None if self._error is None else " ".join(str(self._error).split())
+        error = self._start_error()
+        return None if error is None else " ".join(str(error).split())
+
+    def _start_error(self) -> BaseException | None:
+        if self._error is None and self._pid is not None:
+            return self.registry.start_error
+        return self._error
 
     def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> bool:
         """Start the worker of this process, once; a second call changes nothing and returns False.
@@ -149,30 +154,28 @@ class Host:
                 return False
             if not self._worker:
                 return True
-            if registry.worker is not None:
-                self._error = ConfigurationError(
-                    "the registry is running already in this process; stop it "
-                    "first, or pass worker=False"
-                )
-                logger.error("the worker cannot start: %s", self._error)
-                raise self._error
-            self._pid = os.getpid()
             self._error = None
-            self._settled.clear()
-            self._thread = threading.Thread(
-                target=self._run,
-                args=(registry, host_loop),
-                name="slotwise-start",
-                daemon=True,
-            )
-            self._thread.start()
-        if not self._settled.wait(self._start_wait):
+            try:
+                if registry.is_running:
+                    raise ConfigurationError(
+                        "the registry is running already in this process; stop it "
+                        "first, or pass worker=False"
+                    )
+                self._thread = registry.start_aside(host_loop)
+            except Exception as error:
+                self._error = error
+                logger.error("the worker cannot start: %s", error)
+                raise
+            self._pid = os.getpid()
+        self._thread.join(self._start_wait)
+        if self._thread.is_alive():
             logger.warning(
                 "the server starts without its worker, which still waits for the database"
             )
-        elif (error := self._error) is not None:
+        elif (failure := registry.start_error) is not None:
+            self._error = failure
             self._pid = None
-            raise error
+            raise failure
         return True
 
     def stop(self) -> int:
@@ -185,21 +188,11 @@ class Host:
         if is_parents or not (isinstance(self._source, JobRegistry) or self._made):
             return 0
         registry = self.registry
-        thread = self._thread
-        left = self._stop_own(registry)
-        while thread.is_alive():
-            # Race: the starting thread may reach the registry only after our stop.
-            thread.join(0.05)
-            left = self._stop_own(registry)
-        self._thread = threading.Thread()
+        if self._pid is None and registry.is_running:
+            return 0
+        left = registry.stop()
         self._pid = self._error = None
         return left
-
-    def _stop_own(self, registry: JobRegistry) -> int:
-        """Stop the worker that this host has started; without one, close the client's
-        connections.
-        """
-        return registry.stop(started_by=self._thread)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Host]:
@@ -272,20 +265,6 @@ class Host:
     def _stop_in(self, pid: int) -> None:
         if pid == os.getpid():
             self.stop()
-
-    def _run(
-        self, registry: JobRegistry, host_loop: asyncio.AbstractEventLoop | None
-    ) -> None:
-        try:
-            registry.start(host_loop=host_loop)
-        except BaseException as error:  # kept for whoever waits, and for the health check
-            self._error = error
-            if isinstance(error, SlotwiseError):
-                logger.error("the worker cannot start: %s", error)
-            else:
-                logger.exception("the worker cannot start")
-        finally:
-            self._settled.set()
 
     def _refuse_fork(self) -> None:
         if self._pid is not None and self._pid != os.getpid():

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
-import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.isolation import Isolation
-from slotwise.engine.process.signals import ProcessHook
 from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, Wanted
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor
 from slotwise.engine.worker import Hooks, Worker, aside
 from slotwise.errors import (
     ConfigurationError,
-    DatabaseUnreachable,
-    DriverMissing,
-    InvalidJob,
-    InvalidSetting,
-    SlotwiseError,
-    located,
 )
-from slotwise.jobs.definition import Definition, define, rescheduled
+from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
-from slotwise.model.durations import format_duration, parse_duration
+from slotwise.model.durations import parse_duration
 from slotwise.model.events import Listener
 from slotwise.model.identity import own_version
 from slotwise.registry.beside import run_beside
-from slotwise.settings.settings import Settings, SettingsKeywords, place
+from slotwise.registry.life import Life
+from slotwise.registry.validation import (
+    Customize,
+    by_settings,
+    check_callables,
+    check_hooks_by_name,
+    check_lifespan,
+    customized,
+    defined,
+    listed,
+    refuse_own_loop,
+    unique,
+)
+from slotwise.settings.settings import Settings, SettingsKeywords
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.dsn import database_url
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.settlement_hooks import AfterSettle
 from slotwise.store.slots.store import Store
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
     from slotwise.store.planning.deploy_preview import DeployChange
 
 logger = logging.getLogger("slotwise.registry")
-
-Customize: TypeAlias = Callable[[Settings], Settings]
-Called = TypeVar("Called")
 
 
 class JobRegistry:
@@ -112,12 +110,7 @@ class JobRegistry:
         self._turn = (
             threading.Lock()
         )  # held for an assignment only, so that a fork does not find it taken
-        self._worker: Worker | None = None
-        self._worker_pid: int | None = None
-        self._starter: threading.Thread | None = None
-        self._hook: ProcessHook | None = None
-        #: Why the last ``start(wait=False)`` failed; None while it goes on, and if it succeeded.
-        self.start_error: BaseException | None = None
+        self._life = Life(self._close_database)
         #: Schedules one-time tasks; needs no worker in this process.
         self.client = Client(
             self._store, wake=lambda: self._ask(lambda worker: worker.poller.poll_now())
@@ -142,9 +135,8 @@ class JobRegistry:
         self.settings = customized(asked, self._customize)
         self._asked = asked
         self.definitions = {**self.definitions, **by_settings(self._written, self.settings)}
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        self._close_database()
+        self._database = None
         return self
 
     @contextmanager
@@ -161,8 +153,7 @@ class JobRegistry:
             yield self.configure(**settings)
         finally:
             self.stop(timedelta(0))
-            if self._database is not None:
-                self._database.close()
+            self._close_database()
             self._asked, self.settings, self.definitions, self._database = before
 
     def _refuse_while_running(self) -> None:
@@ -391,128 +382,70 @@ class JobRegistry:
         if wait:
             refuse_own_loop(host_loop)
         worker = self.make_worker(host_loop=host_loop)
-        starts = threading.Thread(
-            target=self._start_aside, args=(worker,), name="slotwise-start", daemon=True
-        )
-        self._adopt(worker, threading.current_thread() if wait else starts)
+        self._life.adopt(worker)
         in_script = (
             host_loop is None and threading.current_thread() is threading.main_thread()
         )
         try:
             if not wait:
-                starts.start()
-            else:
-                _start_within(worker, limit)
-                if worker.asked_meanwhile:
-                    self._forget(worker)
-                    return
+                self._life.start_aside(worker)
+            elif not self._life.start(worker, limit):
+                return
             if self.settings.process_hook and in_script:
-                self._install_hook(worker)
+                self._life.end_with_process(worker)
         except BaseException:  # a Ctrl-C, too, that comes just after the start
             self.stop(timedelta(0))
             raise
 
-    def _adopt(self, worker: Worker, starter: threading.Thread) -> None:
-        """Make this the registry's worker. Raises ConfigurationError if it has one."""
-        with self._turn:
-            if self.is_running:
-                raise ConfigurationError("the registry is running already; stop it first")
-            if self._worker is not None:
-                raise ConfigurationError(
-                    f"the worker was started in process {self._worker_pid} before process "
-                    f"{os.getpid()} was forked, which has none; start it after the fork, e.g. "
-                    "in gunicorn's post_worker_init hook, or without --preload"
-                )
-            self._worker = worker
-            self._worker_pid = os.getpid()
-            self._hook = None
-            self._starter = starter
-            self.start_error = None
+    def start_aside(
+        self, host_loop: asyncio.AbstractEventLoop | None = None
+    ) -> threading.Thread:
+        """Start a worker on a thread of its own, for a host, and return that thread.
 
-    def _start_aside(self, worker: Worker) -> None:
-        try:
-            worker.start()
-        except BaseException as error:
-            self.start_error = error
-            logger.error(
-                "the worker cannot start: %s",
-                error,
-                exc_info=not isinstance(error, SlotwiseError),
-            )
-            self._forget(worker)
-        else:
-            if worker.asked_meanwhile:
-                self._forget(worker)
+        If the start fails, that is logged and is the ``start_error``. Raises ConfigurationError as
+        ``start`` does.
+        """
+        worker = self.make_worker(host_loop=host_loop)
+        self._life.adopt(worker)
+        return self._life.start_aside(worker)
 
-    def stop(
-        self,
-        grace: timedelta | None = None,
-        *,
-        started_by: threading.Thread | None = None,
-    ) -> int:
+    @property
+    def start_error(self) -> BaseException | None:
+        """Why the last start on a thread of its own failed; None while it goes on, and if it
+        succeeded.
+        """
+        return self._life.start_error
+
+    def stop(self, grace: timedelta | None = None) -> int:
         """Drain and stop. Return how much was left behind after ``grace`` (default:
         ``shutdown_grace``): handlers that did not stop, outcomes that could not be written, a
         lifespan that was not left.
 
         Such handlers keep their claims until they return or the process ends, so no other worker
         starts their slots. A second call waits for the first one. Raises what the lifespan raises
-        on exit, after everything has ended. ``started_by``: stop only a worker that this thread has
-        started, and leave that of another caller alone.
+        on exit, after everything has ended.
         """
-        # Race: another caller may start the registry meanwhile. So the worker is read before it
-        # is judged.
-        worker = self._worker
-        is_others = self.is_running and started_by not in (None, self._starter)
-        if is_others:
-            return 0
-        if worker is None or self._worker_pid != os.getpid():
-            if self._database is not None:
-                self._database.close()  # the client may have used it
-            return 0
-        try:
-            return worker.stop(grace)
-        finally:
-            if not worker.is_starting:  # else in this very thread, which then goes on there
-                self._forget(worker)
-
-    def _forget(self, worker: Worker) -> None:
-        """Forget a stopped worker. Race: a second stop may come here late, after another worker
-        was started.
-        """
-        with self._turn:
-            if self._worker is not worker:
-                return
-            self._worker = None
-            hook = self._hook
-            self._hook = None
-        if hook is not None:
-            hook.remove()
-        self.database.close()
-
-    def _install_hook(self, worker: Worker) -> None:
-        hook = ProcessHook(self.stop, worker.cancel)
-        hook.install()
-        with self._turn:
-            if self._worker is not worker:
-                hook.remove()  # by another thread, just now
-            else:
-                self._hook = hook
+        return self._life.stop(grace)
 
     @property
     def worker(self) -> Worker | None:
         """The running worker, if any."""
-        return self._worker if self.is_running else None
-
-    def _ask(self, request: Callable[[Worker], object]) -> None:
-        if (worker := self.worker) is not None:
-            request(worker)
+        return self._life.worker
 
     @property
     def is_running(self) -> bool:
         """Whether a worker runs in this process. After a fork the child has no threads, so it does
         not run there.
         """
-        return self._worker is not None and self._worker_pid == os.getpid()
+        return self.worker is not None
+
+    def _ask(self, request: Callable[[Worker], object]) -> None:
+        if (worker := self.worker) is not None:
+            request(worker)
+
+    def _close_database(self) -> None:
+        if self._database is not None:
+            self._database.close()  # the client may have used it
 
     def __enter__(self) -> Self:
         self.start()
@@ -593,183 +526,3 @@ class RegistryBuilder:
     def _with(self, part: str, *given: object) -> Self:
         self._parts.setdefault(part, []).extend(given)
         return self
-
-
-def _start_within(worker: Worker, limit: timedelta | None) -> None:
-    """Start the worker. Raise DatabaseUnreachable if it has not started within ``limit``."""
-    if limit is None:
-        worker.start()
-        return
-    too_late = threading.Event()
-
-    def give_up() -> None:  # race: it may have started just now; then it is stopped again
-        too_late.set()
-        worker.request_stop()
-
-    timer = threading.Timer(limit.total_seconds(), give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        worker.start()
-    finally:
-        timer.cancel()
-    if too_late.is_set():
-        raise DatabaseUnreachable(
-            f"the worker could not start within {format_duration(limit)}: the "
-            "database does not answer, or rows stayed "
-            "locked; the log has the reason"
-        )
-
-
-# -- validation: each error is one line with the cure ---------------------------------------------
-
-
-def check_callables(given: Iterable[Called], what: str) -> Iterable[Called]:
-    """Yield what was given. Raise ConfigurationError for something that cannot be called."""
-    for one in listed(given, what):
-        if not callable(one):
-            raise ConfigurationError(f"{what}: {one!r:.80} cannot be called")
-        yield one
-
-
-def check_hooks_by_name(given: Mapping[str, AfterSettle]) -> Mapping[str, AfterSettle]:
-    """Return the hooks. Raise ConfigurationError unless each name has one that can be called."""
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(
-            f"after_settle is {given!r:.80}; name the jobs and tasks whose settlements a hook "
-            'receives: after_settle={"report": hook}'
-        )
-    check_all = check_callables(given.values(), "after_settle")
-    return dict(zip(given, check_all, strict=True))
-
-
-def check_lifespan(lifespan: Called) -> Called:
-    """Return the lifespan. Raise ConfigurationError unless a call of it makes an asynchronous
-    context manager.
-    """
-    if lifespan is not None and not callable(lifespan):
-        raise ConfigurationError(
-            f"lifespan is {lifespan!r:.80}; pass the function, without calling it"
-        )
-    if inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
-        name = getattr(lifespan, "__name__", lifespan)
-        raise ConfigurationError(
-            f"lifespan {name} is not a context manager; put "
-            "@contextlib.asynccontextmanager above it"
-        )
-    return lifespan
-
-
-def refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
-    """Raise ConfigurationError rather than block the loop that the start needs."""
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if host_loop is running:
-        raise ConfigurationError(
-            "start would block the event loop that it needs; use: async with registry"
-        )
-
-
-def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
-    """Yield the definitions of one of the two keywords. Raise InvalidJob for one that belongs
-    under the other.
-    """
-    for found in map(define, listed(given, what)):
-        if found.is_job and what == "tasks":
-            raise InvalidJob(
-                f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]"
-            )
-        if not found.is_job and what == "jobs":
-            raise InvalidJob(
-                f"{found.name!r} among jobs is a one-time task, without a "
-                "schedule; pass it in tasks=[…]"
-            )
-        yield found
-
-
-def definitions_of(subjects: Iterable[object]) -> dict[str, Definition]:
-    """Return the definitions of jobs and tasks by name. Raise InvalidJob with the cure."""
-    return unique([define(one) for one in listed(subjects, "jobs")])
-
-
-def unique(definitions: list[Definition]) -> dict[str, Definition]:
-    """Return the definitions by name. Raise InvalidJob for two of one name, and if there are
-    none.
-    """
-    if not definitions:
-        raise InvalidJob(
-            "at least one job or task must be registered; e.g. JobRegistry(jobs=[NightlyReport()])"
-        )
-    double = [
-        name
-        for name, count in Counter(found.name for found in definitions).items()
-        if count > 1
-    ]
-    if double:
-        raise InvalidJob(
-            "names must be unique within a registry; more than once: "
-            f"{', '.join(map(repr, double))}"
-        )
-    return {found.name: found for found in definitions}
-
-
-def by_settings(
-    definitions: Mapping[str, Definition], settings: Settings
-) -> dict[str, Definition]:
-    """Return the definitions, jobs with the schedules that the settings have for them."""
-    found = dict(definitions)
-    try:
-        for name, text in sorted(settings.schedules):
-            if name not in found:
-                near = get_close_matches(name, found, n=1)
-                hint = (
-                    f"did you mean {near[0]!r}?"
-                    if near
-                    else f"known: {', '.join(sorted(found))}"
-                )
-                raise ConfigurationError(
-                    f"schedules names {name!r}, which is not registered; {hint}"
-                )
-            found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
-    except SlotwiseError as error:
-        error.place = place("schedules", settings.schedules)
-        raise
-    return found
-
-
-def customized(settings: Settings, customize: Customize | None) -> Settings:
-    """Return the settings that ``customize`` makes of these. Raise InvalidSetting for an invalid
-    address.
-
-    ``DATABASE_URL`` is shared with other programs, and the command line may override it, so it is
-    read when it is used.
-    """
-    if customize is not None:
-        if not callable(customize):
-            raise ConfigurationError(
-                f"customize is {customize!r:.80}; pass a function from settings to settings"
-            )
-        settings = customize(settings)
-        if not isinstance(settings, Settings):
-            kind = type(settings).__name__
-            raise ConfigurationError(
-                f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
-            )
-    with suppress(DriverMissing):
-        if settings.database_url not in (None, os.environ.get("DATABASE_URL", "").strip()):
-            database_url(settings.database_url)
-        if settings.wake_up_url is not None:
-            with located("wake_up_url", InvalidSetting):
-                database_url(settings.wake_up_url)
-    return settings
-
-
-def listed(given: Iterable[Called], what: str) -> Iterable[Called]:
-    """Return what was given. Raise InvalidJob if it cannot be iterated over."""
-    if given is None:
-        raise InvalidJob(f"{what} cannot be None; pass a list of {what}")
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidJob(f"{what} is {given!r:.80}; pass a list of {what}")
-    return given
