@@ -20,7 +20,7 @@ from slotwise.model.records import Failed, HandedBack, Snoozed, Succeeded
 from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.spi import Claim
 from slotwise.store.dialects import by_key
-from slotwise.store.dialects.postgresql import dialect as postgresql
+from slotwise.store.dialects.postgresql import statements
 from slotwise.store.schema.column_types import Duration, Instant
 
 #: Beyond what Python can hold, as each database writes it.
@@ -232,8 +232,8 @@ def test_a_reaper_reads_some_thousands_of_rows(
     """Those with the oldest heartbeats: what nobody renews is among them, however many others are
     held.
     """
-    for module in (postgresql, by_key):
-        monkeypatch.setattr(module, "MOST_HELD", 2)
+    monkeypatch.setattr(by_key, "MOST_HELD", 2)
+    monkeypatch.setitem(statements.PARTS, "most_held", "2")
     bench.tick()
     claims = bench.claim("plain", "retried", "strict")
     bench.tick(0.1)

@@ -31,7 +31,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.dialects.due_rows import DueRows, newest_decided
 from slotwise.store.dialects.gaps import enter_gaps
-from slotwise.store.dialects.port import ClaimRequest, Dialect, NewRow
+from slotwise.store.dialects.port import ClaimRequest, Dialect, NewRow, Transaction
 from slotwise.store.dialects.row_values import (
     MOST_BYTES,
     RELEASED,
@@ -616,7 +616,7 @@ class ByKey(Dialect):
     def gaps(
         self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime
     ) -> None:
-        enter_gaps(self, connection, gaps, now)
+        enter_gaps(Transaction(connection, self, now), gaps)
 
 
 def _fences(rows: Iterable[Sequence[Any]]) -> set[Fence]:

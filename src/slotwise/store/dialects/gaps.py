@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -12,53 +11,43 @@ from slotwise.model.records import Gap, Row
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.conditions import of_key
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.schema.rows import utc
 
 
-def enter_gaps(
-    dialect: Dialect,
-    connection: sa.Connection,
-    gaps: Sequence[tuple[Row, Gap]],
-    now: datetime,
-) -> None:
+def enter_gaps(at: Transaction, gaps: Sequence[tuple[Row, Gap]]) -> None:
     """As ``Dialect.gaps``."""
     for row, gap in gaps:
-        for part in close_open_slots(dialect, connection, row, gap, now):
-            _enter_gap(dialect, connection, row, part, now)
+        for part in close_open_slots(at, row, gap):
+            _enter_gap(at, row, part)
 
 
-def _enter_gap(
-    dialect: Dialect, connection: sa.Connection, row: Row, gap: Gap, now: datetime
-) -> None:
-    tables = dialect.tables
+def _enter_gap(at: Transaction, row: Row, gap: Gap) -> None:
+    tables = at.dialect.tables
     place = {**row.plan_key._asdict(), "reason": gap.reason}
     if gap.count == 1:
-        skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": now}
-        dialect.insert_new(connection, tables.slots, place | skipped)
+        skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": at.now}
+        at.dialect.insert_new(at.connection, tables.slots, place | skipped)
         return
-    if _extends_last(dialect, connection, row, gap, now):
+    if _extends_last(at, row, gap):
         return
     several = {
         "first_slot": gap.first,
         "last_slot": gap.last,
         "count": gap.count,
-        "created": now,
+        "created": at.now,
     }
-    dialect.upsert(  # what was decided once is never undone
-        connection,
+    changed = ("last_slot", "count", "reason", "created")
+    at.dialect.upsert(  # what was decided once is never undone
+        at.connection,
         tables.gaps,
         place | several,
-        again=lambda new: {
-            name: new[name] for name in ("last_slot", "count", "reason", "created")
-        },
+        again=lambda new: {name: new[name] for name in changed},
         where=lambda new: new["last_slot"] > tables.gaps.c.last_slot,
     )
 
 
-def _extends_last(
-    dialect: Dialect, connection: sa.Connection, row: Row, gap: Gap, now: datetime
-) -> bool:
+def _extends_last(at: Transaction, row: Row, gap: Gap) -> bool:
     """Extend the job's last gap by one that follows it, for the same reason; return whether it
     does.
 
@@ -66,8 +55,8 @@ def _extends_last(
     """
     if gap.after is None:
         return False
-    gaps = dialect.tables.gaps
-    slots = dialect.tables.slots
+    gaps = at.dialect.tables.gaps
+    slots = at.dialect.tables.slots
     between = sa.select(slots.c.slot).where(*of_key(slots, row.plan_key))
     between = between.where(slots.c.slot > gap.after, slots.c.slot < gap.first)
     extended = gaps.update().where(
@@ -77,25 +66,19 @@ def _extends_last(
         gaps.c.first_slot < gap.first,
         ~between.exists(),
     )
-    extended = extended.values(
-        last_slot=gap.last, count=gaps.c.count + gap.count, created=now
-    )
-    return connection.execute(extended).rowcount == 1
+    count = gaps.c.count + gap.count
+    extended = extended.values(last_slot=gap.last, count=count, created=at.now)
+    return at.connection.execute(extended).rowcount == 1
 
 
-def close_open_slots(
-    dialect: Dialect, connection: sa.Connection, row: Row, gap: Gap, now: datetime
-) -> list[Gap]:
+def close_open_slots(at: Transaction, row: Row, gap: Gap) -> list[Gap]:
     """End open slots of the gap that another claim left behind, because the queue was restored
     alone.
 
-    A slot that never began is skipped, not lost. Return the gap without them, in parts: they have
-    their own rows.
+    Return the gap without them, in parts: they have their own rows.
     """
-    slots = dialect.tables.slots
-    never_began = slots.c.started.is_(None)
-    outcome = sa.case((never_began, Outcome.SKIPPED.value), else_=Outcome.LOST.value)
-    ended = slots.update().where(
+    slots = at.dialect.tables.slots
+    found = slots.update().where(
         *of_key(slots, row.plan_key),
         slots.c.slot >= gap.first,
         slots.c.slot <= gap.last,
@@ -103,10 +86,13 @@ def close_open_slots(
         (slots.c.token != row.version) | (slots.c.worker != row.picked_by),
         slots.c.origin.in_(PLANNED),
     )
-    ended = ended.values(outcome=outcome, reason=gap.reason, finished=now)
-    closed = [slot for (slot,) in dialect.reading(ended, slots.c.slot)(connection)]
+    # A slot that never began is skipped, not lost.
+    never_began = slots.c.started.is_(None)
+    outcome = sa.case((never_began, Outcome.SKIPPED.value), else_=Outcome.LOST.value)
+    ended = found.values(outcome=outcome, reason=gap.reason, finished=at.now)
+    closed = at.dialect.reading(ended, slots.c.slot)(at.connection)
     schedule = readable(row.schedule) if closed else None
     if schedule is None:
         return [gap]
-    holes = [(slot, slot) for slot in sorted(map(utc, closed))]
+    holes = [(slot, slot) for slot in sorted(utc(slot) for (slot,) in closed)]
     return list(without(of_gap(schedule, gap), gap, holes))

@@ -9,60 +9,57 @@ from slotwise.model import records
 from slotwise.model.records import EARLIEST, FOREVER, Claim, Key
 from slotwise.model.vocabulary import Kind, Reason, Release, RowState
 from slotwise.store.dialects.conditions import of_key
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.dialects.row_values import RELEASED, Values
 from slotwise.store.schema.rows import LAST_VERSION
 
 
-def quarantine(dialect: Dialect, connection: sa.Connection, key: Key, error: str) -> None:
+def quarantine(at: Transaction, key: Key, error: str) -> None:
     """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says why."""
-    tasks = dialect.tables.tasks
-    mine = [*of_key(tasks, key), *dialect.conditions.waiting()]
-    values = _quarantined(dialect, connection, error)
-    connection.execute(tasks.update().where(*mine).values(**values))
+    tasks = at.dialect.tables.tasks
+    mine = [*of_key(tasks, key), *at.dialect.conditions.waiting()]
+    statement = tasks.update().where(*mine).values(**_quarantined(at, error))
+    at.connection.execute(statement)
 
 
 def quarantine_held(
-    dialect: Dialect,
-    connection: sa.Connection,
-    claim: Claim,
-    outcome: records.AttemptOutcome,
-    error: str,
+    at: Transaction, claim: Claim, outcome: records.AttemptOutcome, error: str
 ) -> str | None:
     """As ``quarantine``, for a held row, under its claim's fence; return its state, None if the
     claim was lost.
 
     The ledger gets the handler's outcome. Without one, the next claim finds an orphan there.
     """
-    tasks = dialect.tables.tasks
+    tables = at.dialect.tables
     row = claim.row
-    mine = dialect.conditions.held(claim)
+    mine = at.dialect.conditions.held(claim)
     if isinstance(outcome, records.Died):
-        mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
-    values = _quarantined(dialect, connection, error) | RELEASED
+        is_silent = tables.tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat)
+        mine.append(is_silent)
+    values = _quarantined(at, error) | RELEASED
     values["version"] = min(row.version, LAST_VERSION + 1) + 1
-    statement = tasks.update().where(*mine).values(**values)
-    written = dialect.reading(statement, tasks.c.state)(connection)
+    statement = tables.tasks.update().where(*mine).values(**values)
+    written = at.dialect.reading(statement, tables.tasks.c.state)(at.connection)
     if not written:
         return None
     ends = isinstance(outcome, records.Succeeded | records.Failed | records.Cancelled)
     if ends and row.ledger_key is not None and not getattr(outcome, "promised", False):
-        ended = dialect.tables.slots.update().where(*dialect.conditions.open_entry(row))
-        now = dialect.now(connection)
-        connection.execute(
-            ended.values(outcome=outcome.name, reason=Reason.UNREADABLE, finished=now)
+        ended = tables.slots.update().where(*at.dialect.conditions.open_entry(row))
+        ended = ended.values(
+            outcome=outcome.name, reason=Reason.UNREADABLE, finished=at.now
         )
+        at.connection.execute(ended)
     return written[0][0] or Release.POSTPONED
 
 
-def _quarantined(dialect: Dialect, connection: sa.Connection, error: str) -> Values:
+def _quarantined(at: Transaction, error: str) -> Values:
     """An error never ends a job."""
-    tasks = dialect.tables.tasks
+    tasks = at.dialect.tables.tasks
     due = tasks.c.execution_time
     goes_on = tasks.c.kind != Kind.TASK
     # In a table of db-scheduler's it may be any.
     is_finite = due.between(EARLIEST, FOREVER)
-    again = sa.literal(dialect.now(connection) + UNREADABLE_PAUSE, due.type)
+    again = sa.literal(at.now + UNREADABLE_PAUSE, due.type)
     return {
         "state": sa.case((goes_on, tasks.c.state), else_=RowState.DEAD.value),
         "parked_due": sa.case((goes_on | ~is_finite, sa.null()), else_=due),

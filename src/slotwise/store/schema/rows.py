@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DataError
 
 from slotwise.model.records import Claim, Row, Transition
-from slotwise.payload.payload import PAYLOAD_LIMIT
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -57,17 +56,6 @@ LAST_VERSION = 2**62 - 3
 LAST_ATTEMPT = 2**31 - 2
 #: Longer leases than the settings allow count as none.
 LONGEST_LEASE = timedelta(days=1000)
-#: What a claim reads instead of the payload, so that no row fills the worker's memory; with room
-#: for a codec's header.
-CLAIMED_DATA = f"CASE WHEN length(task_data) <= {PAYLOAD_LIMIT + 64} THEN task_data END"
-#: Why a row that was just claimed must not run, or NULL. Any writer of the table may have written
-#: it.
-FLAW = f"""\
-CASE WHEN length(task_data) > {PAYLOAD_LIMIT + 64}
-         THEN 'payload too large: ' || length(task_data) || ' bytes, at most {PAYLOAD_LIMIT} are allowed'
-         WHEN version > {LAST_VERSION} THEN 'its version cannot rise further; give it a lower one'
-         WHEN attempt > {LAST_ATTEMPT} THEN 'its attempts cannot be counted; set attempt to 0' END"""
-
 #: What a transition may change on a row, with the PostgreSQL type of each.
 CHANGED_COLUMNS = {
     "execution_time": "timestamptz",

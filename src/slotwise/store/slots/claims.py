@@ -21,7 +21,7 @@ from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Release
 from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database_errors import describe_error, is_about_a_row
-from slotwise.store.dialects.port import ClaimRequest, Range
+from slotwise.store.dialects.port import ClaimRequest, Range, Transaction
 from slotwise.store.dialects.quarantine import quarantine
 from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
 from slotwise.store.schema.rows import Change, Held, claim_of, expect
@@ -468,7 +468,8 @@ class Claims:
                 raise
             self.note([key], describe_error(error))
             with self.transaction() as connection:
-                quarantine(self.dialect, connection, key, describe_error(error))
+                at = Transaction(connection, self.dialect, self.dialect.now(connection))
+                quarantine(at, key, describe_error(error))
             return Taken(0, [], [])
 
     def refuse(

@@ -288,11 +288,9 @@ class Settlements:
             )
         try:
             with self.transaction() as connection:
-                label = quarantine_held(
-                    self.dialect, connection, claim, outcome, describe_error(error)
-                )
+                at = Transaction(connection, self.dialect, self.dialect.now(connection))
+                label = quarantine_held(at, claim, outcome, describe_error(error))
                 if label is not None and claim.row.has_slot:
-                    at = Transaction(connection, self.dialect, self.dialect.now(connection))
                     freed(at, claim.row, removed=False)
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)

@@ -9,17 +9,26 @@ from typing import Any
 
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import Kind
+from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.dialects.port import ClaimRequest
-from slotwise.store.schema.rows import CLAIMED_DATA, FLAW, LAST_ATTEMPT, flawed
+from slotwise.store.dialects.row_values import MOST_BYTES
+from slotwise.store.schema.rows import LAST_ATTEMPT, LAST_VERSION, flawed
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
 by_rank = itemgetter(0, 1)
 
 
-def _qualified(expression: str) -> str:
-    """Name the schema of the one function in what all databases read of a row."""
-    return expression.replace("length(", "pg_catalog.length(")
-
+#: What a claim reads instead of the payload, so that no row fills the worker's memory.
+_SIZE = "pg_catalog.length(task_data)"
+_DATA = f"CASE WHEN {_SIZE} <= {MOST_BYTES} THEN task_data END"
+#: Why a row that was just claimed must not run, or NULL. Any writer of the table may have written
+#: it.
+_FLAW = f"""\
+CASE WHEN {_SIZE} > {MOST_BYTES}
+         THEN 'payload too large: ' || {_SIZE} || ' bytes, at most {PAYLOAD_LIMIT} are allowed'
+         WHEN version > {LAST_VERSION} THEN 'its version cannot rise further; give it a lower one'
+         WHEN attempt > {LAST_ATTEMPT} THEN \
+'its attempts cannot be counted; set attempt to 0' END"""
 
 #: What a claim reads of a slot's row: what it has written itself is known. A watermark at the
 #: slot, as most are then, is left out.
@@ -28,7 +37,7 @@ SLOT_COLUMNS = (
     "task_instance",
     "execution_time",
     "version",
-    _qualified(CLAIMED_DATA),
+    _DATA,
     "last_success",
     "last_failure",
     "consecutive_failures",
@@ -50,7 +59,7 @@ SLOT_COLUMNS = (
     "wanted_due",
     "unheld_since",
     "pending::text",
-    _qualified(FLAW),
+    _FLAW,
 )
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the
@@ -62,14 +71,14 @@ TASK_COLUMNS = (
     "t.task_name",
     "t.task_instance",
     "t.version",
-    _qualified(CLAIMED_DATA),
+    _DATA,
     "t.slot IS NOT DISTINCT FROM t.execution_time",
     "nullif(t.slot, t.execution_time)",
     "t.created_version",
     "t.attempt",
     "t.cancel_requested",
     "t.last_heartbeat",
-    _qualified(FLAW),
+    _FLAW,
 )
 
 

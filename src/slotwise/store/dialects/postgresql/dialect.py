@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any
@@ -27,7 +27,7 @@ from slotwise.model.records import (
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.gaps import close_open_slots, enter_gaps
-from slotwise.store.dialects.port import ClaimRequest, Parted, Range
+from slotwise.store.dialects.port import ClaimRequest, Parted, Range, Transaction
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.arrays import (
     fences,
@@ -41,8 +41,6 @@ from slotwise.store.dialects.postgresql.arrays import (
     varying,
 )
 from slotwise.store.dialects.postgresql.claimed_rows import (
-    SLOT_COLUMNS,
-    TASK_COLUMNS,
     by_rank,
     slot_of,
     task_of,
@@ -57,11 +55,7 @@ from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
     HOLD_COLUMNS,
-    LAST_ATTEMPT,
-    LAST_VERSION,
-    LONGEST_LEASE,
     RECORDED_COLUMNS,
-    ROW_COLUMNS,
     Change,
     Held,
     decided,
@@ -70,11 +64,7 @@ from slotwise.store.schema.rows import (
     stored,
     utc,
 )
-from slotwise.store.schema.tables import MOST_HELD, WINDOW, Tables
-
-#: Columns of a held plan row that are empty as long as it runs one slot, and nobody has asked
-#: anything of it.
-UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
+from slotwise.store.schema.tables import Tables
 
 
 class PostgreSQL(Upserting, PostgreSQLServer):
@@ -90,36 +80,12 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         super().__init__(tables, clock)
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._is_manual = clock.override() is not None
-        self._names = {
-            "now": "CAST(%(now)s AS timestamptz)"
-            if self._is_manual
-            else "pg_catalog.statement_timestamp()",
-            **{
-                table: prepare.format_table(getattr(tables, table))
-                for table in ("tasks", "slots", "gaps", "meta")
-            },
-            "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
-            "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS)
-            .replace(
-                "t.lease",
-                f"CASE WHEN t.lease BETWEEN '0' AND '{LONGEST_LEASE.days} days' THEN t.lease END",
-            )
-            .replace("t.pending", "t.pending::text"),
-            "last_version": str(LAST_VERSION),
-            "last_attempt": str(LAST_ATTEMPT),
-            "task_columns": ", ".join(TASK_COLUMNS),
-            "slot_columns": ", ".join(SLOT_COLUMNS),
-            "window": str(WINDOW),
-            "most_held": str(MOST_HELD),
-            "again": statements.AGAIN,
-            "unasked": " AND ".join(f"t.{name} IS NULL" for name in UNASKED),
-            # a settlement does not need the payload, which may be large
-            "q_columns": ", ".join(f"q.{name}" for name in ROW_COLUMNS)
-            .replace("q.task_data", "NULL::bytea")
-            .replace("q.pending", "q.pending::text"),
-        }
-        for name in ("all_paused", "heads", "slots_are_due", "begin_of_own"):
-            self._names[name] = getattr(statements, name.upper()).format(**self._names)
+        now = "pg_catalog.statement_timestamp()"
+        self._names = {"now": "CAST(%(now)s AS timestamptz)" if self._is_manual else now}
+        for table in ("tasks", "slots", "gaps", "meta"):
+            self._names[table] = prepare.format_table(getattr(tables, table))
+        for name, part in statements.PARTS.items():
+            self._names[name] = part.format(**self._names)
         #: Return a statement as it is sent, with quoted names and the expression for "now".
         self.sql = lru_cache(maxsize=256)(partial(str.format, **self._names))
 
@@ -176,16 +142,11 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         self, connection: sa.Connection, request: ClaimRequest
     ) -> list[tuple[Row, datetime, bool]]:
         parameters = {
-            "holder": request.holder,
+            **request._asdict(),
             "names": texts(request.names),
             "strict": texts(request.strict),
-            "limit": request.limit,
-            "lost": min(request.lost, request.limit),
-            "lease": request.lease,
-            "instance": request.instance,
             "weighed": texts(request.weighed),
-            "late": request.late,
-            "since": request.since,
+            "lost": min(request.lost, request.limit),
         }
         if request.instance is None:
             kind = (
@@ -347,7 +308,8 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         }
         for (turn,) in self._fetch(connection, statements.GAPS, parameters):
             row, gap = gaps[turn - 1]
-            parts = close_open_slots(self, connection, row, gap, now)
+            at = Transaction(connection, self, now)
+            parts = close_open_slots(at, row, gap)
             if parts != [gap]:
                 whole = self.tables.gaps
                 mine = (
@@ -356,7 +318,7 @@ class PostgreSQL(Upserting, PostgreSQLServer):
                     whole.c.last_slot == gap.last,
                 )
                 connection.execute(whole.delete().where(*mine))
-                enter_gaps(self, connection, [(row, part) for part in parts], now)
+                enter_gaps(at, [(row, part) for part in parts])
 
     def finish(
         self, connection: sa.Connection, claims: Sequence[Claim]
@@ -432,22 +394,6 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             Held(row=row_of(values), now=now, place=place, transaction_id=transaction_id)
             for now, transaction_id, place, *values in found
         ]
-
-    def lock(
-        self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool
-    ) -> set[Key]:
-        ordered = sorted(keys)
-        parameters = keys_of(ordered)
-        locked = self._fetch(
-            connection,
-            statements.LOCK,
-            parameters,
-            lock="FOR UPDATE" + " SKIP LOCKED" * (not wait),
-        )
-        if wait:
-            return set()
-        there = self._fetch(connection, statements.LOCK, parameters, lock="OFFSET 0")
-        return {Key(*key) for key in there} - {Key(*key) for key in locked}
 
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool

@@ -14,7 +14,6 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from slotwise.model.clock import Clock
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.by_key import ByKey
-from slotwise.store.schema.column_types import Duration
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import Tables
 
@@ -72,25 +71,10 @@ class PostgreSQLServer(ByKey):
     def values_of(
         self, rows: Sequence[Mapping[str, object]], types: Mapping[str, Any]
     ) -> sa.FromClause:
-        """By unnest, with one array for each column; documents travel as text."""
-        arrays = []
-        for name, kind in types.items():
-            values = [row[name] for row in rows]
-            if isinstance(kind, sa.JSON):
-                values = [None if one is None else json.dumps(one) for one in values]
-            arrays.append(sa.literal(values, ARRAY(_carrier(kind))))
-        titles = [sa.column(name, _carrier(kind)) for name, kind in types.items()]
-        given = sa.func.unnest(*arrays).table_valued(*titles, name="given").render_derived()
-        columns = [
-            sa.cast(given.c[name], kind) if isinstance(kind, sa.JSON) else given.c[name]
-            for name, kind in types.items()
-        ]
-        named = [column.label(name) for name, column in zip(types, columns, strict=True)]
-        return sa.select(*named).select_from(given).subquery("given_rows")
-
-
-def _carrier(kind: Any) -> Any:
-    """The type as which the values of a column travel."""
-    if isinstance(kind, sa.JSON):
-        return sa.Text()
-    return sa.Interval() if isinstance(kind, Duration) else kind
+        """By a JSON document; instants travel as text."""
+        sent = sa.literal(json.dumps(list(rows), default=str), sa.Text)
+        titles = [sa.column(name, kind) for name, kind in types.items()]
+        given = sa.func.pg_catalog.jsonb_to_recordset(sa.cast(sent, postgresql.JSONB))
+        return given.table_valued(*titles, name="given_rows").render_derived(
+            with_types=True
+        )

@@ -23,7 +23,17 @@ Rules behind them, each from an experiment:
   deadlock.
 """
 
-from slotwise.store.schema.rows import LAST_ATTEMPT
+from collections.abc import Iterable
+
+from slotwise.store.dialects.postgresql.claimed_rows import SLOT_COLUMNS, TASK_COLUMNS
+from slotwise.store.schema.rows import (
+    HOLD_COLUMNS,
+    LAST_ATTEMPT,
+    LAST_VERSION,
+    LONGEST_LEASE,
+    ROW_COLUMNS,
+)
+from slotwise.store.schema.tables import MOST_HELD, WINDOW
 
 CLAIM = """\
 WITH due AS (
@@ -300,14 +310,6 @@ CROSS JOIN LATERAL (
       AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE{skip}) AS q"""
 
-LOCK = """\
-SELECT q.task_name, q.task_instance
-FROM unnest(%(names)s::text[], %(instances)s::text[]) AS i(task_name, task_instance)
-CROSS JOIN LATERAL (
-    SELECT h.task_name, h.task_instance FROM {tasks} AS h
-    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-    {lock}) AS q"""
-
 # Of the rows at these places, those that are still held as ``HOLD`` found them.
 _HELD = """unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
      AS i(task_name, task_instance, version, holder{changed})
@@ -501,3 +503,34 @@ WITH found AS MATERIALIZED (
     WHERE excluded.last_slot > g.last_slot
 )
 SELECT turn FROM found WHERE is_open"""
+
+
+def _of(alias: str, names: Iterable[str], **instead: str) -> str:
+    """A list of columns; a document is read as text."""
+    instead["pending"] = f"{alias}.pending::text"
+    return ", ".join(instead.get(name, f"{alias}.{name}") for name in names)
+
+
+_LEASE = f"CASE WHEN t.lease BETWEEN '0' AND '{LONGEST_LEASE.days} days' THEN t.lease END"
+#: Columns of a held plan row that are empty as long as it runs one slot, and nobody has asked
+#: anything of it.
+_UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
+#: Parts by which statements name what several have.
+PARTS = {
+    "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
+    "hold_columns": _of("t", HOLD_COLUMNS, lease=_LEASE),
+    # A settlement does not need the payload, which may be large.
+    "q_columns": _of("q", ROW_COLUMNS, task_data="NULL::bytea"),
+    "slot_columns": ", ".join(SLOT_COLUMNS),
+    "task_columns": ", ".join(TASK_COLUMNS),
+    "last_version": str(LAST_VERSION),
+    "last_attempt": str(LAST_ATTEMPT),
+    "window": str(WINDOW),
+    "most_held": str(MOST_HELD),
+    "unasked": " AND ".join(f"t.{name} IS NULL" for name in _UNASKED),
+    "again": AGAIN,
+    "all_paused": ALL_PAUSED,
+    "heads": HEADS,
+    "slots_are_due": SLOTS_ARE_DUE,
+    "begin_of_own": BEGIN_OF_OWN,
+}
