@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from slotwise.schedules.comparison import ScheduleComparison, compare_schedules
     from slotwise.schedules.description import clock, describe_schedule, zone_of
     from slotwise.schedules.outlook import OutlookEntry, outlook, slot_note
-    from slotwise.schedules.readings import other_readings
     from slotwise.schedules.sentences import explain_schedule
     from slotwise.schedules.starts import StartCounts, count_starts
     from slotwise.store.operations.transaction import AuditEntry
@@ -39,7 +38,6 @@ _HOMES = {
     "slotwise.schedules.comparison": ("ScheduleComparison", "compare_schedules"),
     "slotwise.schedules.description": ("clock", "describe_schedule", "zone_of"),
     "slotwise.schedules.outlook": ("OutlookEntry", "outlook", "slot_note"),
-    "slotwise.schedules.readings": ("other_readings",),
     "slotwise.schedules.sentences": ("explain_schedule",),
     "slotwise.schedules.starts": ("StartCounts", "count_starts"),
     "slotwise.store.operations.transaction": ("AuditEntry",),
@@ -85,7 +83,6 @@ __all__ = [
     "describe_schedule",
     "explain_schedule",
     "json_value",
-    "other_readings",
     "outlook",
     "slot_note",
     "zone_of",

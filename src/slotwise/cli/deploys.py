@@ -10,7 +10,7 @@ from typing import Final
 import click
 from rich.text import Text
 
-from slotwise import SchemaMissing
+from slotwise import InvalidSchedule, SchemaMissing
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
     Command,
@@ -21,7 +21,8 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.inspect import describe_schedule, other_readings, zone_of
+from slotwise.contrib.dialects import other_readings
+from slotwise.inspect import describe_schedule, zone_of
 from slotwise.operations import DeployChange
 
 _STYLES = {
@@ -88,15 +89,20 @@ def plan(given: Given, everything: bool) -> int:
 def _say_readings(shown: Sequence[DeployChange]) -> None:
     """Say which other schedulers would read new schedules otherwise."""
     notes = [
-        f"{change.job}: {note}"
-        for change in shown
-        for note in other_readings(change.after or "")
+        f"{change.job}: {note}" for change in shown for note in _readings(change.after)
     ]
     for note in notes[:_MOST_NOTES]:
         say(note, err=True)
     if len(notes) > _MOST_NOTES:
         left = len(notes) - _MOST_NOTES
         say(f"… {left} more such notes; see: slotwise schedule explain TEXT", err=True)
+
+
+def _readings(text: str | None) -> list[str]:
+    try:
+        return other_readings(text) if text else []
+    except InvalidSchedule:  # of a newer release
+        return []
 
 
 def _print(shown: list[DeployChange], changes: list[DeployChange]) -> None:

@@ -38,6 +38,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say
+from slotwise.contrib.dialects import other_readings
 from slotwise.contrib.picture import Box, Label, Picture
 from slotwise.inspect import (
     OutlookEntry,
@@ -46,7 +47,6 @@ from slotwise.inspect import (
     count_starts,
     explain_schedule,
     json_value,
-    other_readings,
     outlook,
 )
 from slotwise.spi import parse_duration, zone_named
@@ -99,10 +99,11 @@ _NAME = click.option(
 def explain(given: Given, text: str, tz: str | None) -> None:
     """Explain TEXT in words."""
     found = schedule_of(text, tz)
+    words = [*explain_schedule(found), *other_readings(found)]
     if given.json:
-        print_json({"schedule": str(found), "words": explain_schedule(found)})
+        print_json({"schedule": str(found), "words": words})
     else:
-        for sentence in (*explain_schedule(found), f"Text: {found}"):
+        for sentence in (*words, f"Text: {found}"):
             say(sentence)
 
 
@@ -481,7 +482,12 @@ def _colour(count: int, most: int) -> str:
 
 def schedule_of(text: str, tz: str | None) -> Schedule:
     """Parse a schedule; `tz` is the zone of a plain cron expression. Raises InvalidSchedule."""
-    found = parse_schedule(text)
+    try:
+        found = parse_schedule(text)
+    except InvalidSchedule:
+        if tz and "|" not in text:
+            Cron(text, tz)  # which says what to write in that zone
+        raise
     return Cron(text, tz) if tz and isinstance(found, Cron) and "|" not in text else found
 
 

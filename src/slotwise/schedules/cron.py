@@ -128,7 +128,7 @@ class Cron(LocalSchedule):
         Day 1 is Sunday; a time that does not exist is skipped, and one that exists twice fires
         the second time. Raises InvalidSchedule, also for what has no counterpart, as `L-3W`.
         """
-        from slotwise.schedules.readings import quartz_schedule
+        from slotwise.schedules.quartz import quartz_schedule
 
         return quartz_schedule(expression, tz)
 

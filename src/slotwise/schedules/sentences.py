@@ -38,7 +38,6 @@ from slotwise.schedules.cron_fields import (
 )
 from slotwise.schedules.description import few_times, local_moment
 from slotwise.schedules.local_time import Daily, LocalSchedule, time_text
-from slotwise.schedules.readings import other_readings
 
 _BY_NAME: Final = "(H is decided by the name of the job)"
 _EVERY_HOUR: Final = " of every hour"
@@ -219,31 +218,25 @@ _ROLLS: Final = {
 }
 
 
-def explain_schedule(schedule: Schedule) -> list[str]:
-    """Return sentences that say when a schedule has slots, and which other scheduler would read its
-    expression otherwise.
-    """
-    return [*_words(schedule), *other_readings(schedule)]
-
-
 @singledispatch
-def _words(schedule: Schedule) -> list[str]:
+def explain_schedule(schedule: Schedule) -> list[str]:
+    """Return sentences that say when a schedule has slots."""
     return [str(schedule)]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Cron) -> list[str]:
     words = f"{_times(schedule)}{_dates(schedule)}"
     return _by_clocks(schedule, words.replace(f"{_EVERY_HOUR} every day", _EVERY_HOUR))
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Daily) -> list[str]:
     times = listed([time_text(one) for one in schedule.times])
     return _by_clocks(schedule, f"At {times} every day")
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Every) -> list[str]:
     begin = "1970" if schedule.anchor == EPOCH else instant_text(schedule.anchor)
     interval = format_duration(schedule.interval)
@@ -253,67 +246,67 @@ def _(schedule: Every) -> list[str]:
     ]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: FixedDelay) -> list[str]:
     delay = format_duration(schedule.delay)
     return [f"{delay} after the end of the previous run, by the database's clock."]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Once) -> list[str]:
     at = instant_text(schedule.at)
     late = "a job that is planned later runs at once, unless the slot ran already"
     return [f"Once, at {at}; {late}."]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Disabled) -> list[str]:
     return ["Never: the job keeps its row and does not run."]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: AnyOf) -> list[str]:
     parts = [
-        f"  {number}. {' '.join(_words(part))}"
+        f"  {number}. {' '.join(explain_schedule(part))}"
         for number, part in enumerate(schedule.schedules, 1)
     ]
     return ["At the slots of any of these; those that coincide are one:", *parts]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Between) -> list[str]:
     bounds = []
     if schedule.start is not None:
         bounds.append(f"from {local_moment(schedule.start, schedule)} on")
     if schedule.end is not None:
         bounds.append(f"before {local_moment(schedule.end, schedule)}")
-    return [*_words(schedule.schedule), f"Only {' and '.join(bounds)}."]
+    return [*explain_schedule(schedule.schedule), f"Only {' and '.join(bounds)}."]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Spread) -> list[str]:
     by = format_duration(schedule.by)
-    return [*_words(schedule.schedule), f"Each run is due {by} after its slot."]
+    return [*explain_schedule(schedule.schedule), f"Each run is due {by} after its slot."]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Excluding) -> list[str]:
     roll = _ROLLS[schedule.roll]
     around = f"Around {_calendars(schedule)}: if a slot falls on a day off, {roll}."
-    return [*_words(schedule.schedule), around]
+    return [*explain_schedule(schedule.schedule), around]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: BusinessDay) -> list[str]:
     of = f" of {_calendars(schedule)}" if schedule.calendars else " (Monday to Friday)"
     only = f"Only on the {_nth(schedule.n)} of the month{of}."
-    return [*_words(schedule.schedule), only]
+    return [*explain_schedule(schedule.schedule), only]
 
 
-@_words.register
+@explain_schedule.register
 def _(schedule: Succession) -> list[str]:
-    before = " ".join(_words(schedule.before))
-    after = " ".join(_words(schedule.after))
+    before = " ".join(explain_schedule(schedule.before))
+    after = " ".join(explain_schedule(schedule.after))
     until = local_moment(schedule.at, schedule.before)
     return [f"Up to {until}: {before}", f"Then: {after}"]
 

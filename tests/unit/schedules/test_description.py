@@ -74,7 +74,7 @@ FIRST_SENTENCE = [
 )
 def test_cron_in_words(text: str, words: str) -> None:
     """However it is spelled, what it comes to."""
-    assert explain_schedule(parse_schedule(text))[0] == f"{words}, by the clocks of UTC."
+    assert explain_schedule(parse_schedule(text)) == [f"{words}, by the clocks of UTC."]
 
 
 SHORT = [

@@ -1,8 +1,4 @@
-"""Schedules in the words of other schedulers: what they are called here.
-
-The core refuses such a text. It finds ``hint`` as an entry point of ``slotwise.schedule_hints``,
-and appends what that returns to its message.
-"""
+"""What to write for a text of another scheduler."""
 
 from __future__ import annotations
 
@@ -274,38 +270,39 @@ def _names(text: str, tz: str) -> str | None:
 # -- systemd
 
 
-_DAYS: Final = re.compile(r"[A-Za-z]{3,9}(?:(?:,|-|\.\.)[A-Za-z]{3,9})*")
-_DATE: Final = re.compile(r"(?:([^-~]+)-)?([^-~]+)([-~])([^-~]+)")
-_CLOCK: Final = re.compile(r"([0-9*][^:]*):([0-9*][^:]*)(?::([0-9*][^:]*))?")
+_DAYS: Final = r"[A-Za-z]{3,9}(?:(?:,|-|\.\.)[A-Za-z]{3,9})*"
+#: `Mon..Fri *-*-1..7 09:00:00 Europe/Vienna`: each part but one may be missing.
+_ON_CALENDAR: Final = re.compile(
+    rf"(?P<days>{_DAYS}(?![^ ]))? ?"
+    r"(?:(?:(?P<year>[^-~ ]+)-)?(?P<month>[^-~: ]+)(?P<mark>[-~])(?P<day>[^-~: ]+)(?![^ ]))? ?"
+    r"(?:(?P<hour>[0-9*][^: ]*):(?P<minute>[0-9*][^: ]*)(?::(?P<second>[0-9*][^: ]*))?)?"
+    rf"(?: (?P<zone>{_ZONE.pattern}))?"
+)
 
 
 def _on_calendar(text: str, tz: str) -> str | None:
-    """`Mon..Fri *-*-1..7 09:00:00 Europe/Vienna`: each part but one may be missing."""
-    parts = text.split()
-    zone = tz
-    if len(parts) > 1 and _ZONE.fullmatch(parts[-1]):
-        zone = zone_named(parts.pop()).key
-    if len(parts) == 1 and parts[0].lower() in _WORDS:
-        return str(Cron(_WORDS[parts[0].lower()], zone))
-    weekdays = parts.pop(0) if parts and _DAYS.fullmatch(parts[0]) else "*"
-    date = _DATE.fullmatch(parts[0]) if parts else None
-    if date:
-        parts.pop(0)
-    clock = _CLOCK.fullmatch(parts[0]) if parts else None
-    if len(parts) > 1 or bool(parts) != bool(clock):
+    word, _, zone = text.partition(" ")
+    if word.lower() in _WORDS and _ZONE.fullmatch(zone):
+        return str(Cron(_WORDS[word.lower()], zone))
+    match = _ON_CALENDAR.fullmatch(text)
+    if match is None:
         return None
-    if not (weekdays != "*" or date or clock):
-        return None
-    hour, minute, second = clock.groups("0") if clock else ("0", "0", "0")
-    year, month, mark, day = date.groups("*") if date else ("*", "*", "-", "*")
-    texts = [_field(one) for one in (second, minute, hour)]
-    texts += [_from_end(day) if mark == "~" else _field(day, 1), _field(month, 1)]
-    texts.append(_LONG.sub(lambda match: match[0][:3], weekdays.upper()).replace("..", "-"))
-    if texts[0] == "0":
-        texts.pop(0)
-    rule = "and" if texts[-1] != "*" and texts[-3] != "*" else "or"
-    found = Cron(" ".join(texts), zone, day_rule="and" if rule == "and" else "or")
-    return str(found) if year == "*" else _within_years(found, _field(year))
+    part = {name: found for name, found in match.groupdict().items() if found is not None}
+    weekday = _LONG.sub(lambda name: name[0][:3], part.get("days", "*").upper())
+    day = part.get("day", "*")
+    fields = [
+        *(_field(part.get(name, "0")) for name in ("second", "minute", "hour")),
+        _from_end(day) if part.get("mark") == "~" else _field(day, 1),
+        _field(part.get("month", "*"), 1),
+        weekday.replace("..", "-"),
+    ]
+    if fields[0] == "0":
+        fields.pop(0)
+    both = "*" not in (fields[-1], fields[-3])
+    expression, zone = " ".join(fields), part.get("zone", tz)
+    found = Cron(expression, zone, day_rule="and") if both else Cron(expression, zone)
+    years = _field(part.get("year", "*"))
+    return str(found) if years == "*" else _within_years(found, years)
 
 
 def _field(text: str, low: int = 0) -> str:
