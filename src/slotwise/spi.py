@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         check_lifespan,
         definitions_of,
     )
-    from slotwise.schedules.combinators import Between, BusinessDay, Excluding, Spread
+    from slotwise.schedules.combinators import Arranged, Between, Spread
     from slotwise.schedules.zones import zone_named
     from slotwise.settings.settings import read_document
     from slotwise.store.connect.caller_transaction import Joinable
@@ -149,7 +149,7 @@ _HOMES = {
         "register_reason",
     ),
     # schedules made of others
-    "slotwise.schedules.combinators": ("Between", "BusinessDay", "Excluding", "Spread"),
+    "slotwise.schedules.combinators": ("Arranged", "Between", "Spread"),
     # files of settings
     "slotwise.settings.settings": ("read_document",),
     # spans of time, durations and time zones
@@ -224,12 +224,12 @@ __all__ = [
     "START_WAIT",
     "Aborted",
     "ApplicationFailed",
+    "Arranged",
     "AttemptOutcome",
     "BatchClaimed",
     "BatchSettled",
     "BatchSkipped",
     "Between",
-    "BusinessDay",
     "Claim",
     "ClaimLostEvent",
     "ClaimRequest",
@@ -242,7 +242,6 @@ __all__ = [
     "Dialect",
     "Ended",
     "Event",
-    "Excluding",
     "Failed",
     "Finished",
     "Foreground",

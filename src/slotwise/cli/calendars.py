@@ -188,7 +188,7 @@ def _weekend(
     "import",
     cls=Command,
     examples="""
-    slotwise calendar import AT --years 2026-2028            a country; also DE-BY, or a market: XNYS
+    slotwise calendar import AT --years 2026-2028       a country; also DE-BY, or a market: XNYS
     slotwise calendar import closed.ics --as office          all-day events of a calendar file
     slotwise calendar import SA --weekend FRI,SAT
     slotwise calendar import AT --years 2027 --dry-run       what would change, and for which jobs

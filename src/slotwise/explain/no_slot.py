@@ -11,7 +11,7 @@ from slotwise.model.durations import about, format_duration
 from slotwise.model.records import EPOCH, TICK
 from slotwise.schedules import Cron, Daily, Every, Schedule
 from slotwise.schedules.base import instant_text
-from slotwise.schedules.combinators import Arranged, Between, Excluding, Spread
+from slotwise.schedules.combinators import Arranged, Between, Spread
 from slotwise.schedules.cron_fields import DAY, FIELDS, MONTH, WEEKDAY
 from slotwise.schedules.local_time import Walk, time_text
 
@@ -38,7 +38,7 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
             day = instant.astimezone(schedule.schedule.zone)
             why = (
                 "is a day off"
-                if isinstance(schedule, Excluding)
+                if isinstance(schedule.how, str)
                 else "is not the wanted business day of the month"
             )
             yield f"{day:%A %Y-%m-%d} {why}, by the calendar {names}."

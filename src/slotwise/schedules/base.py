@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,8 +22,7 @@ from slotwise.model.records import EARLIEST, EPOCH, FOREVER, TICK, from_micros, 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from slotwise.schedules.calendars import Calendar, Roll
-    from slotwise.schedules.local_time import LocalSchedule
+    from slotwise.schedules.calendars import Arrangement, Calendar, Roll
 
 
 SECOND: Final = 1_000_000
@@ -172,7 +171,7 @@ class Schedule(ABC):
     line: Line
 
     from_end: ClassVar[bool] = False
-    """True where the next slot is defined by the end of the run, so that `next_after` takes that end."""
+    """Whether the next slot is defined by the end of the run, which `next_after` then takes."""
 
     combines: ClassVar[bool] = False
     """Whether AnyOf takes it: all slots are at whole seconds of real time."""
@@ -275,9 +274,7 @@ class Schedule(ABC):
         next is in another month). For Cron and Daily only, alone or combined. Raises
         InvalidSchedule.
         """
-        from slotwise.schedules.combinators import Excluding
-
-        return self._arranged(lambda schedule: Excluding(schedule, calendars, roll))
+        return self._arranged(roll, calendars)
 
     def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
         """Only its slots on the n-th business day of a month; from the month's end where `n` is
@@ -286,17 +283,15 @@ class Schedule(ABC):
         Without a calendar, Monday to Friday are business days. Cron and Daily only, alone or
         combined. Raises InvalidSchedule.
         """
-        from slotwise.schedules.combinators import BusinessDay
-
-        return self._arranged(lambda schedule: BusinessDay(schedule, n, calendars))
+        return self._arranged(n, calendars)
 
     def last_business_day(self, *calendars: str | Calendar) -> Schedule:
         """Only its slots on the last business day of a month; as `nth_business_day(-1)`."""
         return self.nth_business_day(-1, *calendars)
 
-    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
-        """The same schedule with `make` around each of its parts that have local days. Raises
-        InvalidSchedule.
+    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
+        """The same schedule with each of its parts that have local days around the calendars.
+        Raises InvalidSchedule.
         """
         raise InvalidSchedule(
             f"{self} has no local days, so a calendar cannot apply; write "

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -130,8 +130,8 @@ class Combined(Schedule, ABC):
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         return self._on(*(part.bind(name, calendars) for part in self.schedules))
 
-    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
-        return self._on(*(part._arranged(make) for part in self.schedules))
+    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
+        return self._on(*(part._arranged(how, calendars) for part in self.schedules))
 
     @property
     def local_zone(self) -> ZoneInfo | None:
@@ -295,125 +295,102 @@ def spread_out(schedule: Schedule, name: str, limit: timedelta) -> Schedule:
     return Spread(schedule, by) if by else schedule
 
 
-MOST_CALENDARS = 8
+MOST_CALENDARS: Final = 8
+_MONDAY_TO_FRIDAY: Final = Calendar(name="MON-FRI")
 
 
-class Arranged(Schedule, ABC):
-    """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names
-    until then.
+class Arranged(Schedule):
+    """A Cron or Daily around the days that calendars do not work on; made by `schedule.excluding`
+    and `schedule.nth_business_day`.
+
+    `how` is a roll, or the number of a business day in a month. Calendars are bound, or mere names
+    until then. Raises InvalidSchedule.
     """
 
-    __slots__ = ("calendars", "schedule")
+    __slots__ = ("calendars", "how", "running", "schedule")
     schedule: LocalSchedule
+    how: Arrangement
     calendars: Mapping[str, Calendar | None]
+    running: Schedule
     combines = True
 
-    def _prepare(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> None:
+    def __init__(
+        self, schedule: LocalSchedule, how: Arrangement, given: Sequence[Calendar | str]
+    ) -> None:
+        _check_arrangement(how, given)
         bound = {one.name: one for one in given if isinstance(one, Calendar)}
-        names = [
-            one.name if isinstance(one, Calendar) else calendar_name(one) for one in given
-        ]
-        self._set(schedule=schedule, calendars={name: bound.get(name) for name in names})
-        if len(self.calendars) != len(given) or len(given) > MOST_CALENDARS:
-            raise InvalidSchedule(
-                f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}"
+        names = [one.name if isinstance(one, Calendar) else one for one in given]
+        parts = [str(schedule), ", ".join(map(str, given)), how]
+        kind = "EXCLUDING"
+        if isinstance(how, int):
+            kind = "BUSINESS_DAY"
+            parts = [str(schedule), str(how), *([parts[1]] if given else [])]
+        self._set(
+            schedule=schedule,
+            how=how,
+            calendars={calendar_name(name): bound.get(name) for name in names},
+            running=self,
+            _text=f"{kind}({'; '.join(map(str, parts))})",
+        )
+        line = self._line()
+        if how == "skip" and isinstance(line, Walk):  # its slots exist, and do not all run
+            self._set(line=schedule.line, running=Arranged(schedule, "drop", given))
+        else:
+            self._set(line=line)
+
+    def _line(self) -> Line:
+        """Raises InvalidSchedule if nothing is left of the schedule."""
+        walk = self.schedule.line
+        if not isinstance(walk, Walk):
+            return walk
+        unbound = [name for name, one in self.calendars.items() if one is None]
+        if unbound:
+            told = (
+                f"calendar {', '.join(unbound)} is not bound: its days are in the database"
             )
+            return Unbound(told)
+        bound = tuple(one for one in self.calendars.values() if one is not None)
+        days = arranged(walk.pattern.days, self.how, bound or (_MONDAY_TO_FRIDAY,))
+        if not days:
+            raise InvalidSchedule(f"{self} never fires: none of its days is left")
+        return walk.on(days)
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         """One that is bound stays as it is if it is not among those given."""
         schedule = self.schedule.bind(name, calendars)
-        known = calendars or {}
         assert isinstance(schedule, LocalSchedule)
-        found = {name: known.get(name, bound) for name, bound in self.calendars.items()}
-        if missing := [name for name, one in found.items() if one is None]:
-            raise InvalidSchedule(
-                f"calendar {missing[0]} is not among those given: {', '.join(known) or 'none'}"
-            )
-        return self._on(schedule, tuple(one for one in found.values() if one is not None))
-
-    @abstractmethod
-    def _on(
-        self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]
-    ) -> Schedule: ...
+        known = {**self.calendars, **(calendars or {})}
+        found = [known[name] for name in self.calendars]
+        if None in found:
+            missing = list(self.calendars)[found.index(None)]
+            among = ", ".join(calendars or ()) or "none"
+            raise InvalidSchedule(f"calendar {missing} is not among those given: {among}")
+        return Arranged(schedule, self.how, [one for one in found if one is not None])
 
     @property
     def local_zone(self) -> ZoneInfo | None:
         return self.schedule.zone
 
-    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
+    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
         raise InvalidSchedule(f"{self} has calendars already; pass all of them in one call")
 
-    def _line_by(self, arrangement: Arrangement) -> Line:
-        """Its line. Raises InvalidSchedule if nothing is left of the schedule."""
-        walk = self.schedule.line
-        bound = tuple(one for one in self.calendars.values() if one is not None)
-        if not isinstance(walk, Walk):
-            return walk
-        if len(bound) < len(self.calendars):
-            names = ", ".join(
-                name for name, found in self.calendars.items() if found is None
-            )
-            return Unbound(f"calendar {names} is not bound: its days are in the database")
-        days = arranged(walk.pattern.days, arrangement, bound or (_MONDAY_TO_FRIDAY,))
-        if not days:
-            raise InvalidSchedule(f"{self} never fires: none of its days is left")
-        return walk.on(days)
 
-
-_MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
-
-
-class Excluding(Arranged):
-    """Around the days that calendars do not work on; made by `schedule.excluding("AT",
-    roll=…)`.
-    """
-
-    __slots__ = ("roll", "running")
-    roll: Roll
-    running: Schedule
-
-    def __init__(
-        self, schedule: LocalSchedule, calendars: tuple[Calendar | str, ...], roll: Roll
-    ) -> None:
-        one_of("roll", roll, Roll)
-        if not calendars:
+def _check_arrangement(how: Arrangement, given: Sequence[Calendar | str]) -> None:
+    if isinstance(how, str):
+        one_of("roll", how, Roll)
+        if not given:
             raise InvalidSchedule(
                 'excluding takes calendars, as excluding("AT", roll="following")'
             )
-        self._prepare(schedule, calendars)
-        self._set(
-            roll=roll,
-            _text=f"EXCLUDING({schedule}; {', '.join(map(str, calendars))}; {roll})",
+    elif not isinstance(how, int) or isinstance(how, bool) or not 1 <= abs(how) <= 23:
+        raise InvalidSchedule(
+            f"business day {how!r:.20}: 1–23, or -1 to -23 from the month's end"
         )
-        line = self._line_by(roll)
-        is_flagged = roll == "skip" and isinstance(line, Walk)
-        self._set(line=schedule.line if is_flagged else line)
-        self._set(running=Excluding(schedule, calendars, "drop") if is_flagged else self)
-
-    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
-        return Excluding(schedule, given, self.roll)
-
-
-class BusinessDay(Arranged):
-    """On the n-th business day of a month; made by `schedule.nth_business_day(n, "AT")`."""
-
-    __slots__ = ("n",)
-    n: int
-
-    def __init__(
-        self, schedule: LocalSchedule, n: int, calendars: tuple[Calendar | str, ...]
-    ) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or not 1 <= abs(n) <= 23:
-            raise InvalidSchedule(
-                f"business day {n!r:.20}: 1–23, or -1 to -23 from the month's end"
-            )
-        self._prepare(schedule, calendars)
-        listed = f"; {', '.join(map(str, calendars))}" if calendars else ""
-        self._set(n=n, _text=f"BUSINESS_DAY({schedule}; {n}{listed})")
-        self._set(line=self._line_by(n))
-
-    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
-        return BusinessDay(schedule, self.n, given)
+    names = {one.name if isinstance(one, Calendar) else one for one in given}
+    if len(names) != len(given) or len(given) > MOST_CALENDARS:
+        raise InvalidSchedule(
+            f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}"
+        )
 
 
 class Succession(Schedule):

@@ -79,7 +79,7 @@ class Cron(LocalSchedule):
     texts: tuple[str, ...]
     """The six fields as they were written, seconds first."""
     values: tuple[Sequence[int], ...]
-    """The values of each field, sorted; of a day field without those of L, W and #. With an H, of some job."""
+    """The values of each field, sorted; of a day field without L, W and #; an H is some job's."""
     dates: DatePattern
     """The days that the expression picks."""
     MACROS: ClassVar[Mapping[str, str]] = _MACROS

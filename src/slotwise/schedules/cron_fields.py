@@ -10,7 +10,8 @@ from typing import Final, NoReturn
 from slotwise.errors import InvalidSchedule
 
 _ITEM: Final = re.compile(
-    r"(?:(?P<star>\*)|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?"
+    r"(?:(?P<star>\*)|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)"
+    r"(?:/(?P<step>[0-9]+))?"
 )
 _HASH: Final = re.compile(
     r"H(?:\((?P<first>[0-9]+)-(?P<last>[0-9]+)\))?(?:/(?P<step>[0-9]+))?"

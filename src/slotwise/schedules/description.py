@@ -21,7 +21,7 @@ from slotwise.schedules.base import (
     Schedule,
     instant_text,
 )
-from slotwise.schedules.combinators import AnyOf, Between, BusinessDay, Excluding, Spread
+from slotwise.schedules.combinators import AnyOf, Arranged, Between, Spread
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import has_hash
 from slotwise.schedules.local_time import Daily, time_text
@@ -111,16 +111,13 @@ def _(schedule: Spread) -> str:
 
 
 @_short.register
-def _(schedule: Excluding) -> str:
+def _(schedule: Arranged) -> str:
     calendars = ", ".join(schedule.calendars)
-    return f"{_short(schedule.schedule)} excluding {calendars} ({schedule.roll})"
-
-
-@_short.register
-def _(schedule: BusinessDay) -> str:
-    nth = "last business day" if schedule.n == -1 else f"business day {schedule.n}"
-    of = f" of {', '.join(schedule.calendars)}" if schedule.calendars else ""
-    return f"{_short(schedule.schedule)}, {nth}{of}"
+    text = _short(schedule.schedule)
+    if isinstance(schedule.how, str):
+        return f"{text} excluding {calendars} ({schedule.how})"
+    nth = "last business day" if schedule.how == -1 else f"business day {schedule.how}"
+    return f"{text}, {nth}{f' of {calendars}' if calendars else ''}"
 
 
 def _spaced(duration: timedelta) -> str:

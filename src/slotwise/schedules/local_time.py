@@ -11,7 +11,7 @@ import re
 from abc import ABC
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from difflib import get_close_matches
@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import to_micros
 from slotwise.schedules.base import DAY, SECOND, Schedule, Unbound
+from slotwise.schedules.calendars import Arrangement, Calendar
 from slotwise.schedules.days import EVERY_DAY, Days, days_of
 from slotwise.schedules.zones import Span, span_at, zone_named
 
@@ -28,7 +29,7 @@ Gap = Literal["end", "shift", "skip"]
 Fold = Literal["first", "second", "both"]
 
 HORIZON: Final = 100 * 366 * DAY
-"""The rarest date, 29 February on a given weekday, comes back within 40 years: after 100, nothing comes."""
+"""The rarest date, 29 February on a given weekday, comes back within 40 years."""
 
 
 class LocalPattern:
@@ -219,8 +220,10 @@ class LocalSchedule(Schedule, ABC):
     def local_zone(self) -> ZoneInfo | None:
         return self.zone
 
-    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
-        return make(self)
+    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
+        from slotwise.schedules.combinators import Arranged
+
+        return Arranged(self, how, calendars)
 
     def _prepare(
         self,

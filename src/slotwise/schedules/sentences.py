@@ -20,9 +20,8 @@ from slotwise.schedules.base import (
 from slotwise.schedules.calendars import Calendar
 from slotwise.schedules.combinators import (
     AnyOf,
+    Arranged,
     Between,
-    BusinessDay,
-    Excluding,
     Spread,
     Succession,
 )
@@ -290,17 +289,14 @@ def _(schedule: Spread) -> list[str]:
 
 
 @explain_schedule.register
-def _(schedule: Excluding) -> list[str]:
-    roll = _ROLLS[schedule.roll]
-    around = f"Around {_calendars(schedule)}: if a slot falls on a day off, {roll}."
-    return [*explain_schedule(schedule.schedule), around]
-
-
-@explain_schedule.register
-def _(schedule: BusinessDay) -> list[str]:
-    of = f" of {_calendars(schedule)}" if schedule.calendars else " (Monday to Friday)"
-    only = f"Only on the {_nth(schedule.n)} of the month{of}."
-    return [*explain_schedule(schedule.schedule), only]
+def _(schedule: Arranged) -> list[str]:
+    calendars = listed([_calendar(*one) for one in schedule.calendars.items()])
+    if isinstance(schedule.how, str):
+        told = f"Around {calendars}: if a slot falls on a day off, {_ROLLS[schedule.how]}."
+    else:
+        of = f" of {calendars}" if calendars else " (Monday to Friday)"
+        told = f"Only on the {_nth(schedule.how)} of the month{of}."
+    return [*explain_schedule(schedule.schedule), told]
 
 
 @explain_schedule.register
@@ -338,10 +334,6 @@ def _nth(n: int) -> str:
         suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, suffix)
     ordinal = f"{number}{suffix} business day"
     return ordinal if n > 0 else f"{ordinal} from the end"
-
-
-def _calendars(schedule: Excluding | BusinessDay) -> str:
-    return listed([_calendar(*one) for one in schedule.calendars.items()])
 
 
 def _calendar(name: str, bound: Calendar | None) -> str:

@@ -109,30 +109,43 @@ def _parse_one(text: str, depth: int = 0) -> Schedule:
     if text == "-":
         return Disabled()
     if match := _COMBINED.fullmatch(text):
-        if depth == DEEPEST:
-            raise InvalidSchedule(f"{quoted(text)}: nested more than {DEEPEST} deep")
-        if match[1].upper() not in _COMBINATORS:
-            raise hinted(_unknown(match[1]), text, "UTC")
-        return _combined(
-            match[1], [part.strip() for part in _split(match[2], ";")], depth + 1
-        )
-    if "|" not in text:
-        return Cron(text)
+        return _combined(text, match[1].upper(), match[2], depth + 1)
+    return _plain(text) if "|" in text else Cron(text)
+
+
+def _plain(text: str) -> Schedule:
+    """A kind, values, and options in any place."""
     kind, *given = (part.strip() for part in text.split("|"))
     if kind.upper() not in _KINDS:
         raise _unknown(kind)
     read, most, allowed = _KINDS[kind.upper()]
     values = [part for part in given if "=" not in part]
-    options = [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
         raise InvalidSchedule(
             f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart"
         )
-    if wrong := [part for part in options if part.partition("=")[0].strip() not in allowed]:
-        raise InvalidSchedule(
-            f"option {quoted(wrong[0])}: {' or '.join(allowed) or 'none'} allowed here"
-        )
-    return read(*values, **dict(re.split(r"\s*=\s*", part, maxsplit=1) for part in options))
+    options = dict(re.split(r"\s*=\s*", part, maxsplit=1) for part in given if "=" in part)
+    for name, value in options.items():
+        if name not in allowed:
+            raise InvalidSchedule(
+                f"option {quoted(f'{name}={value}')}: {' or '.join(allowed) or 'none'} "
+                "allowed here"
+            )
+    return read(*values, **options)
+
+
+def _combined(text: str, kind: str, inner: str, depth: int) -> Schedule:
+    if depth > DEEPEST:
+        raise InvalidSchedule(f"{quoted(text)}: nested more than {DEEPEST} deep")
+    if kind not in _COMBINATORS:
+        raise hinted(_unknown(text.partition("(")[0].strip()), text, "UTC")
+    read, counts, form = _COMBINATORS[kind]
+    parts = [part.strip() for part in _split(inner, ";")]
+    if len(parts) - 1 not in counts:
+        raise InvalidSchedule(f"{quoted(kind)} with {len(parts)} parts: write {form}")
+    if kind == "ANY":
+        return AnyOf(*(_parse_one(part, depth) for part in parts))
+    return read(_parse_one(parts[0], depth), *parts[1:])
 
 
 def _unknown(kind: str) -> InvalidSchedule:
@@ -146,27 +159,18 @@ def _unknown(kind: str) -> InvalidSchedule:
     return error
 
 
+def _daily(times: str, tz: str = "UTC", **options: Any) -> Schedule:
+    return Daily(*times.split(","), tz=tz, **options)
+
+
 #: Each kind with its constructor, how many values it takes, and its options.
 _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
     "CRON": (Cron, 2, ("day_rule", "gap", "fold")),
-    "DAILY": (
-        lambda times, tz="UTC", **options: Daily(*times.split(","), tz=tz, **options),
-        2,
-        ("gap", "fold"),
-    ),
+    "DAILY": (_daily, 2, ("gap", "fold")),
     "EVERY": (Every, 2, ()),
     "FIXED_DELAY": (FixedDelay, 1, ()),
     "ONCE": (Once, 1, ()),
 }
-
-
-def _combined(kind: str, parts: list[str], depth: int) -> Schedule:
-    read, counts, form = _COMBINATORS[kind.upper()]
-    if len(parts) - 1 not in counts:
-        raise InvalidSchedule(f"{quoted(kind)} with {len(parts)} parts: write {form}")
-    if kind.upper() == "ANY":
-        return AnyOf(*(_parse_one(part, depth) for part in parts))
-    return read(_parse_one(parts[0], depth), *parts[1:])
 
 
 def _between(schedule: Schedule, start: str, end: str) -> Schedule:

@@ -2,7 +2,8 @@
 only.
 
 >>> from slotwise.contrib.advisory import parse_cron_jobs
->>> [job.name for job in parse_cron_jobs('{"tokenCleanup": {"schedule": "0 */1 * * * *", "lockKey": 5101}}')]
+>>> text = '{"tokenCleanup": {"schedule": "0 */1 * * * *", "lockKey": 5101}}'
+>>> [job.name for job in parse_cron_jobs(text)]
 ['tokenCleanup']
 """
 

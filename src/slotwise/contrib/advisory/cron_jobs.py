@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial, update_wrapper
 from importlib.resources import files
@@ -105,37 +105,19 @@ def parse_cron_jobs(
     problems: list[str] = []
     entries = _entries(text, problems)
     is_zone = tz is None or _is_zone(tz, problems)
-    mine = _own_range(service, lock_keys, problems)
-    found: list[CronJob] = []
-    keys: dict[int, str] = {}
+    reader = _Reader(
+        handlers=handlers,
+        service=service,
+        keys=_own_range(service, lock_keys, problems),
+        tz=tz if is_zone else "UTC",
+        problems=problems,
+    )
     for name, own in beside:
-        _check_key(name, own, mine, keys, problems)
-    for name, entry in entries:
-        before = len(problems)
-        job = _job_part(name, service, problems)
-        if handlers is not None and job not in handlers and name not in handlers:
-            near = get_close_matches(job, handlers, n=1)
-            hint = f"did you mean {near[0]}?" if near else "write one, or remove the job"
-            problems.append(f"{name}: no handler has this name; {hint}")
-        if not isinstance(entry, _Object):
-            problems.append(
-                f"{name}: {_shown(entry)} is not an object; write schedule and lockKey"
-            )
-            continue
-        problems += _field_problems(name, entry)
-        fields = entry.fields()
-        schedule = _schedule(name, fields, tz if is_zone else "UTC", problems)
-        key = _lock_key(name, fields, mine, keys, problems)
-        if len(problems) == before and schedule is not None and key is not None:
-            full = (
-                name
-                if service is None or name.startswith(f"{service}.")
-                else f"{service}.{name}"
-            )
-            found.append(CronJob(name=full, job=job, schedule=schedule, lock_key=key))
+        reader.check_key(name, own)
+    found = [reader.job(name, entry) for name, entry in entries]
     if problems:
         raise InvalidCronJobs(problems)
-    return tuple(found)
+    return tuple(job for job in found if job is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,55 +173,115 @@ def _own_range(
         return None
 
 
-def _job_part(name: str, service: str | None, problems: list[str]) -> str:
-    if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
-        problems.append(
-            f"{name[:40]!r}: a job's name has 1 to {_LONGEST_NAME} printable characters; change it"
-        )
-    prefix, _, job = name.rpartition(".")
-    if service is not None and prefix and prefix != service:
-        problems.append(
-            f"{name}: the job is of {prefix}, and this service is {service}; "
-            "remove it, or correct its name"
-        )
-    return job
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """Reads entries; adds what is wrong with them to the problems."""
+
+    handlers: Collection[str] | None
+    service: str | None
+    #: Those of the service.
+    keys: KeyRange | None
+    tz: str | None
+    problems: list[str]
+    #: The jobs by their keys.
+    used: dict[int, str] = field(default_factory=dict)
+
+    def job(self, name: str, entry: object) -> CronJob | None:
+        """Return the job of an entry; None if something is wrong with it."""
+        before = len(self.problems)
+        job = self._job_part(name)
+        if not isinstance(entry, _Object):
+            self.problems.append(
+                f"{name}: {_shown(entry)} is not an object; write schedule and lockKey"
+            )
+            return None
+        self.problems += _field_problems(name, entry)
+        fields = entry.fields()
+        schedule = self._schedule(name, fields)
+        key = self._lock_key(name, fields)
+        if len(self.problems) > before or schedule is None or key is None:
+            return None
+        is_full = self.service is None or name.startswith(f"{self.service}.")
+        full = name if is_full else f"{self.service}.{name}"
+        return CronJob(name=full, job=job, schedule=schedule, lock_key=key)
+
+    def _job_part(self, name: str) -> str:
+        if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+            self.problems.append(
+                f"{name[:40]!r}: a job's name has 1 to {_LONGEST_NAME} printable characters; "
+                "change it"
+            )
+        prefix, _, job = name.rpartition(".")
+        if self.service is not None and prefix and prefix != self.service:
+            self.problems.append(
+                f"{name}: the job is of {prefix}, and this service is {self.service}; "
+                "remove it, or correct its name"
+            )
+        if self.handlers is not None and not {job, name} & set(self.handlers):
+            near = get_close_matches(job, self.handlers, n=1)
+            hint = f"did you mean {near[0]}?" if near else "write one, or remove the job"
+            self.problems.append(f"{name}: no handler has this name; {hint}")
+        return job
+
+    def _schedule(self, name: str, fields: Mapping[str, object]) -> Cron | None:
+        text = fields.get("schedule")
+        if not isinstance(text, str):
+            lack = _lack(fields, "schedule", "a string")
+            self.problems.append(f'{name}.schedule: {lack}; write e.g. "0 */5 * * * *"')
+            return None
+        try:
+            schedule = Cron(text, self.tz or "UTC", day_rule="and")
+        except InvalidSchedule as error:
+            self.problems.append(f"{name}.schedule: {error}")
+            return None
+        if self.tz is None and (fixed := fixed_fields(text)):
+            self.problems.append(
+                f"{name}.schedule: {text!r} fixes its {fixed[0]}, and no zone is named; set "
+                f"{ZONE_VARIABLE}, e.g. to the zone in which the Node or Spring processes run"
+            )
+        return schedule
+
+    def _lock_key(self, name: str, fields: Mapping[str, object]) -> int | None:
+        key = fields.get("lockKey")
+        if not isinstance(key, int) or isinstance(key, bool):
+            lack = _lack(fields, "lockKey", "a whole number")
+            self.problems.append(f"{name}.lockKey: {lack}; write e.g. 5101, without quotes")
+            return None
+        if not 1 <= key <= LARGEST_KEY:
+            self.problems.append(
+                f"{name}.lockKey: {key} is not from 1 to {LARGEST_KEY}; take a key of "
+                "your service's range"
+            )
+            return None
+        self.check_key(name, key)
+        return key
+
+    def check_key(self, name: str, key: int) -> None:
+        """Add a problem for a key that another job has, or that another service owns."""
+        if self.used.get(key, name) != name:
+            self.problems.append(
+                f"{name}.lockKey: {key} is the key of {self.used[key]}, too; take another key"
+            )
+        self.used.setdefault(key, name)
+        if self.keys is not None and key not in self.keys:
+            self.problems.append(
+                f"{name}.lockKey: {key} is out of the range of {self.keys.service}, "
+                f"{self.keys}; take a key of its range"
+            )
 
 
 def _field_problems(name: str, entry: _Object) -> Iterator[str]:
-    for field in entry.repeated():
-        yield f"{name}.{field}: the field is there twice; remove one"
-    for field, _ in entry.pairs:
-        if field not in _FIELDS:
-            near = get_close_matches(
-                field.replace("_", "").lower(), ["schedule", "lockkey"], n=1
-            )
-            hint = (
-                f"did you mean {_FIELDS[0] if near[0] == 'schedule' else _FIELDS[1]}?"
-                if near
-                else "remove it"
-            )
-            yield f"{name}.{field}: unknown field; {hint}"
+    for repeated in entry.repeated():
+        yield f"{name}.{repeated}: the field is there twice; remove one"
+    known = {one.lower(): one for one in _FIELDS}
+    for unknown in (one for one, _ in entry.pairs if one not in _FIELDS):
+        near = get_close_matches(unknown.replace("_", "").lower(), known, n=1)
+        hint = f"did you mean {known[near[0]]}?" if near else "remove it"
+        yield f"{name}.{unknown}: unknown field; {hint}"
 
 
-def _schedule(
-    name: str, fields: Mapping[str, object], tz: str | None, problems: list[str]
-) -> Cron | None:
-    text = fields.get("schedule")
-    if not isinstance(text, str):
-        lack = "missing" if "schedule" not in fields else f"{_shown(text)} is not a string"
-        problems.append(f'{name}.schedule: {lack}; write e.g. "0 */5 * * * *"')
-        return None
-    try:
-        schedule = Cron(text, tz or "UTC", day_rule="and")
-    except InvalidSchedule as error:
-        problems.append(f"{name}.schedule: {error}")
-        return None
-    if tz is None and (fixed := fixed_fields(text)):
-        problems.append(
-            f"{name}.schedule: {text!r} fixes its {fixed[0]}, and no zone is named; "
-            f"set {ZONE_VARIABLE}, e.g. to the zone in which the Node or Spring processes run"
-        )
-    return schedule
+def _lack(fields: Mapping[str, object], name: str, kind: str) -> str:
+    return f"{_shown(fields[name])} is not {kind}" if name in fields else "missing"
 
 
 def fixed_fields(expression: str) -> list[str]:
@@ -253,45 +295,6 @@ def fixed_fields(expression: str) -> list[str]:
         for name, field in zip(names, fields[-4:], strict=True)
         if field not in ("*", "?", "*/1")
     ]
-
-
-def _lock_key(
-    name: str,
-    fields: Mapping[str, object],
-    mine: KeyRange | None,
-    keys: dict[int, str],
-    problems: list[str],
-) -> int | None:
-    key = fields.get("lockKey")
-    if not isinstance(key, int) or isinstance(key, bool):
-        lack = (
-            "missing" if "lockKey" not in fields else f"{_shown(key)} is not a whole number"
-        )
-        problems.append(f"{name}.lockKey: {lack}; write e.g. 5101, without quotes")
-        return None
-    if not 1 <= key <= LARGEST_KEY:
-        problems.append(
-            f"{name}.lockKey: {key} is not from 1 to {LARGEST_KEY}; take a key of "
-            "your service's range"
-        )
-        return None
-    _check_key(name, key, mine, keys, problems)
-    return key
-
-
-def _check_key(
-    name: str, key: int, mine: KeyRange | None, keys: dict[int, str], problems: list[str]
-) -> None:
-    if key in keys and keys[key] != name:
-        problems.append(
-            f"{name}.lockKey: {key} is the key of {keys[key]}, too; take another key"
-        )
-    keys.setdefault(key, name)
-    if mine is not None and key not in mine:
-        problems.append(
-            f"{name}.lockKey: {key} is out of the range of {mine.service}, {mine}; "
-            "take a key of its range"
-        )
 
 
 def _shown(value: object) -> str:
@@ -406,9 +409,9 @@ def distributed_scheduled(
 
 def _as_argument(name: str, problem: str, tz: str | None) -> str:
     """Return a problem of an entry with the names of the decorator's arguments."""
-    for field, argument in (("lockKey", "lock_key"), ("schedule", "cron")):
-        if problem.startswith(f"{name}.{field}: "):
-            problem = problem.replace(f"{name}.{field}: ", f"{name}.{argument}: ", 1)
+    for json_name, argument in (("lockKey", "lock_key"), ("schedule", "cron")):
+        if problem.startswith(f"{name}.{json_name}: "):
+            problem = problem.replace(f"{name}.{json_name}: ", f"{name}.{argument}: ", 1)
     if tz is not None and problem.startswith(f"{ZONE_VARIABLE}: "):
         return problem.replace(ZONE_VARIABLE, "tz", 1)
     return problem.replace(

@@ -264,8 +264,8 @@ def _file_problem(level: Level, file: Path, text: str, cure: str) -> Problem:
 
 _HEAD = '''"""Jobs made from {files}.
 
-Each keeps the name that it has under `slotwise worker --crontab`, and so its history. Change what you like here,
-names last: another name is another job.
+Each keeps the name that it has under `slotwise worker --crontab`, and so its history. Change what
+you like here, names last: another name is another job.
 """
 
 from slotwise import CommandJob, Cron, JobRegistry

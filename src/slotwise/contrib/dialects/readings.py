@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from slotwise import Cron, InvalidSchedule, Schedule, parse_schedule
-from slotwise.spi import BusinessDay, Excluding
+from slotwise.spi import Arranged
 
 _OPEN_STEP: Final = re.compile(r"(?<![0-9A-Z-])([0-9]|[A-Z]{3})/")
 _STARRED_STEP: Final = re.compile(r"\*/([0-9]+)")
@@ -27,7 +27,7 @@ def other_readings(schedule: Schedule | str) -> list[str]:
     known = parse_schedule(schedule) if isinstance(schedule, str) else schedule
     found: list[str] = []
     for leaf in known.last.leaves():
-        cron = leaf.schedule if isinstance(leaf, BusinessDay | Excluding) else leaf
+        cron = leaf.schedule if isinstance(leaf, Arranged) else leaf
         if isinstance(cron, Cron):
             found += _readings(cron)
     return list(dict.fromkeys(found))

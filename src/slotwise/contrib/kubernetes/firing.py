@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from slotwise import ConfigurationError, Cron, Daily, Every, Schedule
-from slotwise.spi import Between, BusinessDay, Excluding, Spread
+from slotwise.spi import Arranged, Between, Spread
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
@@ -76,7 +76,7 @@ def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
     slots to other days.
     """
     is_rolled = False
-    while isinstance(schedule, Between | BusinessDay | Excluding | Spread):
+    while isinstance(schedule, Arranged | Between | Spread):
         if isinstance(schedule, Spread):
             notes.append(f"the pod waits for the job's spread of {schedule.by}")
         elif isinstance(schedule, Between):
@@ -84,10 +84,7 @@ def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
                 "it fires outside of the schedule's bounds, too; such a pod ends with 0"
             )
         else:
-            moves = isinstance(schedule, Excluding) and schedule.roll not in (
-                "skip",
-                "drop",
-            )
+            moves = isinstance(schedule.how, str) and schedule.how not in ("skip", "drop")
             is_rolled = is_rolled or moves
             days = "on every day" if moves else "on days that the calendar excludes"
             notes.append(f"it fires {days}, too; a pod without a slot ends with 0")
