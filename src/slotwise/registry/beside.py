@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from slotwise.engine.run.runner import Threads
+from slotwise.engine.run.threads import Threads
 
 
 async def run_beside(

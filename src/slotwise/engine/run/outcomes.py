@@ -58,39 +58,43 @@ _REQUESTS = (Cancel, Skip, Fail, LeftAlone, NewerPayload)
 
 
 def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
-    if isinstance(result, Steering):
-        word = type(result).__name__
-        return Failed(
-            f"the handler returned {result!r}, which has no effect; raise it: `raise {word}(…)`",
-            final=True,
-        )
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        return Failed(
-            "the handler returned a coroutine that was not awaited; declare it `async def`",
-            final=True,
-        )
-    if holding.unawaited is not None:
-        word = f"ctx.{holding.unawaited}"
-        return Failed(
-            f"{word} was given an async connection and not awaited; write `await {word}(…)`",
-            final=True,
-        )
+    if (slip := _slip(result, holding)) is not None:
+        return Failed(slip, final=True)
     if definition.leaves_traces:
         holding.follow_ups = holding.follow_ups or FollowUps()
         if definition.result_retention is not None:
-            try:
-                holding.follow_ups.result = encode_result(result)
-            except (
-                InvalidPayload
-            ) as error:  # the task still succeeds: a retry would not help
-                holding.follow_ups.problem = str(error)
+            _keep_result(holding.follow_ups, result)
     elif holding.is_plain:
         return SUCCEEDED
     return timed_out(holding, definition) or Succeeded(
         promised=holding.promised, follow_ups=holding.follow_ups
     )
+
+
+def _slip(result: object, holding: Holding) -> str | None:
+    """Return what is wrong with the handler if it has no effect; another attempt cannot mend it."""
+    if isinstance(result, Steering):
+        word = type(result).__name__
+        return f"the handler returned {result!r}, which has no effect; raise it: `raise {word}(…)`"
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        return (
+            "the handler returned a coroutine that was not awaited; declare it `async def`"
+        )
+    if holding.unawaited is not None:
+        word = f"ctx.{holding.unawaited}"
+        return (
+            f"{word} was given an async connection and not awaited; write `await {word}(…)`"
+        )
+    return None
+
+
+def _keep_result(follow_ups: FollowUps, result: object) -> None:
+    try:
+        follow_ups.result = encode_result(result)
+    except InvalidPayload as error:  # the task still succeeds: a retry would not help
+        follow_ups.problem = str(error)
 
 
 def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None:

@@ -1,25 +1,17 @@
 """Run attempts, on a bounded pool of threads, on the event loop or in a child: context, start and
 end of each.
-
-One thread runs short handlers one after the other: under the GIL a second thread would only cost
-switches. While work is queued, one further thread stands by, so that a handler that blocks delays
-no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
@@ -32,20 +24,14 @@ from slotwise.engine.run.outcomes import (
     returned,
     timed_out,
 )
+from slotwise.engine.run.threads import Threads, Work
 from slotwise.engine.run.tuning import (
     FAREWELL,
-    LATE,
-    LOOK,
-    MOST_LATE,
-    SELDOM,
-    SHORT,
-    SPELL,
     UNSETTLED,
 )
 from slotwise.errors import InvalidPayload, NewerPayload
 from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
 from slotwise.model.events import (
     BatchSettled,
@@ -60,212 +46,6 @@ from slotwise.payload.payload import UNTYPED
 from slotwise.store.slots.store import LedgerFence, Store
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Work: TypeAlias = Callable[[], None]
-
-
-class Standby:
-    """The rule by which a standby thread joins: no work was taken since its last look.
-
-    Race: while any thread holds the GIL, no work is taken, and the standby thread looks late. So
-    of late looks, only several in a row count.
-    """
-
-    __slots__ = ("_due", "_late", "_pause", "_taken")
-
-    def __init__(self, taken: int, now: float) -> None:
-        """``taken``: how many pieces of work were taken when the thread was called, at ``now``, in
-        seconds.
-        """
-        self._taken = taken
-        self._due = now
-        self._late = 0
-        self._pause = LOOK
-
-    def look(self, taken: int, now: float) -> float | None:
-        """Return the seconds until the next look, or None: join."""
-        if taken != self._taken:
-            pause = self._pause
-            self._pause = min(2 * self._pause, SELDOM)
-            self._taken = taken
-            self._late = 0
-        else:
-            self._late += 1
-            if now - self._due <= LATE or self._late >= MOST_LATE:
-                return None
-            pause = self._pause = LOOK
-        self._due = now + pause
-        return pause
-
-
-class Threads:
-    """Run callables on at most ``limit`` threads, started as needed and kept until ``close``."""
-
-    def __init__(self, limit: int, name: str = "slotwise-handler") -> None:
-        self._limit = limit
-        self._name = name
-        self._queue: deque[Work] = deque()
-        self._lock = threading.Lock()
-        self._bell = threading.Semaphore(0)
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._standby: Standby | None = None  # set while a thread stands by
-        self._taken = 0
-        self._is_closed = False
-
-    @property
-    def busy(self) -> int:
-        return len(self._threads) - self._idle - (self._standby is not None)
-
-    def submit(self, *work: Work, first: bool = False) -> None:
-        """Queue this work in order, which must not raise; ``first``: before the work that waits
-        already.
-        """
-        if first:
-            self._queue.extendleft(reversed(work))
-        else:
-            self._queue.extend(work)
-        self._attend()
-
-    def call(self, function: Callable[[], T]) -> Future[T]:
-        """Queue ``function``; the future gets its result or exception."""
-        future: Future[T] = Future()
-
-        def work() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
-
-        self.submit(work)
-        return future
-
-    def close(self) -> None:
-        """Let the threads end when they are done, without waiting for them."""
-        with self._lock:
-            self._is_closed = True
-            for _ in self._threads:
-                self._bell.release()
-
-    def join(self, timeout: timedelta) -> None:
-        """Wait, after ``close``, for the threads that end within this time."""
-        until = elapsed() + timeout.total_seconds()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(until - elapsed(), 0))
-
-    # -- who is awake -----------------------------------------------------------------------------
-
-    def _attend(self) -> None:
-        """Make sure that a thread stands by.
-
-        Race: the standby thread goes idle meanwhile. It checks the queue under the lock, and the
-        work is queued before.
-        """
-        with self._lock:
-            if self._standby is not None or not self._queue:
-                return
-            standby = Standby(self._taken, time.monotonic())
-            if self._idle:
-                self._idle -= 1
-                self._standby = standby
-                self._bell.release()
-            elif len(self._threads) < self._limit and self._add_thread():
-                self._standby = standby
-
-    def _add_thread(self) -> bool:
-        name = f"{self._name}-{len(self._threads) + 1}"
-        thread = threading.Thread(target=self._live, name=name, daemon=True)
-        try:
-            thread.start()
-        except (
-            RuntimeError
-        ) as error:  # no more threads: the others take the work, or it is handed back
-            logger.warning(
-                "only %d of %d threads for handlers: %s",
-                len(self._threads),
-                self._limit,
-                error,
-            )
-            return False
-        self._threads.append(thread)
-        return True
-
-    # -- a thread's life --------------------------------------------------------------------------
-
-    def _live(self) -> None:
-        while True:
-            if self._stand_by():
-                self._work()
-            with self._lock:
-                if self._is_closed and not self._queue:
-                    return
-                self._idle += 1
-            self._attend()  # work may have come since the last check
-            self._bell.acquire()
-
-    def _stand_by(self) -> bool:
-        """Wait while the others make progress; return True when this thread must work, False when
-        nothing is queued.
-        """
-        while True:
-            with self._lock:
-                if self._standby is None:
-                    return False  # woken by ``close``
-                pause = (
-                    self._standby.look(self._taken, time.monotonic())
-                    if self._queue
-                    else None
-                )
-                if pause is None:
-                    self._standby = None
-                    return bool(self._queue)
-            time.sleep(pause)
-
-    def _work(self) -> None:
-        """Take work until none is queued; each piece has a copy of this thread's context.
-
-        What a handler leaves in context variables or as the thread's name would otherwise be seen
-        by the next one.
-        """
-        thread = threading.current_thread()
-        name = thread.name
-        queue = self._queue
-        done = 0
-        since = time.monotonic()
-        before = self._taken
-        while True:
-            try:
-                work = queue.popleft()
-            except IndexError:
-                return
-            self._taken += 1  # concurrent increments may get lost; it only has to change
-            if (
-                queue
-                and self._standby is None
-                and (self._idle or len(self._threads) < self._limit)
-            ):
-                self._attend()
-            copy_context().run(work)
-            if thread.name != name:
-                thread.name = name
-            del work  # a finished handler's claim must not live on in an idle thread
-            done += 1
-            if done == SPELL:
-                now = time.monotonic()
-                taken = self._taken
-                if (
-                    now - since < SPELL * SHORT
-                    and taken - before > 2 * SPELL
-                    and self.busy > 1
-                ):
-                    return
-                done = 0
-                since = now
-                before = taken
-
 
 Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
 MakeContext: TypeAlias = Callable[[Holding], Context]
@@ -382,13 +162,16 @@ class Runner:
             if self.is_draining:
                 self.on_end(holding, HandedBack(Reason.SHUTDOWN))
             elif definition.is_async and not (definition.isolation and self._isolate):
-                try:
-                    self._loop.submit(self._run_async(holding, definition))
-                except RuntimeError as error:
-                    logger.warning("%s cannot start: %s", definition.name, error)
+                self._submit(holding, definition)
             else:
                 work.append(partial(self._run, holding, definition))
         self._threads.submit(*work, first=first)
+
+    def _submit(self, holding: Holding, definition: Definition) -> None:
+        try:
+            self._loop.submit(self._run_async(holding, definition))
+        except RuntimeError as error:
+            logger.warning("%s cannot start: %s", definition.name, error)
 
     def run_here(self, holding: Holding) -> None:
         """Run one attempt to its end: in this thread, or on the loop if it is ``async def``."""
@@ -444,57 +227,53 @@ class Runner:
         """Call the start hooks, set the start mark of a give-up job, and begin the attempt; return
         why this claim must not start, else None.
         """
-        if self.is_draining:
-            return HandedBack(Reason.SHUTDOWN)
-        if (doubt := holding.doubt(self._margin)) is not None:
-            return HandedBack(doubt)  # another worker may have a free thread
-        if holding.claim.row.cancel_requested is not None:
-            return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
-        if (reason := holding.stop_reason) is not None:
+        if (reason := self._refusal(holding)) is not None:
             return HandedBack(reason)
-        if self._before_start:  # if one raises, what was entered before stays held
-            ctx = self._make_context(holding)
-            holding.held = ExitStack()
-            for hook in self._before_start:
-                if (held := hook(ctx)) is not None:
-                    holding.held.enter_context(held)
-        if marks := holding.claim.row.task_name in self._marked:
-            try:
-                if not self._mark_running(holding.claim):
-                    return HandedBack(Reason.MARK_REFUSED)
-            except Exception:
-                # Race: the mark may or may not be committed. Without its acknowledgement nothing
-                # starts.
-                return HandedBack(Reason.MARK_NOT_ACKNOWLEDGED)
+        if self._before_start:
+            self._enter_hooks(holding)
+        marks = holding.claim.row.task_name in self._marked
+        if marks and (reason := self._mark(holding)) is not None:
+            return HandedBack(reason)
         if (marks or self._before_start) and holding.doubt(self._margin) == Reason.SUSPECT:
             return HandedBack(Reason.SUSPECT)
         # Race: it may have been handed back just now, because it waited too long.
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
+    def _refusal(self, holding: Holding) -> str | None:
+        if self.is_draining:
+            return Reason.SHUTDOWN
+        if (doubt := holding.doubt(self._margin)) is not None:
+            return doubt  # another worker may have a free thread
+        if holding.claim.row.cancel_requested is not None:
+            return Reason.OPERATOR  # cancelled while it waited for its retry
+        return holding.stop_reason
+
+    def _enter_hooks(self, holding: Holding) -> None:
+        """Call the start hooks. If one raises, what was entered before stays held."""
+        ctx = self._make_context(holding)
+        holding.held = ExitStack()
+        for hook in self._before_start:
+            if (held := hook(ctx)) is not None:
+                holding.held.enter_context(held)
+
+    def _mark(self, holding: Holding) -> str | None:
+        """Set the start mark; return why the attempt must not start, else None."""
+        try:
+            return None if self._mark_running(holding.claim) else Reason.MARK_REFUSED
+        except Exception:
+            # Race: the mark may or may not be committed. Without its acknowledgement nothing
+            # starts.
+            return Reason.MARK_NOT_ACKNOWLEDGED
+
     def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
         if definition.isolation and self._isolate is not None:
-            starts: list[float | None] = []
-            outcome = self._isolate(
-                holding,
-                lambda: starts.append(self._began(holding, definition)),
-                lambda: self.is_draining,
-            )
-            return self._ended(
-                holding,
-                timed_out(holding, definition) or outcome,
-                starts[0] if starts else None,
-            )
+            return self._attempt_isolated(self._isolate, holding, definition)
         origin = len(forks)
         ctx = self._prepare(holding, definition)
         begun = self._began(holding, definition)
         try:
             if self._interceptors:
-                result: object = (
-                    None  # the result if an interceptor swallows the handler's error
-                )
-                with ExitStack() as stack:
-                    self._enter(stack, ctx)
-                    result = definition.handler(ctx)
+                result = self._intercepted(ctx, definition)
             else:
                 result = definition.handler(ctx)
             is_usual = (
@@ -506,6 +285,24 @@ class Runner:
         if len(forks) != origin:
             leave_fork(outcome)
         return self._ended(holding, outcome, begun)
+
+    def _intercepted(self, ctx: Context, definition: Definition) -> object:
+        with ExitStack() as stack:
+            self._enter(stack, ctx)
+            return definition.handler(ctx)
+        return None  # an interceptor has swallowed the handler's error
+
+    def _attempt_isolated(
+        self, isolate: Isolate, holding: Holding, definition: Definition
+    ) -> AttemptOutcome:
+        starts: list[float | None] = []
+        outcome = isolate(
+            holding,
+            lambda: starts.append(self._began(holding, definition)),
+            lambda: self.is_draining,
+        )
+        begun = starts[0] if starts else None
+        return self._ended(holding, timed_out(holding, definition) or outcome, begun)
 
     async def _attempt_async(
         self, holding: Holding, definition: Definition
