@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from slotwise.engine.process.foreground import Foreground
     from slotwise.engine.process.init import reap_as_process_one
     from slotwise.engine.process.signals import StopSignals
-    from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
+    from slotwise.engine.process.single_run import Ended, SingleRun
+    from slotwise.engine.process.slot_run import SlotEnd, SlotRun
     from slotwise.engine.process.supervisor import Supervisor
     from slotwise.engine.run.active_claims import Holding
     from slotwise.engine.run.runner import Runner
@@ -185,7 +186,8 @@ _HOMES = {
     "slotwise.engine.process.foreground": ("Foreground",),
     "slotwise.engine.process.init": ("reap_as_process_one",),
     "slotwise.engine.process.signals": ("StopSignals",),
-    "slotwise.engine.process.slot_run": ("Ended", "SingleRun", "SlotEnd", "SlotRun"),
+    "slotwise.engine.process.single_run": ("Ended", "SingleRun"),
+    "slotwise.engine.process.slot_run": ("SlotEnd", "SlotRun"),
     "slotwise.engine.process.supervisor": ("Supervisor",),
     "slotwise.registry.application": (
         "ApplicationFailed",

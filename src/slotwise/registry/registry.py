@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.isolation import Isolation
-from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, Wanted
+from slotwise.engine.process.single_run import Ended, SingleRun
+from slotwise.engine.process.slot_run import SlotRun, Wanted
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor
 from slotwise.engine.worker import Hooks, Worker, aside
@@ -36,6 +37,7 @@ from slotwise.registry.validation import (
     check_lifespan,
     customized,
     defined,
+    job_named,
     listed,
     refuse_own_loop,
     unique,
@@ -265,7 +267,7 @@ class JobRegistry:
 
         Raises UnknownTask, and ConfigurationError for a one-time task. Close ``database`` after it.
         """
-        return SingleRun(self._worker_of_one_slot(), name)
+        return SingleRun(self._worker_of_one_slot(), job_named(self.definitions, name))
 
     def slot_run(
         self,
@@ -283,8 +285,9 @@ class JobRegistry:
         holder where no worker is live. ``tell`` receives a line for each wait. Raises UnknownTask,
         and ConfigurationError for a one-time task. Close ``database`` after it.
         """
+        job = job_named(self.definitions, name)
         worker = self._worker_of_one_slot()
-        return SlotRun(worker, name, wanted, early=early, waits=waits, tell=tell)
+        return SlotRun(worker, job, wanted, early=early, waits=waits, tell=tell)
 
     def _worker_of_one_slot(self) -> Worker:
         """A worker for one slot in the foreground, whatever ``only`` says."""

@@ -17,6 +17,7 @@ from slotwise.errors import (
     InvalidJob,
     InvalidSetting,
     SlotwiseError,
+    UnknownTask,
     located,
 )
 from slotwise.jobs.definition import Definition, define, rescheduled
@@ -119,6 +120,26 @@ def unique(definitions: list[Definition]) -> dict[str, Definition]:
     return {found.name: found for found in definitions}
 
 
+def job_named(definitions: Mapping[str, Definition], name: str) -> Definition:
+    """Return a job. Raise UnknownTask for no task, and ConfigurationError for a one-time task."""
+    found = definitions.get(name)
+    if found is None:
+        cure = _near(name, definitions, "known are")
+        raise UnknownTask(f"no job {name!r} in this registry; {cure}")
+    if not found.is_job:
+        raise ConfigurationError(
+            f"{name!r} is a one-time task; schedule it: registry.client.schedule({name!r}, …)"
+        )
+    return found
+
+
+def _near(name: str, known: Iterable[str], otherwise: str) -> str:
+    near = get_close_matches(name, known, n=1)
+    return (
+        f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(sorted(known))}"
+    )
+
+
 def by_settings(
     definitions: Mapping[str, Definition], settings: Settings
 ) -> dict[str, Definition]:
@@ -127,14 +148,9 @@ def by_settings(
     try:
         for name, text in sorted(settings.schedules):
             if name not in found:
-                near = get_close_matches(name, found, n=1)
-                hint = (
-                    f"did you mean {near[0]!r}?"
-                    if near
-                    else f"known: {', '.join(sorted(found))}"
-                )
+                cure = _near(name, found, "known:")
                 raise ConfigurationError(
-                    f"schedules names {name!r}, which is not registered; {hint}"
+                    f"schedules names {name!r}, which is not registered; {cure}"
                 )
             found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
     except SlotwiseError as error:

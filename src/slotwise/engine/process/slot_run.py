@@ -1,11 +1,9 @@
-"""Run one slot of a job in the foreground: one of its own, now, or one of the schedule, as in the
-pod of a CronJob.
+"""Run one slot of a job's schedule in the foreground, as in the pod of a CronJob.
 
-A slot of its own is a trigger, claimed before other workers see it. A slot of the schedule is
-claimed from the job's row as in a pool, so the job's policies decide: catch-up may run older slots
-first, or the newest for the one that was asked for. The process reports each slot that it started,
-and stays until the ledger has its end. It leaves earlier if another holder has the slot, or if it
-waits for a retry, and a live worker can finish that.
+It is claimed from the job's row as in a pool, so the job's policies decide: catch-up may run older
+slots first, or the newest for the one that was asked for. The process reports each slot that it
+started, and stays until the ledger has its end. It leaves earlier if another holder has the slot,
+or if it waits for a retry, and a live worker can finish that.
 
 Races:
 
@@ -31,52 +29,35 @@ Races:
 
 from __future__ import annotations
 
-import difflib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
-from queue import Empty, SimpleQueue
 from typing import Literal, TypeAlias, TypeVar
 
+from slotwise.engine.process.slot_steps import Leave, Over, Stay, Step, Take, next_step
 from slotwise.engine.process.tuning import (
     CONTENDED,
-    HANDLER_PATIENCE,
     LOOK_AGAIN,
     PRUNE_FOR,
 )
-from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.sign_in import keep_trying
 from slotwise.engine.worker import Worker
 from slotwise.errors import (
-    ClaimLost,
     ConfigurationError,
     InvalidSchedule,
     JobCancelled,
-    UnknownTask,
 )
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
-from slotwise.model.events import (
-    AttemptEvent,
-    ClaimLostEvent,
-    Event,
-    HandedBackEvent,
-    Settled,
-)
-from slotwise.model.records import TICK, Aborted, Claim, Key, Row
-from slotwise.model.vocabulary import Outcome, Reason, RowState, SlotState
+from slotwise.model.records import TICK, Key, Row
+from slotwise.model.vocabulary import Outcome, Reason, SlotState
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import instant_text
 from slotwise.store.connect.database_errors import describe_error
-from slotwise.store.operations.slot_operations import claim_trigger
-from slotwise.store.reading import slots
 from slotwise.store.reading.facts import Facts, plan_row, slot_state
-from slotwise.store.slots.claims import Taken
 
 logger = logging.getLogger(__name__)
 
@@ -85,156 +66,6 @@ Wanted: TypeAlias = Literal["due", "previous"] | datetime
 
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How the slot ended. ``reason`` is ``retry`` if a worker makes another attempt.
-
-    ``left_behind``: the handler did not stop when asked, and still runs in this process.
-    """
-
-    job: str
-    slot: datetime
-    attempt: int
-    token: int
-    outcome: str
-    reason: str | None
-    error: str | None
-    took: timedelta
-    left_behind: bool = False
-
-    @property
-    def succeeded(self) -> bool:
-        return self.outcome == Outcome.SUCCEEDED
-
-
-class SingleRun:
-    """Run one slot of ``name`` with ``worker``, which must not have been started."""
-
-    def __init__(self, worker: Worker, name: str) -> None:
-        self.worker = worker
-        self._definition = definition_of(worker, name)
-        self._elapsed = worker.clock.elapsed
-        self._ends: SimpleQueue[Settled | HandedBackEvent | ClaimLostEvent] = SimpleQueue()
-        self._cancelled: float | None = None
-        self._holding: Holding | None = None
-        worker.listeners.add(self._listen)
-
-    def run(self) -> Ended:
-        """Claim, run and settle the slot; return how it ended. A failed handler is a value, not an
-        exception.
-
-        Raise what a worker's start raises, DatabaseUnreachable, JobCancelled if a stop was
-        requested before the claim, and ClaimLost if the slot was taken over while it ran.
-        """
-        worker = self.worker
-        worker.sign_in.verify()
-        try:
-            worker.mind()
-            if self._cancelled is not None:  # while entering the lifespan
-                name = self._definition.name
-                raise JobCancelled(
-                    f"job {name!r} was asked to stop before it had started: nothing was claimed"
-                )
-            begun = self._elapsed()
-            self._holding = self._claim()
-            claim = self._holding.claim
-            if self._cancelled is not None:
-                self._holding.signal.set(Reason.OPERATOR)  # requested before the claim
-            left_behind = self._wait(self._holding)
-            end = None
-            with suppress(Empty):
-                end = self._ends.get(timeout=HANDLER_PATIENCE.total_seconds())
-        finally:
-            worker.close()
-        return self._ended(
-            claim, end, timedelta(seconds=self._elapsed() - begun), left_behind
-        )
-
-    def cancel(self) -> None:
-        """Ask the handler to stop; a second call stops waiting for it. From any thread."""
-        if self._cancelled is not None:
-            self._cancelled = 0.0
-            return
-        self._cancelled = self._elapsed() + HANDLER_PATIENCE.total_seconds()
-        self.worker.cancel()  # cancels a lifespan that is being entered, and bounds its exit
-        if self._holding is not None:
-            self._holding.signal.set(Reason.OPERATOR)
-
-    def _claim(self) -> Holding:
-        """Claim and start the slot. A job without a row is planned first; an existing row stays
-        as it is.
-        """
-        worker = self.worker
-        job = self._definition
-
-        def claim() -> Taken:
-            found = claim_trigger(
-                worker.store,
-                worker.name,
-                job.name,
-                lease=worker.settings.lease,
-                strict=job.gives_up,
-            )
-            return Taken(0, [], []) if found is None else Taken(1, [found], [])
-
-        for _ in range(2):
-            try:
-                _, held = worker.poller.hold(claim)
-            except UnknownTask:
-                worker.sign_in.plan(only=job.name)
-            else:
-                if held:
-                    return held[0]
-        raise ConfigurationError(
-            f"job {job.name!r} could not be triggered; something deletes rows of its table"
-        )
-
-    def _wait(self, holding: Holding) -> bool:
-        """Wait until the slot is settled; return True if its handler was left behind."""
-        active_claims = self.worker.active_claims
-        while not active_claims.wait_empty(0.05):
-            if self._cancelled is not None and self._elapsed() >= self._cancelled:
-                self.worker.settler.put(holding, Aborted(Reason.OPERATOR))
-                return (
-                    not active_claims.wait_empty(HANDLER_PATIENCE.total_seconds()) or True
-                )
-        return False
-
-    def _listen(self, event: Event) -> None:
-        if isinstance(event, Settled | HandedBackEvent | ClaimLostEvent):
-            holding = self._holding
-            if (
-                isinstance(event, ClaimLostEvent)
-                and holding is not None
-                and holding.claim in self.worker.active_claims
-            ):
-                return  # reported early, by a heartbeat; the settlement reports it again
-            self._ends.put(event)
-
-    def _ended(
-        self, claim: Claim, end: AttemptEvent | None, took: timedelta, left_behind: bool
-    ) -> Ended:
-        slot = claim.slot
-        assert slot is not None  # a triggered job has one
-        if not isinstance(end, Settled | HandedBackEvent):
-            raise ClaimLost(
-                f"job {claim.row.task_name!r}: the claim was lost; another worker "
-                f"may run slot {slot}"
-            )
-        line = slots.slot(self.worker.store, claim.row.task_name, slot)
-        return Ended(
-            job=claim.row.task_name,
-            slot=slot,
-            attempt=claim.row.attempt,
-            token=claim.token,
-            outcome=end.outcome,
-            reason=end.reason,
-            error=line.error if line else None,
-            took=took,
-            left_behind=left_behind,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,100 +107,13 @@ class SlotEnd:
         return here and all(other.succeeded for other in self.others)
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
-    """Claim this row."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """Look again when it is ``until``, or after a pause; ``why`` is told once."""
-
-    why: str
-    until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Others finish the slot, which is in this state, or nobody does."""
-
-    why: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The ledger has the slot's end."""
-
-
-Step: TypeAlias = Take | Stay | Leave | Over
-
-
-def next_step(found: Facts, *, me: str, waits: bool) -> Step | None:
-    """Return what to do about a slot; None: the job's row has passed it, and the ledger does not
-    have it. Pure.
-
-    ``me`` is this process as a holder. Without ``waits``, only a slot that can start now is taken.
-    """
-    row = found.row
-    if found.is_over:
-        return Over()
-    if found.paused is not None:
-        return Leave(f"{found.paused}; it starts no slot", RowState.PAUSED)
-    if row is None:
-        return None
-    if row.picked:
-        return _while_held(found, row, me=me, waits=waits)
-    return _while_waiting(found, row, waits=waits)
-
-
-def _while_held(found: Facts, row: Row, *, me: str, waits: bool) -> Step:
-    what = "it is"
-    if row.slot is not None and row.slot != found.slot:
-        what = f"slot {instant_text(row.slot)} is"
-    held = f"{what} held by {row.picked_by}"
-    if row.picked_by == me:
-        return Stay(
-            held
-        )  # the reply to the claim was lost: the next heartbeat hands it back
-    left = _others(found, held, Outcome.RUNNING, waits=waits)
-    return left or Stay(f"{held}, and no worker is live: waiting")
-
-
-def _while_waiting(found: Facts, row: Row, *, waits: bool) -> Step:
-    if row.state is None and row.execution_time <= found.now:
-        return Take(row.key)
-    if row.state == RowState.DELETED:
-        return Leave("the job was deleted", RowState.DELETED)
-    if row.attempt:
-        why = f"attempt {row.attempt + 1} is due at {instant_text(row.execution_time)}"
-        left = _others(found, why, SlotState.WAITING, waits=waits)
-        return left or Stay(f"{why}, and no worker is live: waiting", row.execution_time)
-    why = (
-        f"it is due at {instant_text(row.due)}"
-        if row.state is None
-        else f"it is {row.state}"
-    )
-    return Stay(f"{why}: waiting", row.due) if waits else Leave(why, SlotState.WAITING)
-
-
-def _others(found: Facts, why: str, state: StrEnum, *, waits: bool) -> Leave | None:
-    if found.obstacle is None:
-        return Leave(f"{why}, and a live worker can finish it", state)
-    return None if waits else Leave(f"{why}; not waiting", state)
-
-
 class SlotRun:
-    """Run a slot of the schedule of job ``name`` with ``worker``, which must not have been
-    started.
-    """
+    """Run a slot of the schedule of ``job`` with ``worker``, which must not have been started."""
 
     def __init__(
         self,
         worker: Worker,
-        name: str,
+        job: Definition,
         wanted: Wanted = "due",
         *,
         early: timedelta = timedelta(0),
@@ -380,12 +124,12 @@ class SlotRun:
         may be ahead.
 
         ``waits``: wait for another holder where no worker is live. ``tell`` receives a line for
-        each wait. Raise UnknownTask for no job.
+        each wait.
         """
         self.worker = worker
-        self._name = name
+        self._name = job.name
         self._wanted = wanted
-        self._definition = definition_of(worker, name)
+        self._definition = job
         self._early = early
         self._waits = waits
         self._tell = tell
@@ -403,12 +147,7 @@ class SlotRun:
         was claimed.
         """
         worker = self.worker
-        if not self._definition.may_run_on(worker.settings.tags):
-            missing = ",".join(sorted(self._definition.runs_on - worker.settings.tags))
-            raise ConfigurationError(
-                f"job {self._name!r} runs on {missing}, which this process does "
-                f"not offer; set SLOTWISE_TAGS={missing}"
-            )
+        self._refuse_missing_tags()
         worker.sign_in.verify()
         from_due = self._early if self._wanted == "due" else None
         self._lasting(lambda: worker.sign_in.plan(only=self._name, from_due=from_due))
@@ -424,19 +163,31 @@ class SlotRun:
             return end  # before the lifespan is entered
         try:
             worker.mind()
-            for slot in slots:
-                while (left := slot - self._lasting(worker.store.now)) > timedelta(0):
-                    self._say(f"slot {instant_text(slot)} has not come yet: waiting")
-                    self._sleep(left)
-                end = self._pursue(slot)
-                if not end.succeeded or worker.is_draining:
-                    break
-            assert end is not None
-            end = self._with_others(end)
+            end = self._with_others(self._run_in_order(slots))
         finally:
             worker.stop(ending=True)
         if not end.unfinished:
             self._prune()
+        return end
+
+    def _refuse_missing_tags(self) -> None:
+        offered = self.worker.settings.tags
+        if not self._definition.may_run_on(offered):
+            missing = ",".join(sorted(self._definition.runs_on - offered))
+            raise ConfigurationError(
+                f"job {self._name!r} runs on {missing}, which this process does "
+                f"not offer; set SLOTWISE_TAGS={missing}"
+            )
+
+    def _run_in_order(self, slots: Sequence[datetime]) -> SlotEnd:
+        """Run one slot after the other, until one does not succeed; return the last end."""
+        for slot in slots:
+            while (left := slot - self._lasting(self.worker.store.now)) > timedelta(0):
+                self._say(f"slot {instant_text(slot)} has not come yet: waiting")
+                self._sleep(left)
+            end = self._pursue(slot)
+            if not end.succeeded or self.worker.is_draining:
+                break
         return end
 
     def stop(self) -> None:
@@ -478,19 +229,15 @@ class SlotRun:
         if isinstance(self._wanted, datetime):
             return [self._instant(self._wanted, schedule, now)]
         due = schedule.latest_before(now + TICK)
-        coming = schedule.next_after(now)
         if self._wanted == "previous":
-            due = None if due is None else schedule.latest_before(due)
-            coming = None
-        if coming is not None and coming - now > self._early:
-            coming = None
-        if (
-            due is not None
-            and coming is not None
-            and not isinstance(self._next(self._state(due)), Take)
-        ):
-            due = None
-        return [slot for slot in (due, coming) if slot is not None]
+            before = None if due is None else schedule.latest_before(due)
+            return [] if before is None else [before]
+        coming = schedule.next_after(now)
+        if coming is None or coming - now > self._early:
+            return [] if due is None else [due]
+        if due is None or not isinstance(self._next(self._state(due)), Take):
+            return [coming]
+        return [due, coming]
 
     def _read(self, row: Row | None) -> Schedule:
         try:
@@ -663,18 +410,15 @@ class SlotRun:
 
     def _end(self, found: Facts, step: Over | Leave) -> SlotEnd:
         entry = found.entry if found.entry is not None else found.gap
-        left, outcome = (step.why, step.state) if isinstance(step, Leave) else (None, None)
+        left = step.why if isinstance(step, Leave) else None
+        state = step.state if isinstance(step, Leave) else None
         if entry is None:
-            return SlotEnd(
-                job=self._name,
-                slot=found.slot,
-                outcome=outcome or SlotState.UNDECIDED,
-                left=left,
-            )
+            outcome = state or SlotState.UNDECIDED
+            return SlotEnd(job=self._name, slot=found.slot, outcome=outcome, left=left)
         return SlotEnd(
             job=self._name,
             slot=found.slot,
-            outcome=outcome or entry.outcome,
+            outcome=state or entry.outcome,
             reason=entry.reason,
             error=entry.error,
             attempts=entry.attempts,
@@ -712,23 +456,3 @@ class SlotRun:
         if line != self._told:
             self._told = line
             self._tell(line)
-
-
-def definition_of(worker: Worker, name: str) -> Definition:
-    """Return a job of the worker. Raise UnknownTask for no task, and ConfigurationError for a
-    one-time task.
-    """
-    definition = worker.definitions.get(name)
-    if definition is None:
-        near = difflib.get_close_matches(name, worker.definitions, n=1)
-        cure = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else f"known are {', '.join(sorted(worker.definitions))}"
-        )
-        raise UnknownTask(f"no job {name!r} in this registry; {cure}")
-    if not definition.is_job:
-        raise ConfigurationError(
-            f"{name!r} is a one-time task; schedule it: registry.client.schedule({name!r}, …)"
-        )
-    return definition
