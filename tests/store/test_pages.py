@@ -117,7 +117,7 @@ def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) 
     sent = [
         (statement, given)
         for statement, given in long.sent(play)
-        if "INSERT" not in statement
+        if "INSERT" not in statement and "SAVEPOINT" not in statement
     ]
     assert len(sent) > 4
     for statement, parameters in sent:
