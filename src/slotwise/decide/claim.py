@@ -623,10 +623,13 @@ def is_weighed(
 
 
 def without_attempts(row: Row) -> Row:
-    """Return a claimed row whose slot has already ended, without the attempts at it."""
+    """Return a claimed row whose slot has already ended, without the attempts at it, and without
+    the older slots that it stood for.
+    """
     return replace(
         row,
         attempt=1,
+        collapsed=0,
         lost_count=0,
         trying_since=None,
         unheld_since=None,

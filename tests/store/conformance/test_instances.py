@@ -33,6 +33,7 @@ from slotwise import (
 from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.operations import Calendars
 from slotwise.spi import Database
+from slotwise.store.slots.settlements import EndOfRun
 
 DEFINITIONS = (
     a_job("feed", Disabled()),
@@ -213,7 +214,7 @@ def test_slots_between_a_handlers_end_and_its_settlement_are_accounted_for(
     bench.client.unschedule_recurring("feed", "a")
     bench.tick(4.5)
     bench.store.settlements.settle(
-        [(claim, Succeeded())], ended_ago=lambda claim: 2.2 * MINUTE
+        [(claim, Succeeded())], ended_ago=lambda claim: EndOfRun(2.2 * MINUTE)
     )
     assert bench.outcomes("feed") == [(1, "succeeded")]
     assert bench.gaps("feed") == [(2, 3, 2, "overlap"), (4, 5, 2, "deleted")]
@@ -623,6 +624,7 @@ def test_an_instance_that_nobody_can_read_is_told(
     bench.client.schedule_recurring("feed", "a", EACH)
     bench.tick()
     bench.change("feed", "a", schedule=UNREADABLE)
+    bench.tick()
     assert bench.claim("feed") == []
     (said,) = [
         record.getMessage() for record in caplog.records if record.levelname == "WARNING"

@@ -32,6 +32,7 @@ from slotwise.schedules import succeed
 from slotwise.spi import Definition, Reason
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
+from slotwise.store.slots.settlements import EndOfRun
 
 HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
 
@@ -1067,6 +1068,42 @@ def test_a_job_of_every_microsecond_moves_on(bench: Bench) -> None:
     assert bench.row("tiny").slot == at(1) + timedelta(microseconds=1)
 
 
+@pytest.mark.parametrize("step", [timedelta(minutes=20), timedelta(days=3)], ids=str)
+@pytest.mark.parametrize("ran", [timedelta(milliseconds=50), timedelta(minutes=2)], ids=str)
+def test_a_forward_step_of_the_clock_holds_nothing(
+    bench: Bench, step: timedelta, ran: timedelta
+) -> None:
+    """Overlap decides about what came due while the handler ran, by the worker's clock; the rest
+    was missed.
+    """
+    bench.tick()
+    claim = bench.claim_one("plain")
+    bench.clock.tick(ran + step)
+    bench.store.settlements.settle(
+        [(claim, Succeeded())], ended_ago=lambda claim: EndOfRun(after=ran)
+    )
+    bench.claim_one("plain")
+    skipped = [row["reason"] for row in bench.slots("plain") if row["outcome"] == "skipped"]
+    gaps = {reason: count for _, _, count, reason in bench.gaps("plain")}
+    held = skipped.count("overlap") + gaps.get("overlap", 0)
+    assert held == ran // timedelta(minutes=1)
+    assert gaps["collapsed"] >= step // timedelta(minutes=1) - 2
+
+
+def test_missed_slots_are_counted_once_after_a_restore(bench: Bench) -> None:
+    """A row of the backup stood for older slots; these were decided before."""
+    bench.tick(5)
+    claim = bench.claim_one("retried")
+    assert claim.row.collapsed == 4
+    bench.settle(claim, Failed("boom"))
+    backup = bench.backup()
+    bench.tick(0.1)
+    bench.settle(bench.claim_one("retried"))
+    bench.restore(backup)
+    bench.tick(1)
+    assert bench.claim_one("retried").row.collapsed == 0
+
+
 def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> None:
     """Law 2: its settlement starts from the newest of row, ledger and gaps. No gap covers a slot
     that has run.
@@ -1078,7 +1115,7 @@ def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> Non
     backup = bench.backup()
     bench.tick(0.1)
     bench.store.settlements.settle(
-        [(claim, Succeeded())], ended_ago=lambda claim: timedelta(minutes=1.1)
+        [(claim, Succeeded())], ended_ago=lambda claim: EndOfRun(timedelta(minutes=1.1))
     )
     bench.settle(bench.claim_one("plain"))
     before = bench.outcomes("plain"), bench.gaps("plain")
@@ -1120,7 +1157,7 @@ def test_a_restored_row_goes_on_after_the_newest_decided_slot(
     bench.restore(backup)
     if end == "retry":
         bench.store.settlements.settle(
-            [(claim, Succeeded())], ended_ago=lambda claim: timedelta(seconds=50)
+            [(claim, Succeeded())], ended_ago=lambda claim: EndOfRun(timedelta(seconds=50))
         )
     else:
         bench.take_over(claim)

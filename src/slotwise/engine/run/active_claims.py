@@ -19,6 +19,7 @@ from slotwise.model.records import (
     HandedBack,
 )
 from slotwise.model.vocabulary import Reason
+from slotwise.store.slots.settlements import EndOfRun
 
 _QUEUED = HandedBack(Reason.QUEUED)
 
@@ -261,12 +262,14 @@ class ActiveClaims:
     def get(self, claim: Claim) -> Holding | None:
         return self._held.get(claim.fence)
 
-    def ended_ago(self, claim: Claim) -> timedelta:
-        """Time since the attempt of a held slot has ended."""
+    def ended_ago(self, claim: Claim) -> EndOfRun:
+        """Return when the attempt of a held slot has ended."""
         holding = self._held.get(claim.fence)
         if holding is None or holding.ended_at is None:
-            return timedelta(0)
-        return timedelta(seconds=self.elapsed() - holding.ended_at)
+            return EndOfRun()
+        ago = self.elapsed() - holding.ended_at
+        after = holding.ended_at - holding.since
+        return EndOfRun(timedelta(seconds=ago), timedelta(seconds=after))
 
     def wait_empty(self, seconds: float | None) -> bool:
         """Wait until no claim is held; return False if the time ran out first."""

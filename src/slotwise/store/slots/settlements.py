@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -130,11 +130,32 @@ LOCKED = TimeoutError(
 )
 
 Endings: TypeAlias = "Sequence[tuple[Claim, records.AttemptOutcome]]"
-#: How long ago the handler of a claim has ended.
-EndedAgo: TypeAlias = Callable[[Claim], timedelta]
+#: How far the clocks of database and worker may drift apart during a run. Judged.
+DRIFT = timedelta(seconds=1)
 
 
-_just_now: EndedAgo = lambda claim: timedelta(0)  # noqa: E731
+class EndOfRun(NamedTuple):
+    """How long ago a handler has ended, and how long after the arrival of its claim, if that is
+    known: both by the worker's clock.
+    """
+
+    ago: timedelta = timedelta(0)
+    after: timedelta | None = None
+
+    def ago_at(self, now: datetime, claim: Claim) -> timedelta:
+        """Return how long ago the handler has ended, by the database's clock. If that was set
+        forward meanwhile, the step held nothing.
+        """
+        if self.after is None:
+            return self.ago
+        return max(self.ago, now - (claim.claimed_at + self.after + DRIFT))
+
+
+EndedAgo: TypeAlias = Callable[[Claim], EndOfRun]
+
+
+def _just_now(claim: Claim) -> EndOfRun:
+    return EndOfRun()
 
 
 class Settlements:
@@ -360,7 +381,7 @@ class Settlements:
                 # Race: a row that another transaction has inserted and not committed cannot be
                 # skipped.
                 self.dialect.hurry(connection, FIRST_WAIT if wait else LATER_WAIT)
-            ago = {fence: ended_ago(claim) for fence, (claim, _) in known.items()}
+            ends = {fence: ended_ago(claim) for fence, (claim, _) in known.items()}
             held = self.dialect.hold(
                 connection, self._unblocked(connection, endings, wait=wait), wait=wait
             )
@@ -381,7 +402,7 @@ class Settlements:
                     claim,
                     outcome,
                     *(entries[key] if key else (None, None)),
-                    ago=ago[claim.fence],
+                    ago=ends[claim.fence].ago_at(one.now, claim),
                 )
                 for one, claim, outcome in ended
                 if (key := keys[claim.fence]) is None or key in entries  # else it is locked
