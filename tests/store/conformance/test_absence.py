@@ -207,3 +207,22 @@ def test_a_slot_side_by_side_that_never_began(
         worker.tick("5m")
         drain(worker)
     assert (fates(database)[0], 0 in started) == (reason, reason == "succeeded")
+
+
+@pytest.mark.parametrize("outcome", [None, Failed("no luck")], ids=str)
+def test_an_outcome_that_cannot_be_written_keeps_its_claim(
+    database: Database, outcome: Any
+) -> None:
+    """On a full disk neither heartbeats nor settlements are written. This worker's reaper leaves
+    its own ended claims to its settler: the hold ended with the handler, and no attempt is lost.
+    """
+    with working(database) as (worker, _):
+        worker.tick("1s")
+        claim = begin(worker)
+        worker.finish(claim, outcome)
+        for _ in range(6):
+            worker.tick("30s")
+            assert worker.reap() == []
+        worker.settle()
+        drain(worker)
+    assert "overlap" not in fates(database).values()

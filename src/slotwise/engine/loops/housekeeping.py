@@ -109,15 +109,19 @@ class Reaper(Service):
         self.interval = interval
         self._watch = Watch(common.interval)
         self._on_reaped = on_reaped
+        self._active_claims = common.active_claims
 
     def run_once(self) -> timedelta:
         self.take_over(self.look())
         return self.interval
 
     def look(self) -> list[Row]:
-        """Query all held rows and return the dead ones."""
+        """Query all held rows and return the dead ones. An attempt that has ended in this process
+        is none: its settler keeps the outcome until the database takes it.
+        """
         now, rows = self._store.held.look(self._names)
-        return self._watch.look(rows, now, self.elapsed())
+        others = [row for row in rows if not self._active_claims.has_ended(row.fence)]
+        return self._watch.look(others, now, self.elapsed())
 
     def take_over(self, dead: Sequence[Row]) -> None:
         """Take over the rows of dead holders.

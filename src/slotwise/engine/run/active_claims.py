@@ -262,6 +262,11 @@ class ActiveClaims:
     def get(self, claim: Claim) -> Holding | None:
         return self._held.get(claim.fence)
 
+    def has_ended(self, fence: Fence) -> bool:
+        """Whether the attempt under this claim has ended here, and waits for its settlement."""
+        holding = self._held.get(fence)
+        return holding is not None and holding.ended
+
     def ended_ago(self, claim: Claim) -> EndOfRun:
         """Return when the attempt of a held slot has ended."""
         holding = self._held.get(claim.fence)
