@@ -24,7 +24,8 @@ from tests.kit.laws import Ledger, rows_and_ledger
 from tests.kit.patience import PATIENCE
 
 from slotwise import JobRegistry, Schedule
-from slotwise.demo.verdict import HandlerLog, Line, Verdict, gather, judge
+from slotwise.demo.evidence import HandlerLog, Line, gather
+from slotwise.demo.verdict import Verdict, judge
 from slotwise.spi import tables
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
 from slotwise import AnyOf, Once, parse_schedule
-from slotwise.demo.verdict import Line
+from slotwise.demo.evidence import Line
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.model.records import from_micros
 from slotwise.schedules import spread_out

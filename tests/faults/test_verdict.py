@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from slotwise import Every, FixedDelay, JobContext, Schedule
-from slotwise.demo.verdict import (
+from slotwise.demo.evidence import (
     OK,
     Evidence,
     GapRow,
@@ -23,9 +23,8 @@ from slotwise.demo.verdict import (
     Line,
     PlanRow,
     Rule,
-    Tally,
-    judge,
 )
+from slotwise.demo.verdict import Tally, judge
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,7 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import Every, JobContext, JobRegistry, job
-from slotwise.demo.verdict import HandlerLog, gather, judge
+from slotwise.demo.evidence import HandlerLog, gather
+from slotwise.demo.verdict import judge
 
 
 @pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])

@@ -16,7 +16,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from slotwise import DistributedJob, Every, JobContext, JobRegistry, Retry
-from slotwise.demo.verdict import HandlerLog
+from slotwise.demo.evidence import HandlerLog
 from slotwise.spi import database_url
 
 #: Where the demo keeps its files; the stage sets it for the workers.

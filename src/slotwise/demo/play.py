@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from rich.console import Console
 from rich.table import Table
 
+from slotwise.demo.evidence import HandlerLog, gather
 from slotwise.demo.jobs import registry
 from slotwise.demo.stage import (
     LEASE,
@@ -20,7 +21,7 @@ from slotwise.demo.stage import (
     Stage,
     WorkerProcess,
 )
-from slotwise.demo.verdict import HandlerLog, Verdict, gather, judge
+from slotwise.demo.verdict import Verdict, judge
 from slotwise.demo.view import Scene, View, look
 from slotwise.spi import tables
 

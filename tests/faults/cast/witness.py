@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise import JobContext
-from slotwise.demo.verdict import HandlerLog
+from slotwise.demo.evidence import HandlerLog
 
 LOG = HandlerLog(Path(os.environ.get("CAST_LOG", os.devnull)))
 
