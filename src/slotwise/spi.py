@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     )
     from slotwise.schedules.combinators import Arranged, Between, Spread
     from slotwise.schedules.zones import zone_named
-    from slotwise.settings.settings import read_document
+    from slotwise.settings.documents import read_document
     from slotwise.store.connect.caller_transaction import Joinable
     from slotwise.store.connect.database import Database
     from slotwise.store.connect.database_errors import describe_address, describe_error
@@ -152,7 +152,7 @@ _HOMES = {
     # schedules made of others
     "slotwise.schedules.combinators": ("Arranged", "Between", "Spread"),
     # files of settings
-    "slotwise.settings.settings": ("read_document",),
+    "slotwise.settings.documents": ("read_document",),
     # spans of time, durations and time zones
     "slotwise.model.clock": ("Clock", "DatabaseClock", "elapsed"),
     "slotwise.model.durations": ("LONGEST_DURATION", "format_duration", "parse_duration"),

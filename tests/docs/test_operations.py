@@ -23,7 +23,7 @@ from slotwise import Every, JobContext, Retry, Settings, job, task
 from slotwise.cli.entry import cli
 from slotwise.cli.shared import exits
 from slotwise.model import events
-from slotwise.settings.settings import SettingsKeywords
+from slotwise.settings.keywords import SettingsKeywords
 from slotwise.spi import Database, format_duration, tables
 from slotwise.testing import ManualClock, ManualWorker
 

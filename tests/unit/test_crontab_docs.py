@@ -11,7 +11,7 @@ from tests.docs.markdown import ROOT, blocks, table
 from slotwise import Cron
 from slotwise.cli.entry import cli
 from slotwise.contrib.crontab import parse_crontab, reader
-from slotwise.settings.settings import OTHERS_VARIABLES
+from slotwise.settings.sources import OTHERS_VARIABLES
 
 PAGE = ROOT / "docs" / "crontabs.md"
 

@@ -47,8 +47,10 @@ def _nothing(ctx: JobContext) -> None:
 
 
 def shown(value: object) -> str:
-    """Return the name of a case."""
-    is_short = isinstance(value, type | str | float | Model | Struct)
+    """Return the name of a case, the same in every process."""
+    if isinstance(value, type):
+        return value.__name__
+    is_short = isinstance(value, str | float) and "0x" not in str(value)
     return str(value)[:30] if is_short else type(value).__name__
 
 

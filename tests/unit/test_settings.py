@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 from datetime import timedelta
 from pathlib import Path
@@ -534,3 +535,71 @@ def test_schedules_from_a_file(elsewhere: Path) -> None:
     assert Settings.load(environ={}).schedules == {
         ("nightly-report", "CRON|0 3 * * *|Europe/Vienna")
     }
+
+
+class TestFilesOfOthers:
+    """A file that nobody named is read only if no other account could have written it."""
+
+    def test_own_file(self, elsewhere: Path) -> None:
+        """Also with the usual rights of a group of one's own, and through a link."""
+        (elsewhere / "real.toml").write_text("threads = 3")
+        (elsewhere / "real.toml").chmod(0o664)
+        (elsewhere / "slotwise.toml").symlink_to("real.toml")
+        assert Settings.load(environ={}).threads == 3
+
+    @pytest.mark.parametrize("mode", [0o666, 0o646])
+    def test_writable_file(self, elsewhere: Path, mode: int) -> None:
+        """Anybody could have written it; one that is named is read."""
+        path = elsewhere / "slotwise.toml"
+        path.write_text("threads = 3")
+        path.chmod(mode)
+        assert "slotwise.toml can be written by other accounts, which could" in refused()
+        assert Settings.load(config=path, environ={}).threads == 3
+
+    def test_replaceable_file(
+        self, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Anybody could replace it, or its directory."""
+        folder = elsewhere / "open" / "within"
+        folder.mkdir(parents=True)
+        (folder / "slotwise.toml").write_text("threads = 3")
+        monkeypatch.chdir(folder)
+        assert Settings.load(environ={}).threads == 3
+        folder.parent.chmod(0o777)
+        assert f"{folder.parent} can be written by other accounts" in refused()
+        folder.parent.chmod(0o1777)
+        assert Settings.load(environ={}).threads == 3
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    @pytest.mark.parametrize("which", ["file", "link", "directory"])
+    def test_other_owner(
+        self, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, which: str
+    ) -> None:
+        """Of the file, of a link to it, or of a directory above it."""
+        folder = elsewhere / "folder"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        (folder / "real.toml").write_text("threads = 3")
+        (folder / "slotwise.toml").symlink_to("real.toml")
+        given = {"file": "real.toml", "link": "slotwise.toml", "directory": "."}[which]
+        os.chown(folder / given, 4711, -1, follow_symlinks=False)
+        assert "belongs to another account (uid 4711)" in refused()
+
+
+def test_what_is_no_regular_file(elsewhere: Path) -> None:
+    """Neither waits for a writer nor reads without end."""
+    os.mkfifo(elsewhere / "fifo.toml")
+    for place in (elsewhere / "fifo.toml", Path("/dev/zero"), elsewhere):
+        assert "1048576 bytes" in refused(config=place) or "directory" in refused(
+            config=place
+        )
+    (elsewhere / "large.toml").write_text("#" * 1_048_577)
+    assert "a regular file of at most 1048576 bytes" in refused(
+        config=elsewhere / "large.toml"
+    )
+
+
+def test_a_key_that_is_an_address(elsewhere: Path) -> None:
+    """Its password is not shown."""
+    (elsewhere / "a.yaml").write_text("? postgresql://worker:hush@h/sw\n: x\n")
+    assert "hush" not in refused(config=elsewhere / "a.yaml")

@@ -42,7 +42,8 @@ from slotwise.registry.validation import (
     refuse_own_loop,
     unique,
 )
-from slotwise.settings.settings import Settings, SettingsKeywords
+from slotwise.settings.keywords import SettingsKeywords
+from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.settlement_hooks import AfterSettle

@@ -14,13 +14,10 @@ keywords.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import os
-import re
 import socket
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,13 +25,9 @@ from typing import (
     Annotated,
     Any,
     Final,
-    Literal,
-    TypeAlias,
-    TypedDict,
     get_args,
     get_type_hints,
 )
-from urllib.parse import quote, urlencode
 
 from slotwise.errors import InvalidSetting
 from slotwise.model.error_text import hide_password
@@ -53,40 +46,7 @@ from slotwise.settings.readers import (
     switch,
     whole,
 )
-
-Duration: TypeAlias = timedelta | str
-
-
-class SettingsKeywords(TypedDict, total=False):
-    """The settings as keywords of JobRegistry; None is the default."""
-
-    database_url: str | None
-    schema: str | None
-    table_prefix: str | None
-    poll_interval: Duration | None
-    heartbeat_interval: Duration | None
-    missed_heartbeats_limit: int | None
-    shutdown_grace: Duration | None
-    threads: int | None
-    processes: int | None
-    reaper_interval: Duration | None
-    recovery_rate: int | None
-    revision: str | None
-    worker_name: str | None
-    tags: Iterable[str] | None
-    only: Iterable[str] | None
-    schedules: Mapping[str, str] | str | None
-    pooler: bool | None
-    pool_size: int | None
-    wake_up: bool | None
-    wake_up_url: str | None
-    retention: Duration | None
-    failure_retention: Duration | None
-    redact: Iterable[str] | str | None
-    app: str | None
-    log_format: Literal["human", "json"] | None
-    log_level: str | None
-    process_hook: bool | None
+from slotwise.settings.sources import from_environment, from_file, layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -98,10 +58,14 @@ class Settings:
     """
 
     database_url: Annotated[str | None, secret] = None
-    """Where the tables are: any spelling of a PostgreSQL or SQLite address, or a libpq keyword string."""
+    """Where the tables are: any spelling of a PostgreSQL or SQLite address, or a libpq keyword
+    string.
+    """
 
     schema: Annotated[str | None, identifier(63)] = None
-    """PostgreSQL schema of the tables; None takes the first one on the connection's search path."""
+    """PostgreSQL schema of the tables; None takes the first one on the connection's search
+    path.
+    """
 
     table_prefix: Annotated[str, identifier(32)] = "scheduled_"
     """The prefix of every table name."""
@@ -109,7 +73,9 @@ class Settings:
     poll_interval: Annotated[
         timedelta, duration("1us", "1d", "a zero interval would spin")
     ] = timedelta(seconds=10)
-    """Longest pause between two polls for due rows; a known due time or a job with shorter intervals shortens it."""
+    """Longest pause between two polls for due rows; a known due time or a job with shorter
+    intervals shortens it.
+    """
 
     heartbeat_interval: Annotated[
         timedelta, duration("20ms", "1h", "each is one statement")
@@ -124,7 +90,9 @@ class Settings:
     shutdown_grace: Annotated[timedelta, duration("0s", "7d", "zero does not wait")] = (
         timedelta(seconds=30)
     )
-    """How long running handlers may finish after a stop before they are cancelled; zero is allowed."""
+    """How long running handlers may finish after a stop before they are cancelled; zero is
+    allowed.
+    """
 
     threads: Annotated[
         int | None, whole(1, 10_000, "it is how many jobs run at a time")
@@ -142,10 +110,14 @@ class Settings:
     recovery_rate: Annotated[
         int | None, whole(1, 1_000_000, "it is how many late slots start in a second")
     ] = None
-    """How many missed or late slots may start per second in the whole cluster; None: no limit."""
+    """How many missed or late slots may start per second in the whole cluster; None: no
+    limit.
+    """
 
     revision: Annotated[str | None, printable(100)] = None
-    """Deploy id: a number, version or time that grows; a lower one never changes what a higher one has planned."""
+    """Deploy id: a number, version or time that grows; a lower one never changes what a
+    higher one has planned.
+    """
 
     worker_name: Annotated[str | None, printable(100)] = None
     """The worker's name; None is the host name."""
@@ -160,21 +132,31 @@ class Settings:
     """Schedules that replace those in the code: names of jobs and text forms."""
 
     pooler: Annotated[bool, switch] = False
-    """Whether a transaction pooler is in between: deadlines are then set per transaction, not per connection."""
+    """Whether a transaction pooler is in between: deadlines are then set per transaction,
+    not per connection.
+    """
 
     pool_size: Annotated[int, whole(1, 100, "4 are enough for most")] = 4
-    """Connections that stay open for polls, settlements and clients; at a peak there are four more."""
+    """Connections that stay open for polls, settlements and clients; at a peak there are
+    four more.
+    """
 
     wake_up: Annotated[bool, switch] = True
-    """Whether to notify workers when a task is scheduled, and to listen; if off, due rows are found by polls alone."""
+    """Whether to notify workers when a task is scheduled, and to listen; if off, due rows
+    are found by polls alone.
+    """
 
     wake_up_url: Annotated[str | None, secret] = None
-    """Address for listening that bypasses a pooler, to the same database; None is ``database_url``."""
+    """Address for listening that bypasses a pooler, to the same database; None is
+    ``database_url``.
+    """
 
     retention: Annotated[timedelta, duration("0s", "36500d", "zero keeps everything")] = (
         timedelta(days=90)
     )
-    """How long the ledger keeps slots that succeeded or were skipped; zero keeps them for ever."""
+    """How long the ledger keeps slots that succeeded or were skipped; zero keeps them for
+    ever.
+    """
 
     failure_retention: Annotated[
         timedelta, duration("0s", "36500d", "zero keeps everything")
@@ -182,7 +164,9 @@ class Settings:
     """The same for slots that ended as failed, dead, lost or cancelled."""
 
     redact: Annotated[frozenset[str], patterns] = frozenset()
-    """Regular expressions of what else is hidden in stored errors and in the log's tracebacks."""
+    """Regular expressions of what else is hidden in stored errors and in the log's
+    tracebacks.
+    """
 
     app: Annotated[str | None, printable(500)] = None
     """Where the registry is: `package.module` or `package.module:attribute`."""
@@ -209,7 +193,8 @@ class Settings:
             )
 
     def __repr__(self) -> str:
-        return f"Settings({', '.join(f'{name}={hide_password(repr(value))}' for name, value in self._changed())})"
+        shown = (f"{name}={hide_password(repr(value))}" for name, value in self._changed())
+        return f"Settings({', '.join(shown)})"
 
     @classmethod
     def load(
@@ -240,18 +225,13 @@ class Settings:
 
     def told(self) -> dict[str, object]:
         """The settings that differ from the defaults, as data that another process can read."""
-        return {
-            name: spell(value)
-            if isinstance(value, timedelta)
-            else sorted(value)
-            if isinstance(value, frozenset)
-            else value
-            for name, value in self._changed()
-        }
+        return {name: _told(value) for name, value in self._changed()}
 
     def _changed(self) -> Iterator[tuple[str, object]]:
-        values = ((each, getattr(self, each.name)) for each in dataclasses.fields(self))
-        return ((each.name, value) for each, value in values if value != each.default)
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value != each.default:
+                yield each.name, value
 
     @property
     def worker(self) -> str:
@@ -282,9 +262,8 @@ class Settings:
         """About one heartbeat, in whole seconds as libpq requires (psycopg rounds 1 s up to 2
         s).
         """
-        return timedelta(
-            seconds=max(1, math.ceil(min(self.heartbeat_interval.total_seconds(), 10)))
-        )
+        seconds = math.ceil(min(self.heartbeat_interval.total_seconds(), 10))
+        return timedelta(seconds=max(1, seconds))
 
     @property
     def tcp_user_timeout(self) -> timedelta:
@@ -305,78 +284,23 @@ class Settings:
             read(place, value)
 
 
+def _told(value: object) -> object:
+    if isinstance(value, timedelta):
+        return spell(value)
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def _reader(hint: Any) -> Reader:
+    """Return the reader of an annotation; None is read as None where the type has it."""
+    read: Reader = hint.__metadata__[0]
+    return optional(read) if type(None) in get_args(hint.__origin__) else read
+
+
 #: The reader of each setting.
 READERS: Final[Mapping[str, Reader]] = {
-    name: optional(hint.__metadata__[0])
-    if type(None) in get_args(hint.__origin__)
-    else hint.__metadata__[0]
+    name: _reader(hint)
     for name, hint in get_type_hints(Settings, include_extras=True).items()
 }
-
-
-Layer: TypeAlias = dict[str, tuple[str, object]]
-
-#: The largest settings file, in bytes.
-LARGEST_FILE = 1_048_576
-PREFIX = "SLOTWISE_"
-DEFAULT_FILES = ("slotwise.toml", "slotwise.yaml")
-_YAML = (".yaml", ".yml")
-
-#: Variables that begin like settings and are none: they are read before there are settings, belong
-#: to the quick start's database, to the test suite or to the worker's own children, or tell a
-#: command for which slot it runs.
-OTHERS_VARIABLES = frozenset(
-    f"SLOTWISE_{name}"
-    for name in (
-        "CONFIG",
-        "APP_DIR",
-        "AUTHOR",
-        "BOOT",
-        "PG_BINDIR",
-        "TEST_DSN",
-        "JOB",
-        "SLOT",
-        "ATTEMPT",
-        "TOKEN",
-        "KEY",
-        "HTTP",
-        "ALIVE_FILE",
-        "STUCK_AFTER",
-        "METRICS_MAX_NAMES",
-    )
-)
-
-
-def from_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
-    """Return the settings of the file; empty if none was named and no default file exists."""
-    named = config or environ.get("SLOTWISE_CONFIG")
-    there = (
-        [Path(named)]
-        if named
-        else [path for path in map(Path, DEFAULT_FILES) if path.is_file()]
-    )
-    if not there:
-        return {}
-    if len(there) > 1:
-        raise InvalidSetting(
-            f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config"
-        )
-    (path,) = there
-    if (
-        not named
-        and hasattr(os, "geteuid")
-        and (owner := path.stat().st_uid) not in (0, os.geteuid())
-    ):
-        raise InvalidSetting(
-            f"{path} in this directory belongs to another account (uid {owner}), "
-            "which could choose what runs; "
-            "name it with --config if you trust it, or go to another directory"
-        )
-    return layer(
-        _table(path).items(),
-        lambda key: f"{path.name}: {key}",
-        lambda name: name.replace("_", "-"),
-    )
 
 
 def place(name: str, value: object) -> str | None:
@@ -386,237 +310,3 @@ def place(name: str, value: object) -> str | None:
             label, given = found[name]
             return label if READERS[name](label, given) == value else None
     return None
-
-
-def from_environment(environ: Mapping[str, str]) -> Layer:
-    """Return the settings of the environment; `DATABASE_URL` where `SLOTWISE_DATABASE_URL` is not
-    set.
-    """
-    ours = (
-        (variable.removeprefix(PREFIX), text)
-        for variable, text in environ.items()
-        if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
-    )
-    found = layer(ours, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
-    if environ.get("DATABASE_URL", "").strip():
-        found.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
-    return found
-
-
-def layer(
-    pairs: Iterable[tuple[str, object]],
-    label: Callable[[str], str] = str,
-    spell: Callable[[str], str] = str,
-) -> Layer:
-    """Return the settings of these pairs; ``label`` and ``spell`` give a key's and a setting's
-    name in messages.
-    """
-    by_fold = {_fold(name): name for name in READERS}
-    found: Layer = {}
-    for key, value in _translated(pairs, label):
-        name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))
-        if name is None:
-            near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
-            cure = (
-                f"did you mean {spell(by_fold[near[0]])}?"
-                if near
-                else f"known are {', '.join(by_fold.values())}"
-            )
-            raise InvalidSetting(f"{label(key)} is not a setting; {cure}")
-        if name in found:
-            raise InvalidSetting(
-                f"{label(key)} is the same setting as {found[name][0]}; keep one of them"
-            )
-        found[name] = (label(key), value)
-    return found
-
-
-def _table(path: Path) -> Mapping[str, object]:
-    content = read_document(path, "settings file", "correct --config or SLOTWISE_CONFIG")
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise InvalidSetting(
-            f"{path}: settings are names with values; write for example poll-interval: 10s"
-        )
-    if path.name != "pyproject.toml":
-        return content
-    tool = content.get("tool")
-    table = tool.get("slotwise") if isinstance(tool, dict) else None
-    if not isinstance(table, dict):
-        raise InvalidSetting(
-            f"{path}: there is no table [tool.slotwise]; add it, or name another file"
-        )
-    return table
-
-
-def read_document(path: Path, what: str, cure: str) -> object:
-    """Return the content of a TOML or YAML file; an empty one is ``{}``.
-
-    ``what`` names the file in messages, and ``cure`` ends that of a missing one. Raise
-    InvalidSetting with the line.
-    """
-    import tomllib  # late: most processes have no such file
-
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
-            raise InvalidSetting(
-                f"{path}: a {what} is a regular file of at most {LARGEST_FILE} bytes; {cure}"
-            )
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InvalidSetting(f"{path}: there is no such {what}; {cure}") from None
-    except OSError as error:
-        raise InvalidSetting(
-            f"{path}: the {what} cannot be read: {error.strerror}; check its path"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise InvalidSetting(
-            f"{path}: byte {error.start} is not UTF-8; save the {what} as UTF-8"
-        ) from None
-    if path.suffix in _YAML:
-        return _yaml(path, text)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        is_twice = re.search("overwrite|twice|mutate", str(error)) is not None
-        raise _unread(
-            path, text, "TOML", None if at is None else int(at[1]), is_twice=is_twice
-        ) from None
-
-
-def _unread(
-    path: Path, text: str, form: str, line: int | None, *, is_twice: bool = False
-) -> InvalidSetting:
-    """The error for a line, counted from 1; None is the last one. Its value is not shown: it may
-    be a password.
-
-    So a line that begins with no name is not quoted, as it may be a part of a value.
-    """
-    lines = text.splitlines() or [""]
-    number = min(line or len(lines), len(lines))
-    why = (
-        "has a name that is there twice; keep one of them"
-        if is_twice
-        else f"is not {form}; correct this line"
-    )
-    found = re.match(r"\s*([A-Za-z][\w .-]{0,58}?)\s*[=:](?!//)", lines[number - 1])
-    return InvalidSetting(
-        f"{path}:{number}: {repr(found[1]) if found else 'this line'} {why}"
-    )
-
-
-def _yaml(path: Path, text: str) -> object:
-    try:
-        import yaml
-    except ImportError:
-        raise InvalidSetting(
-            f"{path}: this needs PyYAML; run: pip install 'slotwise[yaml]', or write TOML"
-        ) from None
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            """Refuse a name that is there twice: yaml's own loader silently uses the last one."""
-            node = super().compose_mapping_node(anchor)
-            names = [str(key.value) for key, _ in node.value]
-            if twice := {name for name in names if names.count(name) > 1}:
-                raise InvalidSetting(
-                    f"{path}: {min(twice)} is there twice; keep one of them"
-                )
-            return node
-
-    try:
-        content = Loader(text).get_single_data()
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
-        mark = getattr(error, "problem_mark", None)
-        raise _unread(path, text, "YAML", None if mark is None else mark.line + 1) from None
-    return {} if content is None else content
-
-
-def _fold(key: str) -> str:
-    return key.replace("-", "").replace("_", "").casefold()
-
-
-# Keys that configurations of db-scheduler use, as settings of ours; each in any spelling, as all
-# keys. ``jobs-config`` is a table with the address of the scheduler's own pool; in the environment
-# its keys are variables, such as ``SLOTWISE_JOBS_CONFIG_USERNAME``.
-
-#: Keys without ``-``, ``_`` and capitals, with the setting that each means.
-OTHER_NAMES: Final = {
-    "pollinginterval": "poll_interval",
-    "shutdownmaxwait": "shutdown_grace",
-    "jobsconfig": "database_url",
-    "jobsconfigmaximumpoolsize": "pool_size",
-}
-#: Keys without a counterpart, and what to do instead.
-ABSENT: Final = {
-    "deleteunresolvedafter": "slotwise never deletes rows of tasks that it does not know; remove it, find "
-    "such rows "
-    "with `slotwise health`, and delete a job with `slotwise delete`",
-}
-
-_POOL = "jobsconfig"
-_KEYS = {
-    "jdbcurl": "jdbc-url",
-    "url": "jdbc-url",
-    "username": "username",
-    "user": "username",
-    "password": "password",
-}
-_LOGIN = {"user": "username", "password": "password"}
-_FORM = "write jdbc-url, username, password and maximum-pool-size"
-
-
-def _translated(
-    pairs: Iterable[tuple[str, object]], label: Callable[[str], str]
-) -> Iterator[tuple[str, object]]:
-    """Yield the pairs, with the keys of ``jobs-config`` as one address. Raises InvalidSetting with
-    the cure.
-    """
-    pool: dict[str, str] = {}
-    name = ""
-    for key, value in pairs:
-        folded = _fold(key)
-        if folded in ABSENT:
-            raise InvalidSetting(f"{label(key)} is not a setting: {ABSENT[folded]}")
-        if not folded.startswith(_POOL):
-            yield key, value
-            continue
-        if folded == _POOL and not isinstance(value, Mapping):
-            raise InvalidSetting(
-                f"{label(key)} must be a table, but was of type {type(value).__name__}; {_FORM}"
-            )
-        name = name or (key if folded == _POOL else "JOBS_CONFIG")
-        parts = (
-            ((f"{key}-{part}", text) for part, text in value.items())
-            if isinstance(value, Mapping)
-            else [(key, value)]
-        )
-        for full, text in parts:
-            part = _fold(full).removeprefix(_POOL)
-            if f"{_POOL}{part}" in OTHER_NAMES:
-                yield full, text
-            elif part not in _KEYS:
-                raise InvalidSetting(
-                    f"{label(full)} is not a setting of {label(name)}; {_FORM}"
-                )
-            elif not isinstance(text, str):
-                raise InvalidSetting(
-                    f"{label(full)} must be a string, but was of type "
-                    f"{type(text).__name__}; {_FORM}"
-                )
-            else:
-                pool[_KEYS[part]] = text
-    if pool:
-        yield name, _address(pool, label(name))
-
-
-def _address(pool: Mapping[str, str], label: str) -> str:
-    if not (address := pool.get("jdbc-url")):
-        raise InvalidSetting(
-            f"{label} has no jdbc-url; write jdbc:postgresql://host:5432/database"
-        )
-    login = urlencode(
-        {key: pool[name] for key, name in _LOGIN.items() if name in pool}, quote_via=quote
-    )
-    return f"{address}{'&' if '?' in address else '?'}{login}" if login else address
