@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.windows import OutcomeCount, SlotWindow
-    from slotwise.store.reading.worker_registry import WorkerInfo
+    from slotwise.store.reading.workers import WorkerInfo
 
 _HOMES = {
     "slotwise.explain.explanation": ("Explanation", "JobExplanation", "TaskExplanation"),
@@ -49,7 +49,7 @@ _HOMES = {
     "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess"),
     "slotwise.store.reading.task_counts": ("TaskCount",),
     "slotwise.store.reading.windows": ("OutcomeCount", "SlotWindow"),
-    "slotwise.store.reading.worker_registry": ("WorkerInfo",),
+    "slotwise.store.reading.workers": ("WorkerInfo",),
 }
 __all__ = [
     "RECURRING",

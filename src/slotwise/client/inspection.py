@@ -53,7 +53,7 @@ from slotwise.store.reading.monitoring import Backlog, SinceSuccess
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import TaskCount
 from slotwise.store.reading.windows import OutcomeCount, SlotWindow
-from slotwise.store.reading.worker_registry import WorkerInfo, all_workers
+from slotwise.store.reading.workers import WorkerInfo, all_workers
 
 if TYPE_CHECKING:
     from slotwise.client.opening import Application

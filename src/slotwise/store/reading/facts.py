@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING, TICK, Key, Row
-from slotwise.model.vocabulary import PLANNED, RowState
+from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Schedule
 from slotwise.schedules.description import zone_of
 from slotwise.schedules.text import readable
@@ -20,15 +20,16 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.jobs import paused_by
+from slotwise.store.reading.queries import read
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
 from slotwise.store.reading.slots import (
     AttemptInfo,
     SlotInfo,
     attempts_of,
+    entries,
     gap_info,
-    slot_info,
 )
-from slotwise.store.reading.worker_registry import WorkerInfo, worker_infos
+from slotwise.store.reading.workers import WorkerInfo, workers_in
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
@@ -170,19 +171,14 @@ def slot_state(store: Store, job: str, slot: datetime) -> Facts:
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
-    slots = store.tables.slots
     with _looking(store, job, instance) as look:
-        started = look.of(slots).where(slots.c.started.is_not(None))
         state = look.state(slot)
+        started = "s.started IS NOT NULL AND s.slot"
         return replace(
             state,
             attempts=look.attempts(slot, state.entry),
-            before=look.slot(
-                started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())
-            ),
-            after=look.slot(
-                started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())
-            ),
+            before=look.entry(f"{started} < :slot ORDER BY s.slot DESC", slot),
+            after=look.entry(f"{started} > :slot ORDER BY s.slot", slot),
             operations=look.operations(),
             pruned_until=pruned_until(look.connection, store),
             load=look.load(),
@@ -191,32 +187,42 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
 
 def task_facts(store: Store, task: str, id: str) -> TaskFacts:
     tasks = store.tables.tasks
-    slots = store.tables.slots
     with _looking(store, task, id) as look:
-        found = look.first(look.of(tasks))
         row = look.row(tasks.c.task_instance == id)
         plan = look.row(tasks.c.task_instance == RECURRING)
-        end = look.slot(
-            look.of(slots)
-            .where(slots.c.finished.is_not(None))
-            .order_by(slots.c.finished.desc())
-        )
-        attempts = (
-            look.attempts(None, end) if row is None else look.attempts(row.slot, None)
-        )
+        end = look.entry("s.finished IS NOT NULL ORDER BY s.finished DESC")
+        why: str | None = UNDER_A_JOB
+        if plan is None or not plan.is_plan:
+            why = obstacle(task, (), look.workers())
         return TaskFacts(
             key=Key(task, id),
             now=look.now,
             row=row,
-            attempts=attempts,
-            error=None if found is None else found["last_error"],
+            attempts=look.attempts(row.slot if row else None, None if row else end),
+            error=look.read(_ERROR)[0]["error"],
             end=end,
             all_paused=all_paused(look.connection, store.tables),
             load=look.load(),
-            obstacle=UNDER_A_JOB
-            if plan is not None and plan.is_plan
-            else obstacle(task, (), look.workers()),
+            obstacle=why,
         )
+
+
+_ERROR = """
+SELECT {f}max(last_error) AS error FROM {tasks}
+WHERE task_name = :name AND task_instance = :id"""
+#: Ranges may overlap where a queue was restored: the newest counts. Of those that begin before the
+#: slot, the nearest hundred are searched: a slot in none would be sought in all of them.
+_GAP = """
+SELECT * FROM (SELECT * FROM {gaps}
+               WHERE task_name = :name AND task_instance = :id AND first_slot <= :slot
+               ORDER BY first_slot DESC LIMIT 100) AS near
+WHERE last_slot >= :slot ORDER BY first_slot DESC LIMIT 1"""
+_DECLARED = "SELECT plan FROM {tasks} WHERE task_name = :name AND task_instance = :id"
+_HELD = """
+SELECT (SELECT {f}count(*) FROM {tasks} WHERE task_name = :name AND picked) AS running,
+       (SELECT {f}count(*) FROM {tasks} WHERE task_name = :name AND plan_instance = :id
+        AND origin IN ('schedule', 'catch_up')) AS places"""
+_STARTS = "SELECT at, count FROM {starts} WHERE task_name = :name ORDER BY at"
 
 
 @contextmanager
@@ -235,21 +241,21 @@ class _Look:
     name: str
     instance: str
 
-    def of(self, table: sa.Table) -> sa.Select[tuple[object, ...]]:
-        return sa.select(table).where(
-            table.c.task_name == self.name, table.c.task_instance == self.instance
-        )
+    def read(self, text: str, slot: datetime | None = None) -> Sequence[sa.RowMapping]:
+        given = {"name": self.name, "id": self.instance, "slot": slot}
+        return read(self.connection, self.store, text, given)
 
-    def first(self, statement: sa.Select[tuple[object, ...]]) -> sa.RowMapping | None:
-        return self.connection.execute(statement.limit(1)).mappings().first()
+    def first(self, text: str, slot: datetime | None = None) -> sa.RowMapping | None:
+        return next(iter(self.read(text, slot)), None)
 
-    def slot(self, statement: sa.Select[tuple[object, ...]]) -> SlotInfo | None:
-        found = self.first(statement)
-        return None if found is None else slot_info(found)
+    def entry(self, condition: str, slot: datetime | None = None) -> SlotInfo | None:
+        given = {"name": self.name, "id": self.instance, "slot": slot}
+        where = f"s.task_instance = :id AND {condition} LIMIT 1"
+        return next(iter(entries(self.connection, self.store, where, given)), None)
 
     def attempts(self, slot: datetime | None, last: SlotInfo | None) -> list[AttemptInfo]:
         return attempts_of(
-            self.connection, self.store.tables, Key(self.name, self.instance), slot, last
+            self.connection, self.store, Key(self.name, self.instance), slot, last
         )
 
     def row(self, *conditions: sa.ColumnElement[bool]) -> Row | None:
@@ -268,22 +274,11 @@ class _Look:
         the ledger read after them has its end.
         """
         tasks = self.store.tables.tasks
-        slots = self.store.tables.slots
-        gaps = self.store.tables.gaps
         plan = self.row(tasks.c.task_instance == self.instance)
         beside = self.row(tasks.c.plan_instance == self.instance, tasks.c.slot == slot)
-        entry = self.slot(self.of(slots).where(slots.c.slot == slot))
-        # Ranges may overlap where a queue was restored: the newest counts. Of those that begin
-        # before the slot, the nearest hundred are searched: a slot in none would be sought in all
-        # of them.
-        begun = self.of(gaps).where(gaps.c.first_slot <= slot)
-        near = begun.order_by(gaps.c.first_slot.desc()).limit(100).subquery()
-        gap = self.first(
-            sa.select(near)
-            .where(near.c.last_slot >= slot)
-            .order_by(near.c.first_slot.desc())
-        )
-        declared = self.connection.scalar(self.of(tasks).with_only_columns(tasks.c.plan))
+        entry = self.entry("s.slot = :slot", slot)
+        gap = self.first(_GAP, slot)
+        declared = [row["plan"] for row in self.read(_DECLARED)]
         return Facts(
             job=self.name,
             slot=slot,
@@ -292,7 +287,7 @@ class _Look:
             beside=beside,
             entry=entry,
             gap=None if gap is None else gap_info(gap),
-            runs_on=Declared.readable(declared).runs_on,
+            runs_on=Declared.readable(declared[0] if declared else None).runs_on,
             all_paused=all_paused(self.connection, self.store.tables),
             workers=self.workers(),
         )
@@ -311,31 +306,13 @@ class _Look:
         ]
 
     def workers(self) -> list[WorkerInfo]:
-        workers = self.store.tables.workers
-        return worker_infos(
-            self.connection,
-            sa.select(workers, sa.literal(0).label("running")),
-            workers,
-            self.now,
-        )
+        return workers_in(self.connection, self.store, self.now)
 
     def load(self) -> Load:
-        tasks = self.store.tables.tasks
-        starts = self.store.tables.starts
-        count = (
-            sa.select(sa.func.count())
-            .select_from(tasks)
-            .where(tasks.c.task_name == self.name)
-        )
-        beside = [tasks.c.plan_instance == self.instance, tasks.c.origin.in_(PLANNED)]
-        counted = (
-            sa.select(starts.c.at, starts.c.count)
-            .where(starts.c.task_name == self.name)
-            .order_by(starts.c.at)
-        )
+        (held,) = self.read(_HELD)
         return Load(
-            running=self.connection.scalar(count.where(tasks.c.picked)) or 0,
-            places=self.connection.scalar(count.where(*beside)) or 0,
-            starts=[(utc(at), number) for at, number in self.connection.execute(counted)],
+            running=held["running"],
+            places=held["places"],
+            starts=[(utc(row["at"]), row["count"]) for row in self.read(_STARTS)],
             recovery_rate=self.store.database.settings.recovery_rate,
         )

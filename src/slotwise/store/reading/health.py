@@ -16,7 +16,7 @@ from slotwise.store.reading.jobs import common_zone, jobs_among, paused_by
 from slotwise.store.reading.queries import read
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
 from slotwise.store.reading.task_counts import MOST_NAMES
-from slotwise.store.reading.worker_registry import WorkerInfo, all_workers, tags_of
+from slotwise.store.reading.workers import WorkerInfo, all_workers, tags_of
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
 from slotwise.store.schema.tables import MOST_HELD, runs_on
 from slotwise.store.slots.store import NEWER_PATIENCE, Store

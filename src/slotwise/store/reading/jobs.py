@@ -20,7 +20,7 @@ from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.paging import PAGE, Statement, rows
 from slotwise.store.reading.routing import obstacle, state_of_stuck
-from slotwise.store.reading.worker_registry import WorkerInfo, all_workers
+from slotwise.store.reading.workers import WorkerInfo, all_workers
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
 from slotwise.store.schema.tables import HAS_SLOT, is_plan
 from slotwise.store.slots.store import Store

@@ -13,7 +13,7 @@ from slotwise.model.records import RECURRING
 from slotwise.store.reading.jobs import jobs_among
 from slotwise.store.reading.paging import rows
 from slotwise.store.reading.task_counts import names_in
-from slotwise.store.reading.worker_registry import all_workers
+from slotwise.store.reading.workers import all_workers
 from slotwise.store.schema.tables import is_task
 from slotwise.store.slots.store import Store
 

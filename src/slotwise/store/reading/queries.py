@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -13,7 +14,6 @@ from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.tables import (
     HAS_SLOT,
     IS_TASK,
-    OF_INSTANCES,
     RANK,
     TYPES,
     Tables,
@@ -23,7 +23,10 @@ from slotwise.store.slots.store import Store
 #: Where a query has no limit: a database may refuse a LIMIT that is null.
 NO_LIMIT = 2**31 - 1
 #: Columns of results that no table has.
-_MORE = dict.fromkeys(("last", "hour", "since"), Instant)
+_MORE = dict.fromkeys(("last", "hour", "since", "silent_since"), Instant)
+
+
+_NAMES = re.compile(r":(\w+)")
 
 
 def read(
@@ -39,15 +42,17 @@ def read(
     ``{name}`` for one of ``parts``; ``:name`` is a parameter, a list for an IN.
     """
     words = _words(store.tables, connection.dialect) | parts
-    bound = [_parameter(name, value) for name, value in given.items()]
-    query = sa.text(text.format(**words)).bindparams(*bound)
+    query = sa.text(text.format(**words))
+    named = set(_NAMES.findall(query.text))
+    bound = [_parameter(name, value) for name, value in given.items() if name in named]
+    query = query.bindparams(*bound)
     return connection.execute(query.columns(**_MORE, **TYPES)).mappings().all()
 
 
 def _parameter(name: str, value: object) -> sa.BindParameter[Any]:
-    if isinstance(value, datetime):
-        return sa.bindparam(name, value, Instant)
-    return sa.bindparam(name, value, expanding=isinstance(value, list | tuple))
+    one = value[0] if isinstance(value, list) and value else value
+    kind = Instant if isinstance(one, datetime) else None
+    return sa.bindparam(name, value, kind, expanding=isinstance(value, list))
 
 
 @lru_cache(maxsize=16)
@@ -68,6 +73,5 @@ def _words(tables: Tables, database: sa.Dialect) -> dict[str, str]:
         "f": "pg_catalog." if database.name == "postgresql" else "",
         "has_slot": HAS_SLOT,
         "is_task": IS_TASK,
-        "of_instances": OF_INSTANCES,
         "rank": RANK,
     }

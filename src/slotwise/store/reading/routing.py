@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from slotwise.model.vocabulary import ListedState, WorkerState
-from slotwise.store.reading.worker_registry import WorkerInfo
+from slotwise.store.reading.workers import WorkerInfo
 
 NO_WORKER_LIVES = "no worker is alive"
 #: Why no worker claims a one-time row whose name is a job's.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -14,21 +14,16 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Origin, Outcome, Reason, RowState, SlotState
-from slotwise.store.dialects.conditions import of_key
-from slotwise.store.reading.paging import PAGE, Statement, paged, rows
+from slotwise.store.reading.paging import paged
+from slotwise.store.reading.queries import NO_LIMIT, read
 from slotwise.store.schema.rows import filled, utc
-from slotwise.store.schema.tables import (
-    HAS_SLOT,
-    OF_INSTANCES,
-    Tables,
-    is_detached,
-    of_plan,
-)
 from slotwise.store.slots.store import Store
 
 #: The place of a line in a listing: by instant, a slot before a gap that ends with it, then by
 #: instance.
 _Place: TypeAlias = tuple[datetime, int, str]
+#: Instance and slot in the ledger.
+_SlotKey: TypeAlias = tuple[str, datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +84,20 @@ class AttemptInfo(Value):
 
 # -- slots that have not ended --------------------------------------------------------------------
 
+#: Slots that wait, run or are parked, each by an index: of 100,000 instances few are read.
+_PARTS = (
+    "task_instance = :own",
+    "NOT picked AND state IS NULL ORDER BY execution_time",
+    "picked ORDER BY slot",
+    "NOT picked AND state = 'paused' ORDER BY task_instance",
+    "NOT picked AND state = 'queued' ORDER BY task_instance",
+)
+_PART = """
+SELECT * FROM (SELECT {{columns}} FROM {{tasks}} WHERE {{mine}} AND {} LIMIT :limit) AS part"""
+_UNENDED = " UNION ALL ".join(map(_PART.format, _PARTS))
+_COLUMNS = """task_instance, plan_instance, slot, state, picked, attempt, origin, collapsed,
+parked_due, execution_time, last_error"""
+
 
 def unended(
     store: Store,
@@ -107,8 +116,14 @@ def unended(
     instant.
     """
     own = instance or RECURRING
+    given = {"name": name, "own": own, "since": since, "limit": limit or NO_LIMIT}
+    mine = "task_name = :name AND slot IS NOT NULL AND kind <> 'task'"
+    if instance is not None:
+        mine += " AND (task_instance = :own OR plan_instance = :own)"
+    if since is not None:
+        mine += " AND slot >= :since"
     with store.transaction() as connection:
-        found = connection.execute(_unended(store, name, instance, limit, since)).mappings()
+        found = read(connection, store, _UNENDED, given, mine=mine, columns=_COLUMNS)
         each = {row["task_instance"]: row for row in found}.values()
         chosen = sorted(each, key=lambda row: _turn(row, own))[:limit]
         chosen.sort(key=lambda row: (utc(row["slot"]), row["task_instance"]), reverse=True)
@@ -120,41 +135,8 @@ def unended(
         if not row["picked"]:
             waiting.append(_waiting_info(row, line))
         elif line is not None:
-            running.append(slot_info(line))
+            running.append(line)
     return waiting + running
-
-
-def _unended(
-    store: Store,
-    name: str,
-    instance: str | None,
-    limit: int | None,
-    since: datetime | None,
-) -> sa.CompoundSelect[tuple[object, ...]]:
-    """Select slots that wait, run or are parked, each by an index: of 100,000 instances few are
-    read.
-    """
-    tasks = store.tables.tasks
-    shown = [column for column in tasks.c if column.name not in ("task_data", "lease")]
-    of_job = sa.select(*shown).where(
-        tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT)
-    )
-    if instance is not None:
-        of_job = of_job.where(of_plan(tasks, instance))
-    if since is not None:
-        of_job = of_job.where(tasks.c.slot >= since)
-    waiting = of_job.where(~tasks.c.picked, tasks.c.state.is_(None))
-    parked = [
-        of_job.where(~tasks.c.picked, tasks.c.state == state)
-        for state in (RowState.PAUSED, RowState.QUEUED)
-    ]
-    parts = [
-        of_job.where(tasks.c.task_instance == (instance or RECURRING)),
-        waiting.order_by(tasks.c.execution_time),
-        of_job.where(tasks.c.picked).order_by(tasks.c.slot),
-        *(one.order_by(tasks.c.task_instance) for one in parked),
-    ]
-    return sa.union_all(*(sa.select(part.limit(limit).subquery()) for part in parts))
 
 
 def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str]:
@@ -164,30 +146,63 @@ def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
 
 
-def _key(row: sa.RowMapping) -> tuple[str, datetime]:
-    """Instance and slot in the ledger."""
+def _key(row: sa.RowMapping) -> _SlotKey:
     return row["plan_instance"] or row["task_instance"], utc(row["slot"])
 
 
 def _begun(
-    store: Store,
-    connection: sa.Connection,
-    name: str,
-    keys: Sequence[tuple[str, datetime]],
-) -> dict[tuple[str, datetime], sa.RowMapping]:
-    slots = store.tables.slots
-    key = sa.tuple_(slots.c.task_instance, slots.c.slot)
-    found = {}
-    for start in range(0, len(keys), PAGE):
-        wanted = sa.select(slots, *_last_loss(store.tables)).where(
-            slots.c.task_name == name, key.in_(keys[start : start + PAGE])
-        )
-        for line in connection.execute(wanted).mappings():
-            found[line["task_instance"], utc(line["slot"])] = line
+    store: Store, connection: sa.Connection, name: str, keys: Sequence[_SlotKey]
+) -> dict[_SlotKey, SlotInfo]:
+    """Return what the ledger has of these slots."""
+    found = dict[_SlotKey, SlotInfo]()
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        given = {
+            "name": name,
+            "ids": sorted({id for id, _ in some}),
+            "slots": sorted({slot for _, slot in some}),
+        }
+        where = "s.task_instance IN :ids AND s.slot IN :slots"
+        for line in entries(connection, store, where, given):
+            found[line.id, line.slot] = line
     return found
 
 
 # -- the ledger with its gaps ---------------------------------------------------------------------
+
+_AT_ONCE = 500
+#: Rows of the ledger, with the worker from which a slot was taken over last, and since when that
+#: is silent.
+_ENTRIES = """
+SELECT s.*, CASE WHEN s.lost > 0 THEN (SELECT a.worker {loss}) END AS lost_by,
+       CASE WHEN s.lost > 0 THEN (SELECT a.ended {loss}) END AS silent_since
+FROM {slots} AS s WHERE s.task_name = :name AND {where}"""
+_LOSS = """FROM {attempts} AS a
+WHERE a.task_name = s.task_name AND a.task_instance = s.task_instance AND a.slot = s.slot
+  AND a.outcome = 'lost' ORDER BY a.number DESC LIMIT 1"""
+#: Gaps, with the number of their slots that a backfill has run since; triggers are not among them.
+_GAPS = """
+SELECT g.*, (SELECT {f}count(*) FROM {slots} AS s
+             WHERE s.task_name = g.task_name AND s.task_instance = g.task_instance
+               AND s.slot BETWEEN g.first_slot AND g.last_slot AND s.origin = 'backfill')
+       AS run_since
+FROM {gaps} AS g WHERE g.task_name = :name AND {where}"""
+#: Slots of the ledger that have no plan row and no detached row; an index finds either.
+_HAVE_NO_ROW = """
+NOT EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.task_name = s.task_name AND t.slot = s.slot
+            AND (t.state IS NULL OR t.state <> 'dead')
+            AND t.task_instance = s.task_instance AND t.kind <> 'detached')
+AND NOT EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.task_name = s.task_name AND t.slot = s.slot
+                AND (t.state IS NULL OR t.state <> 'dead')
+                AND t.plan_instance = s.task_instance)"""
+
+
+def entries(
+    connection: sa.Connection, store: Store, where: str, given: Mapping[str, object]
+) -> list[SlotInfo]:
+    """Return the ledger's rows ``s`` of the task ``:name`` that meet a condition."""
+    rows = read(connection, store, _ENTRIES.replace("{loss}", _LOSS), given, where=where)
+    return [slot_info(row) for row in rows]
 
 
 def slots(
@@ -205,120 +220,82 @@ def slots(
     A gap is placed by its last slot. ``before`` continues a listing; ``ended`` leaves out what
     ``unended`` lists.
     """
-    sources = [
-        _Source(store, statement, store.tables.slots.c.slot, 1, slot_info)
-        for statement in _ledgers(store, name, instance, ended=ended)
-    ]
-    gaps = _of(store.tables.gaps, name, instance).add_columns(_run_since(store.tables))
-    sources.append(_Source(store, gaps, store.tables.gaps.c.last_slot, 0, gap_info))
+    given = {"name": name, "instance": instance, "since": since, "before": before}
+    entry = _ENTRIES.replace("{loss}", _LOSS)
+    if ended:
+        entry += f" AND {_HAVE_NO_ROW}"
+    # An index orders a job's own slots, another those of its instances, and none both.
+    families = ["s.task_instance = 'recurring'", "s.task_instance <> 'recurring'"]
+    of_gaps = "1 = 1"
+    if instance is not None:
+        families = ["s.task_instance = :instance"]
+        of_gaps = "g.task_instance = :instance"
+    sources = [_Source(store, entry, "s.slot", family, 1, slot_info) for family in families]
+    sources.append(_Source(store, _GAPS, "g.last_slot", of_gaps, 0, gap_info))
     merged = heapq.merge(
-        *(source.lines(limit, since, before) for source in sources),
+        *(source.lines(limit, given) for source in sources),
         key=lambda line: line[0],
         reverse=True,
     )
     return (line for _, line in islice(merged, limit))
 
 
-def _ledgers(
-    store: Store, name: str, instance: str | None, *, ended: bool
-) -> list[Statement]:
-    """Select from the ledger. An index orders a job's own slots, another those of its instances,
-    and none both.
-    """
-    table = store.tables.slots
-    if instance is None:
-        instances = _of(table, name, None).where(sa.text(OF_INSTANCES))
-        found = [_of(table, name, RECURRING), instances]
-    else:
-        found = [_of(table, name, instance)]
-    if ended:
-        excluded = [~one for one in _has_row(store.tables)]
-        found = [statement.where(*excluded) for statement in found]
-    loss = _last_loss(store.tables)
-    return [statement.add_columns(*loss) for statement in found]
-
-
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Lines of one statement, placed by ``column``; ``kind`` orders two of one instant."""
+    """Lines of one query, placed by ``column``; ``kind`` orders two of one instant."""
 
     store: Store
-    statement: Statement
-    column: sa.Column[datetime]
+    text: str
+    column: str
+    where: str
     kind: int
     line: Callable[[sa.RowMapping], SlotInfo]
 
     def lines(
-        self, limit: int | None, since: datetime | None, before: datetime | None
+        self, limit: int | None, given: Mapping[str, object]
     ) -> Iterator[tuple[_Place, SlotInfo]]:
-        statement = self.statement
-        if since is not None:
-            statement = statement.where(self.column >= since)
-        if before is not None:
-            statement = statement.where(self.column < before)
-        instance = self.column.table.c.task_instance
-        statement = statement.order_by(self.column.desc(), instance.desc())
+        table, _, column = self.column.partition(".")
+        where = self.where
+        if given["since"] is not None:
+            where += f" AND {self.column} >= :since"
+        if given["before"] is not None:
+            where += f" AND {self.column} < :before"
+        order = f" ORDER BY {self.column} DESC, {table}.task_instance DESC LIMIT :size"
+        # The first condition is implied by the second. An index starts at it, so a deep page
+        # reads no earlier rows.
+        after = f""" AND {self.column} <= :at
+            AND ({self.column} < :at OR {table}.task_instance < :id)"""
 
         def page(
             size: int, last: tuple[_Place, SlotInfo] | None
         ) -> list[tuple[_Place, SlotInfo]]:
             # Race: what is written between two pages is newer than the first one's end; it is
             # later, not missed.
-            rest = statement if last is None else self._after(statement, last[0])
+            rest = where
+            parameters = {**given, "size": size}
+            if last is not None:
+                rest += after
+                parameters["at"], _, parameters["id"] = last[0]
+            with self.store.transaction() as connection:
+                rows = read(
+                    connection, self.store, self.text + order, parameters, where=rest
+                )
             return [
-                (self._place(row), self.line(row))
-                for row in rows(self.store, rest.limit(size))
+                ((utc(row[column]), self.kind, row["task_instance"]), self.line(row))
+                for row in rows
             ]
 
         return paged(limit, page)
 
-    def _place(self, row: sa.RowMapping) -> _Place:
-        return utc(row[self.column.name]), self.kind, row["task_instance"]
 
-    def _after(self, statement: Statement, place: _Place) -> Statement:
-        """Select what comes after a place in a listing, the newest first."""
-        column = self.column
-        instant, _, instance = place
-        same = (column == instant) & (column.table.c.task_instance < instance)
-        # The first condition is implied by the second. An index starts at it, so a deep page
-        # reads no earlier rows.
-        return statement.where(column <= instant, (column < instant) | same)
-
-
-def _has_row(tables: Tables) -> list[sa.ColumnElement[bool]]:
-    """Conditions for a slot of the ledger that has a plan row or a detached row; an index finds
-    either.
-    """
-    tasks = tables.tasks
-    slots = tables.slots
-    found = sa.select(sa.literal(1)).where(
-        tasks.c.task_name == slots.c.task_name,
-        tasks.c.slot == slots.c.slot,
-        tasks.c.state.is_distinct_from(RowState.DEAD),
-    )
-    own = found.where(tasks.c.task_instance == slots.c.task_instance, ~is_detached(tasks))
-    beside = found.where(tasks.c.plan_instance == slots.c.task_instance)
-    return [sa.exists(own), sa.exists(beside)]
-
-
-def _of(table: sa.Table, name: str, instance: str | None) -> Statement:
-    """Select from ledger or gaps what concerns a task, or one instance of it."""
-    found = sa.select(table).where(table.c.task_name == name)
-    return found if instance is None else found.where(table.c.task_instance == instance)
-
-
-def _run_since(tables: Tables) -> sa.ColumnElement[int]:
-    """The number of slots of a gap that a backfill has run since; triggers are not among them."""
-    slots = tables.slots
-    gaps = tables.gaps
-    of_gap = (slots.c.task_name == gaps.c.task_name) & (
-        slots.c.task_instance == gaps.c.task_instance
-    )
-    within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (
-        slots.c.origin == Origin.BACKFILL
-    )
-    count = sa.select(sa.func.count()).where(of_gap, within)
-    return count.scalar_subquery().label("run_since")
+_WITHIN = """
+SELECT slot FROM {slots}
+WHERE task_name = :name AND task_instance = :id AND slot >= :start AND slot < :end
+UNION
+SELECT slot FROM {tasks}
+WHERE task_name = :name AND (task_instance = :id OR plan_instance = :id)
+  AND slot >= :start AND slot < :end
+ORDER BY slot"""
 
 
 def slots_within(
@@ -327,28 +304,21 @@ def slots_within(
     """Return the slots of an instance from ``start`` to before ``end`` that are in the ledger or
     in a row.
     """
-    found = set()
-    ledger = store.tables.slots
-    tasks = store.tables.tasks
-    for table, family in (
-        (ledger, ledger.c.task_instance == instance),
-        (tasks, of_plan(tasks, instance)),
-    ):
-        wanted = sa.select(table.c.slot).where(
-            table.c.task_name == name, family, table.c.slot >= start, table.c.slot < end
-        )
-        found |= {utc(row["slot"]) for row in rows(store, wanted)}
-    return sorted(found)
+    given = {"name": name, "id": instance, "start": start, "end": end}
+    with store.transaction() as connection:
+        return [utc(row["slot"]) for row in read(connection, store, _WITHIN, given)]
 
 
 def slot(
     store: Store, name: str, slot: datetime, instance: str = RECURRING
 ) -> SlotInfo | None:
     """Return one slot of a job, or of an instance, from the ledger."""
-    ledger = store.tables.slots
-    wanted = _of(ledger, name, instance).add_columns(*_last_loss(store.tables))
-    found = rows(store, wanted.where(ledger.c.slot == slot))
-    return slot_info(found[0]) if found else None
+    given = {"name": name, "id": instance, "slot": slot}
+    with store.transaction() as connection:
+        found = entries(
+            connection, store, "s.task_instance = :id AND s.slot = :slot", given
+        )
+        return found[0] if found else None
 
 
 def attempts(
@@ -357,20 +327,20 @@ def attempts(
     """Return the attempts of a slot, the oldest first; without one, those of the one-time tasks
     with this id.
     """
-    ledger = store.tables.slots
-    wanted = _of(ledger, name, instance).order_by(ledger.c.slot.desc()).limit(1)
+    where = "s.task_instance = :id"
     if slot is not None:
-        wanted = wanted.where(ledger.c.slot == slot)
-    last = rows(store, wanted)
+        where += " AND s.slot = :slot"
+    given = {"name": name, "id": instance, "slot": slot}
     with store.transaction() as connection:
-        entry = slot_info(last[0]) if last else None
-        return attempts_of(connection, store.tables, Key(name, instance), slot, entry)
+        last = entries(connection, store, f"{where} ORDER BY s.slot DESC LIMIT 1", given)
+        entry = last[0] if last else None
+        return attempts_of(connection, store, Key(name, instance), slot, entry)
 
 
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def _waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotInfo:
+def _waiting_info(row: sa.RowMapping, last: SlotInfo | None = None) -> SlotInfo:
     """Return a waiting slot as a line, with its last attempt from the ledger, if there was one."""
     line = SlotInfo(
         slot=utc(row["slot"]),
@@ -383,9 +353,8 @@ def _waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slo
         error=row["last_error"] if row["attempt"] else None,  # else of the slot before
         id=row["plan_instance"] or row["task_instance"],
     )
-    if begun is None:
+    if last is None:
         return line
-    last = slot_info(begun)
     return replace(
         line,
         reason=last.reason or line.reason,
@@ -417,30 +386,14 @@ def slot_info(row: sa.RowMapping) -> SlotInfo:
     )
 
 
-def _last_loss(tables: Tables) -> tuple[sa.ColumnElement[object], ...]:
-    """Return the columns ``lost_by`` and ``silent_since`` for a query of slots."""
-    slots = tables.slots
-    attempts = tables.attempts
-    mine = [
-        slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")
-    ]
-    newest = (
-        sa.select(attempts)
-        .where(*mine, attempts.c.outcome == Outcome.LOST)
-        .order_by(attempts.c.number.desc())
-    )
-    columns = {"lost_by": attempts.c.worker, "silent_since": attempts.c.ended}
-    return tuple(
-        sa.case(
-            (slots.c.lost > 0, newest.with_only_columns(column).limit(1).scalar_subquery())
-        ).label(name)
-        for name, column in columns.items()
-    )
+_ATTEMPTS = """
+SELECT * FROM {attempts} WHERE task_name = :name AND task_instance = :id {of_slot}
+ORDER BY slot, number"""
 
 
 def attempts_of(
     connection: sa.Connection,
-    tables: Tables,
+    store: Store,
     key: Key,
     slot: datetime | None,
     last: SlotInfo | None,
@@ -448,12 +401,10 @@ def attempts_of(
     """Return the attempts of a slot, or of all tasks with this id; ``last``: their newest entry in
     the ledger.
     """
-    table = tables.attempts
-    wanted = sa.select(table).where(*of_key(table, key))
-    if slot is not None:
-        wanted = wanted.where(table.c.slot == slot)
-    ordered = wanted.order_by(table.c.slot, table.c.number)
-    found = [filled(AttemptInfo, row) for row in connection.execute(ordered).mappings()]
+    of_slot = "" if slot is None else "AND slot = :slot"
+    given = {"name": key.task_name, "id": key.task_instance, "slot": slot}
+    rows = read(connection, store, _ATTEMPTS, given, of_slot=of_slot)
+    found = [filled(AttemptInfo, row) for row in rows]
     if last is None or not last.attempts or last.outcome == Outcome.CLAIMED:
         return found
     if last.token in {one.token for one in found}:

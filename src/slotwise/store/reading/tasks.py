@@ -11,7 +11,7 @@ from slotwise.store.queue.queue import TaskInfo
 from slotwise.store.reading.jobs import jobs_among
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle, state_of_stuck
 from slotwise.store.reading.task_counts import TaskCount
-from slotwise.store.reading.worker_registry import all_workers
+from slotwise.store.reading.workers import all_workers
 from slotwise.store.slots.store import Store
 
 

@@ -10,9 +10,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from slotwise.model.clock import host_now
-from slotwise.model.values import Value
 from slotwise.model.vocabulary import WorkerState
-from slotwise.store.schema.rows import MALFORMED, Unread, filled, rows_apart, texts_of
 from slotwise.store.slots.store import Store
 
 
@@ -38,29 +36,6 @@ class Badge:
     revision: str | None
     refused: Sequence[str]
     passed_over: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo(Value):
-    """A worker's row; ``live``: it was seen within its lease, by the database's time."""
-
-    worker: str
-    host: str
-    pid: int
-    state: str
-    live: bool
-    capacity: int
-    running: int
-    tags: Sequence[str]
-    tasks: Sequence[str]
-    revision: str | None
-    refused: Sequence[str]
-    #: Tasks that it knows and does not claim, with the tags that they ask for.
-    passed_over: Mapping[str, Sequence[str]]
-    version: str
-    started: datetime
-    last_seen: datetime
-    skew: timedelta | None
 
 
 class WorkerRegistry:
@@ -194,78 +169,3 @@ def _skew(before: datetime, now: datetime) -> float:
     ``before``.
     """
     return max(before - now, min(host_now() - now, timedelta(0))).total_seconds()
-
-
-def tags_of(text: str | None) -> list[str]:
-    try:
-        return texts_of(text)
-    except MALFORMED:
-        return []
-
-
-def all_workers(store: Store) -> list[WorkerInfo]:
-    """Return all workers that have signed in and not out, the newest first."""
-    tasks = store.tables.tasks
-    workers = store.tables.workers
-    held = sa.select(sa.func.count()).where(
-        tasks.c.picked, tasks.c.picked_by == workers.c.worker
-    )
-    running = held.scalar_subquery().label("running")
-    wanted = sa.select(workers, running).order_by(workers.c.started.desc())
-    with store.transaction() as connection:
-        return worker_infos(connection, wanted, workers, store.dialect.now(connection))
-
-
-def worker_infos(
-    connection: sa.Connection,
-    statement: sa.Select[tuple[object, ...]],
-    workers: sa.Table,
-    now: datetime,
-) -> list[WorkerInfo]:
-    """Return the workers that a statement selects. A malformed row is a worker that is
-    ``unreadable`` and not live.
-    """
-    found = rows_apart(
-        connection, statement, workers.c.worker, read=lambda row: _worker_info(row, now)
-    )
-    return [
-        WorkerInfo(
-            worker=one.key[0],
-            host="",
-            pid=0,
-            state=WorkerState.UNREADABLE,
-            live=False,
-            capacity=0,
-            running=0,
-            tags=[],
-            tasks=[],
-            revision=None,
-            refused=[],
-            passed_over={},
-            version="",
-            started=now,
-            last_seen=now,
-            skew=None,
-        )
-        if isinstance(one, Unread)
-        else one
-        for one in found
-    ]
-
-
-def _worker_info(row: sa.RowMapping, now: datetime) -> WorkerInfo:
-    lists = {name: texts_of(row[name]) for name in ("tags", "tasks", "refused")}
-    skew = None if row["skew"] is None else timedelta(seconds=row["skew"])
-    is_live = row["last_seen"] + row["lease"] >= now
-    passed_over = _lists_of(row["passed_over"])
-    return filled(
-        WorkerInfo, row, live=is_live, skew=skew, passed_over=passed_over, **lists
-    )
-
-
-def _lists_of(document: str | None) -> Mapping[str, Sequence[str]]:
-    """Return a JSON object of arrays of strings. Raises ValueError for anything else."""
-    found = json.loads(document or "{}")
-    if not isinstance(found, dict):
-        raise ValueError(f"{document!r:.60} is not an object")
-    return {name: texts_of(json.dumps(value)) for name, value in found.items()}

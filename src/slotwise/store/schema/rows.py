@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -182,12 +183,16 @@ def filled(kind: type[View], row: sa.RowMapping, **others: object) -> View:
     """Return a value of ``others``, and of the columns that have the names of its further
     fields.
     """
-    named = {
-        one.name: utc(row[one.name])
-        for one in fields(kind)
-        if one.name in row and one.name not in others
-    }
-    return kind(**named, **others)
+    found = dict(row)
+    for name in _names_of(kind):
+        if name in found and name not in others:
+            others[name] = utc(found[name])
+    return kind(**others)
+
+
+@lru_cache(maxsize=32)
+def _names_of(kind: type[DataclassInstance]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
