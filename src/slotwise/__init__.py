@@ -58,7 +58,7 @@ from slotwise.settings.settings import Settings
 if TYPE_CHECKING:
     from slotwise.client.arguments import Item, Receipt
     from slotwise.client.client import Client
-    from slotwise.jobs.command import CommandJob
+    from slotwise.contrib.commands.command_job import CommandJob
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.queue.queue import BulkResult
 
@@ -123,7 +123,7 @@ __all__ = [
 _HOMES = {
     "slotwise.client.arguments": ("Item", "Receipt"),
     "slotwise.client.client": ("Client",),
-    "slotwise.jobs.command": ("CommandJob",),
+    "slotwise.contrib.commands.command_job": ("CommandJob",),
     "slotwise.registry.registry": ("JobRegistry",),
     "slotwise.store.queue.queue": ("BulkResult",),
 }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotwise.engine.loops.service import Service
     from slotwise.engine.process.foreground import Foreground
     from slotwise.engine.process.init import reap_as_process_one
-    from slotwise.engine.process.signals import StopSignals
+    from slotwise.engine.process.signals import StopSignals, signal_name
     from slotwise.engine.process.single_run import Ended, SingleRun
     from slotwise.engine.process.slot_run import SlotEnd, SlotRun
     from slotwise.engine.process.supervisor import Supervisor
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from slotwise.engine.run.runner import Runner
     from slotwise.engine.worker import Worker
     from slotwise.errors import pasteable
-    from slotwise.jobs.command import account_of
     from slotwise.jobs.context import Steering, TaskOptions
     from slotwise.jobs.definition import NAME_LIMIT, Definition, define, shortest_interval
     from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
@@ -132,7 +131,6 @@ _HOMES = {
         "define",
         "shortest_interval",
     ),
-    "slotwise.jobs.command": ("account_of",),
     "slotwise.jobs.context": ("Steering", "TaskOptions"),
     "slotwise.jobs.job": ("FunctionJob", "FunctionTask", "JobPolicies"),
     "slotwise.jobs.policies": ("OnLost",),
@@ -185,7 +183,7 @@ _HOMES = {
     # a worker, or one slot, as the purpose of a process
     "slotwise.engine.process.foreground": ("Foreground",),
     "slotwise.engine.process.init": ("reap_as_process_one",),
-    "slotwise.engine.process.signals": ("StopSignals",),
+    "slotwise.engine.process.signals": ("StopSignals", "signal_name"),
     "slotwise.engine.process.single_run": ("Ended", "SingleRun"),
     "slotwise.engine.process.slot_run": ("SlotEnd", "SlotRun"),
     "slotwise.engine.process.supervisor": ("Supervisor",),
@@ -294,7 +292,6 @@ __all__ = [
     "TaskOptions",
     "Worker",
     "WorkerState",
-    "account_of",
     "check_callables",
     "check_lifespan",
     "connect_arguments",
@@ -321,6 +318,7 @@ __all__ = [
     "run_inline",
     "run_isolated",
     "shortest_interval",
+    "signal_name",
     "store_trace",
     "tables",
     "zone_named",

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from slotwise import CommandFailed, CommandJob, Every, InvalidJob, Retry
+from slotwise.contrib.commands import command_job
+from slotwise.contrib.commands.invocation import account_of
 from slotwise.inspect import SlotInfo
-from slotwise.jobs import command
-from slotwise.spi import account_of, define, error_summary
+from slotwise.spi import define, error_summary
 from slotwise.testing import ManualWorker
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -122,12 +123,6 @@ def alive(pid: int) -> bool:
         pytest.param({"env": {"A": 5}}, "env['A'] is 5", id="env-value"),
         pytest.param({"env": "A=B"}, "env is a str", id="env-text"),
         pytest.param({"inherit_env": "PATH"}, "inherit_env is 'PATH'", id="inherit-text"),
-        pytest.param(
-            {"timeout": "soon"}, "timeout: 'soon' is not a duration", id="timeout"
-        ),
-        pytest.param(
-            {"timeout": "0s"}, "timeout is '0s'; expected more than zero", id="timeout-zero"
-        ),
         pytest.param({"stdin": 5}, "stdin is a int", id="stdin"),
         pytest.param({"user": ""}, "user is ''", id="user"),
         pytest.param({"timout": "5s"}, "did you mean timeout?", id="typo"),
@@ -141,6 +136,13 @@ def test_what_could_never_run_is_refused(given: dict[str, Any], words: str) -> N
     assert str(refused.value).startswith("CommandJob('job'): ")
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("timeout", ["soon", "0s"])
+def test_its_policies_are_checked_at_registration(timeout: str) -> None:
+    """As those of any job."""
+    with pytest.raises(InvalidJob, match=f"CommandJob.timeout.*'{timeout}'"):
+        define(a_job(timeout=timeout))
 
 
 def test_it_is_a_job_like_any_other() -> None:
@@ -304,7 +306,7 @@ def test_a_timeout_ends_all_that_was_started(
     on_line: Callable[[str, Callable[[], object]], None],
 ) -> None:
     """Children and grandchildren, those too that are deaf to SIGTERM; and the ledger says so."""
-    monkeypatch.setattr(command, "KILL_AFTER", command.LOOK * 3)
+    monkeypatch.setattr(command_job, "KILL_AFTER", command_job.LOOK * 3)
     script = f"""
     sleep 300 & echo $! >> {tmp_path}/pids
     (trap '' TERM; sleep 300 & echo $! >> {tmp_path}/pids; while :; do sleep 1; done) &

@@ -16,8 +16,8 @@ import pytest
 WORKER = """
 import os, sys, threading
 from datetime import timedelta
-from slotwise.jobs.process_group import ProcessGroup
-from slotwise.jobs.process_group import Output
+from slotwise.contrib.commands.process_group import ProcessGroup
+from slotwise.contrib.commands.process_group import Output
 
 def say(line):
     sys.stdout.write(line + chr(10))

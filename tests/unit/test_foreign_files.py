@@ -11,8 +11,8 @@ import pytest
 
 from slotwise import InvalidSetting, Settings
 from slotwise.cli.entry import status
-from slotwise.jobs.command import Account, Invocation, environment
-from slotwise.jobs.process_group import OUTPUT_BUDGET, Output
+from slotwise.contrib.commands.invocation import Account, Invocation, environment
+from slotwise.contrib.commands.process_group import OUTPUT_BUDGET, Output
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

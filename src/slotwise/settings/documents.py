@@ -40,25 +40,31 @@ def read_document(path: Path, what: str, cure: str, *, is_named: bool = True) ->
 
 def _content(path: Path, what: str, cure: str, is_named: bool) -> bytes:
     # not blocking: whoever opens a FIFO waits for its writer
-    with os.fdopen(
-        os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
-    ) as opened:
-        found = os.fstat(opened.fileno())
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(opened)
         if not is_named:
             _refuse_others(path, found)
-        data = opened.read(LARGEST_FILE + 1) if stat.S_ISREG(found.st_mode) else None
-    if data is None or len(data) > LARGEST_FILE:
-        raise InvalidSetting(
-            f"{path}: a {what} is a regular file of at most {LARGEST_FILE} bytes; {cure}"
-        )
-    return data
+        if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_FILE:
+            with open(opened, "rb", closefd=False) as stream:
+                return stream.read(LARGEST_FILE)
+    finally:
+        os.close(opened)
+    raise InvalidSetting(
+        f"{path}: a {what} is a regular file of at most {LARGEST_FILE} bytes; {cure}"
+    )
 
 
 def _refuse_others(path: Path, found: os.stat_result) -> None:
     """Raise InvalidSetting for a file that another account could have written or replaced."""
-    real = path.resolve()
-    folders = [(str(one), one.stat()) for one in (real.parent, *real.parent.parents)]
-    for name, about in [(str(path), path.lstat()), (str(path), found), *folders]:
+    name = f"{path} in this directory"
+    folders = path.resolve().parents
+    places = [
+        (name, path.lstat()),
+        (name, found),
+        *((str(one), one.stat()) for one in folders),
+    ]
+    for place, about in places:
         if about.st_uid not in (0, os.geteuid()):
             why = f"belongs to another account (uid {about.st_uid})"
         elif _is_writable(about):
@@ -66,8 +72,8 @@ def _refuse_others(path: Path, found: os.stat_result) -> None:
         else:
             continue
         raise InvalidSetting(
-            f"{path} was found in this directory, and {name} {why}, which could choose what "
-            "runs; name it with --config if you trust it, or go to another directory"
+            f"{place} {why}, which could choose what runs; "
+            f"name {path} with --config if you trust it, or go to another directory"
         )
 
 

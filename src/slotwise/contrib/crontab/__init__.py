@@ -1,5 +1,5 @@
-"""Crontabs as they are: each line a job of the cluster. Imports public names of the core and
-``jobs/command.py``.
+"""Crontabs as they are: each line a job of the cluster. Imports the hall and
+``contrib/commands``.
 
 >>> from slotwise.contrib.crontab import parse_crontab
 >>> [job.name for job in parse_crontab("30 2 * * * /opt/shop/report --all").jobs()]

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from slotwise import CommandFailed, Cron, InvalidSchedule, InvalidSetting
+from slotwise.contrib.commands.invocation import account_of
 from slotwise.contrib.crontab.debian import (
     Level,
     Remark,
@@ -21,7 +22,7 @@ from slotwise.contrib.crontab.debian import (
     time_remarks,
 )
 from slotwise.contrib.crontab.entry import Entry, job_name
-from slotwise.spi import OnLost, account_of, parse_duration, zone_named
+from slotwise.spi import OnLost, parse_duration, zone_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,9 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, get_args
 
+from slotwise.engine.process.signals import signal_name
 from slotwise.engine.process.tuning import CHILD_LOOK, START_LIMIT
 from slotwise.engine.run.active_claims import Holding
-from slotwise.jobs.process_group import signal_name
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import (

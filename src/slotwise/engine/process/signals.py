@@ -283,3 +283,11 @@ class ProcessHook:
                 signal.pthread_kill(
                     main, number
                 )  # it may sleep in a call that only EINTR ends
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as SIGKILL; of one without a name, such as ``signal 40``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -20,10 +20,9 @@ from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from slotwise.engine.process.signals import StopSignals
+from slotwise.engine.process.signals import StopSignals, signal_name
 from slotwise.engine.process.tuning import LONGEST_RESTART_PAUSE, RESTART_PAUSE
 from slotwise.jobs.policies import growing_pauses
-from slotwise.jobs.process_group import signal_name
 from slotwise.model.clock import elapsed
 
 logger = logging.getLogger("slotwise.supervisor")

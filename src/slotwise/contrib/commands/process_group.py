@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self, TypedDict, Unpack
 
-from slotwise.model.clock import elapsed
+from slotwise.spi import elapsed
 
 #: Interval for polling a group that was asked to end, and for systems without pidfd.
 LOOK: Final = timedelta(milliseconds=50)
@@ -437,11 +437,3 @@ class Guardian:
 
 #: The only one of this process.
 GUARDIAN: Final = Guardian()
-
-
-def signal_name(number: int) -> str:
-    """Return a signal's name, such as SIGKILL; of one without a name, such as ``signal 40``."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""Jobs that run a command. Imports the hall only."""
