@@ -92,11 +92,11 @@ def test_life(
     assert "warning" not in told.err
     assert told.out.splitlines() == [
         "no tables; this slotwise needs version 1",
-        "applied sw0001, sw0002",
+        "applied sw0001, sw0002, sw0003",
         "nothing to do: the tables are up to date",
         "all in place: schema version 1",
-        "schema version 1, revision sw0002; this slotwise needs version 1",
-        "reverted sw0002, sw0001",
+        "schema version 1, revision sw0003; this slotwise needs version 1",
+        "reverted sw0003, sw0002, sw0001",
     ]
     assert caplog.text == ""
 
@@ -171,11 +171,11 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert status(["db", *arguments, "--json"]) == exits.OK
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
-        {"applied": ["sw0001", "sw0002"], "warnings": []},
+        {"applied": ["sw0001", "sw0002", "sw0003"], "warnings": []},
         {"applied": [], "warnings": []},
         {"version": 1, "warnings": []},
-        {"version": 1, "needed": 1, "revision": "sw0002"},
-        {"reverted": ["sw0002", "sw0001"]},
+        {"version": 1, "needed": 1, "revision": "sw0003"},
+        {"reverted": ["sw0003", "sw0002", "sw0001"]},
     ]
 
 
@@ -211,6 +211,7 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
         ("base", "will be lost"),
         ("sw0001", "no data is lost"),
         ("sw0002", "no data is lost"),
+        ("sw0003", "no data is lost"),
         ("-2", "will be lost"),
     ],
 )
@@ -275,7 +276,7 @@ def test_upgrade_to_a_revision(
     first = ["--revision", "sw0001"]
     for words, told in [
         (first, "applied sw0001"),
-        ([], "applied sw0002"),
+        ([], "applied sw0002, sw0003"),
         (first, "nothing to do"),
     ]:
         assert status(["db", "upgrade", *words]) == exits.OK
@@ -297,7 +298,7 @@ def test_check_names_revisions_that_were_not_applied(
     assert status(["db", "check"]) == exits.OK
     told = capsys.readouterr()
     assert told.out == "all in place: schema version 1\n"
-    assert told.err == "warning: not applied: sw0002; run: slotwise db upgrade\n"
+    assert told.err == "warning: not applied: sw0002, sw0003; run: slotwise db upgrade\n"
     assert status(["db", "upgrade"]) == exits.OK
     connection.exec_driver_sql(
         "UPDATE scheduled_alembic_version SET version_num = 'sw9999'"
@@ -385,11 +386,11 @@ def test_check(
     [
         (
             ["downgrade", "--yes", "--revision", "nope"],
-            ["--revision 'nope' is none of base, sw0001, sw0002"],
+            ["--revision 'nope' is none of base, sw0001, sw0002, sw0003"],
         ),
         (
             ["upgrade", "--revision", "nope"],
-            ["--revision 'nope' is none of base, sw0001, sw0002"],
+            ["--revision 'nope' is none of base, sw0001, sw0002, sw0003"],
         ),
         (
             ["upgrade"],
@@ -523,5 +524,5 @@ def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: shell.run("db", "upgrade"), range(4)))
     assert [one.returncode for one in done] == [exits.OK] * 4, [one.stderr for one in done]
-    assert sorted(one.stdout for one in done)[0] == "applied sw0001, sw0002\n"
+    assert sorted(one.stdout for one in done)[0] == "applied sw0001, sw0002, sw0003\n"
     assert sum("nothing to do" in one.stdout for one in done) == 3

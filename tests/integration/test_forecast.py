@@ -81,7 +81,7 @@ def test_an_outage_is_caught_up_as_declared(catch_up: CatchUp, odd: list[Any]) -
     [
         pytest.param({}, [(5, "succeeded", None, 1)], id="rerun"),
         pytest.param(
-            {"on_lost": "give_up"}, [(5, "lost", "may still be running", 1)], id="give up"
+            {"on_lost": "give_up"}, [(5, "lost", "may_still_be_running", 1)], id="give up"
         ),
     ],
 )

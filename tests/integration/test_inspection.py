@@ -134,7 +134,7 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
     (entry,) = look.audit("hourly")
     assert isinstance(entry, AuditEntry)
     assert (entry.operation, entry.author, entry.note, entry.id) == (
-        "skip-next",
+        "skip_next",
         "ada",
         "a holiday",
         "recurring",

@@ -21,33 +21,54 @@ JAVA = (
 def mail(ctx: TaskContext[int]) -> None: ...
 
 
-def test_a_table_of_our_own_is_guarded_on_request(
-    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``db check`` warns of a foreign row; after ``--adopt`` foreign deletes leave our rows, and
-    ours delete.
+def test_other_programs_delete_no_row_of_ours(pg_url: str) -> None:
+    """In each installation. Our own deletes pass, also in the caller's transaction; and a person's,
+    of dead tasks or of rows that are marked.
     """
-    monkeypatch.setenv("DATABASE_URL", pg_url)
     registry = JobRegistry(tasks=[mail], database_url=pg_url)
-    for id in ("one", "two"):
+    for id in ("one", "two", "dead", "marked"):
         registry.client.schedule(mail, 1, id=id, delay="1h")
-    assert status(["db", "check"]) == exits.OK
-    assert "another program" not in capsys.readouterr().err
     with psycopg.connect(pg_url, autocommit=True) as java:
         java.execute(JAVA)
-        assert status(["db", "check"]) == exits.OK
-        assert "slotwise db upgrade --adopt" in capsys.readouterr().err
-        assert status(["db", "upgrade", "--adopt"]) == exits.OK
-        assert status(["db", "check"]) == exits.OK
-        assert "another program" not in capsys.readouterr().err
         assert java.execute("DELETE FROM scheduled_tasks").rowcount == 1
+        for state in ("dead", "deleted"):
+            id = "marked" if state == "deleted" else state
+            java.execute(
+                "UPDATE scheduled_tasks SET state = %s WHERE task_instance = %s",
+                (state, id),
+            )
+        assert java.execute("DELETE FROM scheduled_tasks").rowcount == 2
     assert [line.id for line in registry.client.list(mail)] == ["one", "two"]
     registry.client.cancel(mail, "one")
     with psycopg.connect(pg_url) as connection:
         registry.client.cancel(mail, "two", connection=connection)
     assert registry.client.list(mail) == []
     registry.database.close()
-    assert status(["db", "downgrade", "--yes"]) == exits.OK
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "ALTER TABLE scheduled_tasks DISABLE TRIGGER scheduled_keep_rows",
+        "DROP TRIGGER scheduled_keep_rows ON scheduled_tasks",
+    ],
+)
+def test_a_missing_guard_is_warned_of(
+    pg_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+) -> None:
+    """With both cures."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    assert status(["db", "check"]) == exits.OK
+    assert "keep_rows" not in capsys.readouterr().err
+    with psycopg.connect(pg_url, autocommit=True) as owner:
+        owner.execute(how.encode())
+    assert status(["db", "check"]) == exits.OK
+    told = capsys.readouterr().err
+    assert "ENABLE TRIGGER scheduled_keep_rows" in told
+    assert "slotwise db sql" in told
 
 
 @pytest.mark.parametrize(

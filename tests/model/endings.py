@@ -29,7 +29,7 @@ class Endings(Contract):
             return self._final(course, "failed")
         due = self._apart(course, self.now + pause)
         if self._is_past_next(course, due):
-            return self._final(course, "failed", "next slot")
+            return self._final(course, "failed", "next_slot")
         self._retry(course, due, "failed", "retry")
         return None
 
@@ -128,7 +128,7 @@ class Endings(Contract):
         course.lost += 1
         fate.lost += 1
         if self.terms.gives_up:
-            return self._final(course, "lost", "may still be running", is_lost=True)
+            return self._final(course, "lost", "may_still_be_running", is_lost=True)
         if course.lost >= self.terms.max_lost:
             return self._final(course, "dead", "max_lost", is_lost=True)
         self._wait_again(

@@ -55,7 +55,7 @@ class OperationLaws:
 
     def leaves_out(self, job: str, slot: datetime) -> None:
         if self.starts[job, slot] and not self.after_restores:
-            raise self.trace.fail("skip-next", "leaves out what has started", job, slot)
+            raise self.trace.fail("skip_next", "leaves out what has started", job, slot)
         self.left_out.add((job, slot))
 
     def calls_off(self, job: str, slots: Iterable[datetime]) -> None:
@@ -84,7 +84,7 @@ class OperationLaws:
         later claim.
         """
         if (claim.row.task_name, claim.slot) in self.left_out:
-            raise self._broken("skip-next", "started, and was left out", claim)
+            raise self._broken("skip_next", "started, and was left out", claim)
         if claim.fence in self.in_vain:
             raise self._broken(
                 "cancel", "started by a claim that was made after it was called off", claim

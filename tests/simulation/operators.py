@@ -84,7 +84,7 @@ class Operator:
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
     ) -> str:
         slot = operations.skip_next(job)
-        self._laws.requested("skip-next")
+        self._laws.requested("skip_next")
         self._laws.leaves_out(job, slot)
         return f"skip-next {job}: {slot}"
 
@@ -159,7 +159,7 @@ class Operator:
         )
         job = self._rng.choice(queued) if queued else job
         count = operations.cancel_backfill(job)
-        self._laws.requested("cancel-backfill", 1 if count else 0)
+        self._laws.requested("cancel_backfill", 1 if count else 0)
         return f"cancel-backfill {job}: {count}"
 
     def _pause(

@@ -79,7 +79,7 @@ HAPPENINGS = [
     "plans: changed",
     "hears nothing of its claims",
     "operations: trigger",
-    "operations: skip-next",
+    "operations: skip_next",
     "operations: cancel ",
     "operations: retry",
     "operations: backfill",

@@ -25,6 +25,7 @@ PAGE = (ROOT / "docs" / "schema.md").read_text()
 REVISIONS = {
     "sw0001_scheduled_tables.py": "5c15d8808d4481f3",
     "sw0002_room_in_the_ledger.py": "95719ce01237ded7",
+    "sw0003_guarded_rows.py": "e990b9a1e916c4a7",
 }
 
 FILL = """

@@ -409,7 +409,7 @@ def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> No
     assert json.loads(capsys.readouterr().out) == {
         "version": 1,
         "needed": 1,
-        "revision": "sw0002",
+        "revision": "sw0003",
     }
 
 

@@ -880,7 +880,7 @@ def test_a_job_that_gives_up_never_starts_a_lost_slot_again() -> None:
     assert done.record is not None
     assert (done.record.outcome, done.record.reason, done.record.final) == (
         "lost",
-        "may still be running",
+        "may_still_be_running",
         True,
     )
 
@@ -950,7 +950,7 @@ def test_a_task_that_succeeded_leaves() -> None:
             id="unreadable",
         ),
         pytest.param(Died(), {"max_lost": 1}, "lost 1 times", id="poison"),
-        pytest.param(Died(), {"on_lost": "give_up"}, "may still be running", id="gave up"),
+        pytest.param(Died(), {"on_lost": "give_up"}, "may_still_be_running", id="gave up"),
         pytest.param(
             Aborted("shutdown"),
             {"on_lost": "give_up"},
@@ -1282,7 +1282,7 @@ def test_a_retry_beyond_the_next_slot(past: bool, slot: datetime) -> None:
     done = finish(Failed("boom"), retry=wanted)
     assert part(done, "slot") == (slot,)
     assert done.record is not None
-    assert done.record.reason == ("retry" if past else "next slot")
+    assert done.record.reason == ("retry" if past else "next_slot")
 
 
 def test_a_slot_without_tries_left_gives_none_up() -> None:

@@ -239,7 +239,7 @@ def test_a_lost_slot_that_does_not_run_again_is_told_as_such(
     while not (reaped := second.reap()):
         second.tick("10s")
     assert [(event.outcome, event.reason) for event in reaped] == [
-        ("lost", "may still be running")
+        ("lost", "may_still_be_running")
     ]
 
 

@@ -264,7 +264,7 @@ def import_calendar(
             weekend=week,
         )
 
-    _change(given, new.name, edit, f"calendar import {source}", found, dry=dry_run)
+    _change(given, new.name, edit, "calendar_import", found, source=source, dry=dry_run)
     for day in sorted(ordinary):
         told = f"a working day in {source}, is no weekend day; it stays as it is"
         say(f"{day} {found.worked[day]}, {told}", err=True)
@@ -356,7 +356,7 @@ def add_days(
             weekend=start.weekend if weekend is None else weekend,
         )
 
-    _change(given, name, edit, "calendar add", create=create, dry=dry_run)
+    _change(given, name, edit, "calendar_add", create=create, dry=dry_run)
 
 
 @calendar.command(
@@ -391,13 +391,13 @@ def remove_days(
             )
         return replace(before, days=before.days - free, worked=before.worked - worked)
 
-    _change(given, name, edit, "calendar remove", create=False, dry=dry_run)
+    _change(given, name, edit, "calendar_remove", create=False, dry=dry_run)
 
 
 def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
     confirm(f"The whole calendar {name} will be removed.", sure=yes or dry)
     with given.operations() as (operations, _):
-        gone = operations.calendars.remove(name, "calendar remove", dry_run=dry)
+        gone = operations.calendars.remove(name, "calendar_remove", dry_run=dry)
     with unharmed():
         if given.json:
             print_json({"removed": gone.as_json(), "dry_run": dry})
@@ -440,9 +440,10 @@ def _change(
     given: Given,
     name: str,
     edit: Callable[[Calendar | None], Calendar],
-    command: str,
-    source: Source | None = None,
+    operation: str,
+    found: Source | None = None,
     *,
+    source: str | None = None,
     create: bool = True,
     dry: bool,
 ) -> None:
@@ -451,7 +452,7 @@ def _change(
     """
     with given.operations() as (operations, inspect):
         change = operations.calendars.change(
-            name, edit, command, create=create, dry_run=dry
+            name, edit, operation, source=source, create=create, dry_run=dry
         )
         zones = inspect.zones({(one.job, one.instance) for one in change.followed})
     refused = [one for one in change.followed if one.refused]
@@ -459,7 +460,7 @@ def _change(
         if given.json:
             print_json({**_change_json(change), "dry_run": dry})
         else:
-            names = {**source.days, **source.worked} if source else {}
+            names = {**found.days, **found.worked} if found else {}
             _tell(change, names, zones, dry=dry)
     if refused:
         raise ConfigurationError(

@@ -16,7 +16,6 @@ from slotwise.errors import ConfigurationError, SchemaMismatch, SchemaMissing
 from slotwise.migrate.adoption import adopt_table
 from slotwise.migrate.checks import refuse_unversioned
 from slotwise.migrate.grants import FUNCTIONS
-from slotwise.migrate.row_guard import guard_rows
 from slotwise.migrate.target import Target
 
 if TYPE_CHECKING:
@@ -104,10 +103,7 @@ def apply(
     with _transaction(connection, revision):
         target.prepare(connection)
         refuse_unversioned(connection, target, _heads(connection, target))
-        applied = _run(connection, target, steps)
-        if is_adopting:
-            guard_rows(connection, prefix=prefix, schema=schema)
-    return applied
+        return _run(connection, target, steps)
 
 
 def _print(prefix: str, schema: str | None) -> None:

@@ -66,8 +66,7 @@ class Schema:
     def upgrade(self, *, adopt: bool = False, revision: str = "heads") -> SchemaUpgrade:
         """Create the tables, or upgrade them, and check them. Several processes may do so at once.
 
-        ``adopt``: take over a table of Java's db-scheduler; on a table of our own, keep other
-        programs from deleting our rows. ``revision``: go no further than this
+        ``adopt``: take over a table of Java's db-scheduler. ``revision``: go no further than this
         one. Raises SchemaMismatch if a foreign table is in the way, or for an unknown revision.
         """
         with self._connected(new=True) as (connection, _):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -14,6 +14,9 @@ from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.model.clock import elapsed
 from slotwise.store.schema.tables import Tables, columns_of_db_scheduler, tables
 
+#: Columns of the queue that no statement names since revision sw0003. The release before reads
+#: them, so that a later revision drops them.
+UNUSED = ("period", "anchor")
 #: How long an upgrade waits for a lock, or for another upgrade, in seconds.
 PATIENCE = 60.0
 
@@ -94,9 +97,13 @@ class Target:
             "slotwise_adopted": self.adopted,
         }
 
-    def _is_ours(self, name: str | None, kind: str, parents: object) -> bool:
+    def _is_ours(
+        self, name: str | None, kind: str, parents: Mapping[str, str | None]
+    ) -> bool:
         if kind == "schema":
             return name == self.schema
+        if kind == "column" and parents.get("table_name") == self.tables.tasks.name:
+            return name not in UNUSED
         return kind != "table" or name in self.metadata_names
 
     def prepare(self, connection: sa.Connection) -> None:

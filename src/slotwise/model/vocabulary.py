@@ -201,7 +201,7 @@ class Reason(_Word):
         "It ended as dead {ended}: too many of its workers died, so it is not retried.",
     )
     MAY_STILL_BE_RUNNING = (
-        "may still be running",
+        "may_still_be_running",
         None,
         "Its worker stopped sending heartbeats, and the job gives up on it "
         "({ended}): it may still be running.",
@@ -233,7 +233,7 @@ class Reason(_Word):
         "its worker could not read its row",
     )
     NEXT_SLOT = (
-        "next slot",
+        "next_slot",
         None,
         "It ended as {outcome} {ended}. It is not retried, because the next slot came first.",
     )
@@ -250,9 +250,9 @@ class Reason(_Word):
     SUSPECT = "suspect", None, None, "its worker might have lost the claim"
     QUEUED = "queued", None, None, "its worker had no free thread in time"
     UNKNOWN = "unknown", None, None, "its worker did not know of the claim"
-    MARK_REFUSED = "mark refused", None, None, "its start was no longer allowed"
+    MARK_REFUSED = "mark_refused", None, None, "its start was no longer allowed"
     MARK_NOT_ACKNOWLEDGED = (
-        "mark not acknowledged",
+        "mark_not_acknowledged",
         None,
         None,
         "it is unknown whether its start was allowed",
@@ -269,9 +269,21 @@ PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP)
 ENDED_BADLY: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST, Outcome.CANCELLED)
 
 
-_REASON_FORM: Final = re.compile(r"[a-z][a-z0-9_ ]{0,39}")
+#: Reasons as the release before ``sw0003`` wrote them, whose workers may live.
+_FORMER: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "may still be running": Reason.MAY_STILL_BE_RUNNING,
+        "next slot": Reason.NEXT_SLOT,
+    }
+)
+_REASON_FORM: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 #: All reasons that have a sentence: the core's, and those of features.
 REASONS: Final[Mapping[str, Sentences]] = MappingProxyType(_sentences)
+
+
+def reason_of(text: str) -> str:
+    """Return a reason of a row, in today's form if the release before wrote it."""
+    return _FORMER.get(text, text)
 
 
 def register_reason(
@@ -290,8 +302,8 @@ def register_reason(
     """
     if not _REASON_FORM.fullmatch(reason):
         raise ConfigurationError(
-            f"reason {reason!r:.60}: expected up to 40 of a-z, 0-9, underscore and "
-            "blank, beginning with a letter"
+            f"reason {reason!r:.60}: expected up to 40 of a-z, 0-9 and "
+            "underscore, beginning with a letter"
         )
     sentences = Sentences(skipped=skipped, ended=ended, waits=waits)
     if sentences == Sentences():

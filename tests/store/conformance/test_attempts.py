@@ -196,7 +196,7 @@ def test_a_job_that_gives_up(bench: Bench) -> None:
     bench.take_over(claim)
     columns = ("number", "claimed", "started", "ended", "outcome", "reason")
     assert kept(bench, "strict", *columns) == [
-        (1, at(1), at(1.1), at(1), "lost", "may still be running")
+        (1, at(1), at(1.1), at(1), "lost", "may_still_be_running")
     ]
     add_up(bench, "strict")
 

@@ -98,7 +98,7 @@ def test_a_backfill_is_previewed(bench: Bench, operations: Operations) -> None:
     assert len(found.slots) == 7
     assert bench.claim("plain") == []
     assert bench.outcomes("plain")[2] == (3, "skipped")
-    assert [operation.operation for operation in bench.inspect.audit()] == ["skip-next"]
+    assert [operation.operation for operation in bench.inspect.audit()] == ["skip_next"]
 
 
 def test_a_second_backfill_adds_only_what_lacks(
@@ -281,7 +281,7 @@ def test_a_backfill_has_limits(
     """One line with the cure; nothing is half done."""
     with pytest.raises(ConfigurationError, match=words):
         operations.backfill(job, first, at(10))
-    assert [operation.operation for operation in bench.inspect.audit()] == ["skip-next"]
+    assert [operation.operation for operation in bench.inspect.audit()] == ["skip_next"]
 
 
 @pytest.mark.parametrize("concurrency", [2**31, 0, -1, True, 1.5])
@@ -380,9 +380,9 @@ def test_many_slots_are_entered_in_chunks(
     assert operations.cancel_backfill("plain", progress=between) == 5
     assert progress == [3, 5]
     assert [operation.operation for operation in bench.inspect.audit()] == [
-        "cancel-backfill",
+        "cancel_backfill",
         "backfill",
-        "skip-next",
+        "skip_next",
     ]
 
 

@@ -224,7 +224,7 @@ def test_giving_up_side_by_side(database: Database) -> None:
         assert 0 not in begun(two)
         end(two, 1)
     found = ledger(database)
-    assert (found[0], found[1]) == ("lost may still be running", "succeeded")
+    assert (found[0], found[1]) == ("lost may_still_be_running", "succeeded")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_slots_that_nobody_has_looked_at_are_catch_ups(
         assert started == ran
     found = ledger(database)
     assert {slot: found.get(slot) for slot in left_out} == left_out
-    assert (found[0], found[1]) == ("lost may still be running",) * 2
+    assert (found[0], found[1]) == ("lost may_still_be_running",) * 2
 
 
 def test_missed_slots_run_side_by_side(database: Database) -> None:

@@ -215,7 +215,7 @@ def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: boo
     with pytest.raises(DBAPIError):
         apart.store.held.mark_running(claim)
     assert apart.slot("strict")["outcome"] == ("running" if forward else "claimed")
-    apart.settle(claim, HandedBack("mark not acknowledged"))
+    apart.settle(claim, HandedBack("mark_not_acknowledged"))
     assert apart.slots("strict") == []
     assert apart.claim_one("strict").slot == at(1)
 
@@ -232,7 +232,7 @@ def test_a_tasks_mark_in_doubt_starts_nothing(
     with pytest.raises(DBAPIError):
         apart.store.held.mark_running(claim)
     assert (apart.row("once", "one").marked is not None) == forward
-    apart.settle(claim, HandedBack("mark not acknowledged"))
+    apart.settle(claim, HandedBack("mark_not_acknowledged"))
     (again,) = claim_tasks(apart, "host:2:b")
     assert again.row.attempt == 1
     apart.take_over(again)
@@ -255,6 +255,6 @@ def test_an_operation_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> Non
     skipped = operations.skip_next("plain")
     assert proxy.lost.is_set()
     given = [(operation.operation, operation.slot) for operation in apart.inspect.audit()]
-    assert given == [("skip-next", at(1)), ("trigger", triggered)]
+    assert given == [("skip_next", at(1)), ("trigger", triggered)]
     assert (skipped, apart.row("plain").slot) == (at(1), at(2))
     assert [claim.slot for claim in apart.claim("plain")] == [triggered]

@@ -315,14 +315,14 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
     with pytest.raises(InvalidSchedule, match="there is no calendar CO in the database"):
         bench.client.schedule_recurring("feed", "a", nine)
     changes = Calendars(bench.store, "tester")
-    changes.change("CO", lambda before: Calendar(name="CO"), "calendar add")
+    changes.change("CO", lambda before: Calendar(name="CO"), "calendar_add")
     assert bench.client.schedule_recurring("feed", "a", nine) == datetime(
         2026, 1, 2, 9, tzinfo=UTC
     )
     change = changes.change(
         "CO",
         lambda before: Calendar(name="CO", days=frozenset({date(2026, 1, 2)})),
-        "calendar add",
+        "calendar_add",
     )
     assert [(one.job, one.instance) for one in change.followed] == [("feed", "a")]
     assert bench.row("feed", "a").slot == datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -483,7 +483,7 @@ def closed(bench: Bench) -> Bench:
         changes.change(
             name,
             lambda before: Calendar(name="X", weekend=frozenset(), days=days),
-            "calendar add",
+            "calendar_add",
         )
     return bench
 

@@ -765,7 +765,7 @@ def test_orders_are_read_page_by_page(
     operations.skip_next("strict")
     assert [operation.operation for operation in bench.inspect.audit("plain")] == [
         "pause",
-        *["skip-next"] * 3,
+        *["skip_next"] * 3,
     ]
     assert len(list(bench.inspect.audit())) == 5
     assert len(list(bench.inspect.audit(limit=3))) == 3

@@ -86,7 +86,7 @@ def test_a_job_that_gives_up_and_had_started(bench: Bench) -> None:
     entry = bench.slots("strict")[0]
     assert (entry["outcome"], entry["reason"], entry["lost"]) == (
         "lost",
-        "may still be running",
+        "may_still_be_running",
         1,
     )
     assert entry["finished"] == at(4.5)

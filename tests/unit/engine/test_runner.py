@@ -334,7 +334,7 @@ def _unacknowledged(claim: object) -> bool:
 
 @pytest.mark.parametrize(
     ("mark", "reason"),
-    [(_refused, "mark refused"), (_unacknowledged, "mark not acknowledged")],
+    [(_refused, "mark_refused"), (_unacknowledged, "mark_not_acknowledged")],
     ids=["zero rows", "no reply"],
 )
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])

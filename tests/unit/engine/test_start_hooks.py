@@ -113,7 +113,7 @@ def test_a_mark_that_is_refused_gives_it_back() -> None:
     with Rig(
         strict(diary.handler), mark=lambda _: False, before_start=(diary.hook(),)
     ) as rig:
-        assert rig.run() == HandedBack("mark refused")
+        assert rig.run() == HandedBack("mark_refused")
     assert diary.lines == ["lock taken", "lock given back"]
 
 

@@ -320,7 +320,7 @@ def new_epoch(at: Operation) -> Epoch:
     at.connection.execute(
         meta.update().where(meta.c.key == "installation_id").values(value=installation)
     )
-    at.sign("new-epoch", installation=installation, rows=count, claims=len(held))
+    at.sign("new_epoch", installation=installation, rows=count, claims=len(held))
     return Epoch(installation=installation, rows=count, claims=len(held))
 
 
@@ -357,5 +357,5 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
                     next_slot=next_slot,
                 )
             )
-    at.sign("settle-until", until=until.isoformat(), slots=sum(one.slots for one in found))
+    at.sign("settle_until", until=until.isoformat(), slots=sum(one.slots for one in found))
     return found

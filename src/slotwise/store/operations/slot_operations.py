@@ -190,7 +190,7 @@ def skip_next(
             f"the next slot of job {job!r} is {at.told(following, row)}, not "
             f"{at.told(slot, row)}; nothing is skipped"
         )
-    at.sign("skip-next", job=job, slot=following, id=instance)
+    at.sign("skip_next", job=job, slot=following, id=instance)
     at.skip(row, *passed.gaps)
     at.change(row, **passed.row)
     return following
@@ -277,7 +277,7 @@ def cancel_backfill(
         _rows(at, job, instance)  # raises without a job
     if so_far.is_rehearsed or not count:
         return replace(so_far, rows=so_far.rows + count, is_done=True)
-    number = so_far.number or at.sign("cancel-backfill", job=job, slots=count, id=instance)
+    number = so_far.number or at.sign("cancel_backfill", job=job, slots=count, id=instance)
     queued_first = sa.case((tasks.c.state == RowState.QUEUED, 0), else_=1)
     some = sa.select(id).where(*waiting).order_by(queued_first, id).limit(transaction.CHUNK)
     rows = at.rows(*waiting, id.in_(at.connection.scalars(some).all()))

@@ -5,11 +5,11 @@ the audit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
@@ -109,15 +109,22 @@ class Author:
             _check("note", self.note, NOTE_LIMIT)
 
 
+#: Operations as the release before wrote them: the audit keeps them.
+_FORMER: Final[Mapping[str, str]] = {
+    name.replace("_", "-"): name
+    for name in ("skip_next", "cancel_backfill", "new_epoch", "settle_until")
+}
+
+
 def audit_entry(row: sa.RowMapping) -> AuditEntry:
-    """Return the operation of a row of the table. Of arguments that cannot be read, which another
-    program has written, the beginning is kept.
+    """Return the operation of a row of the table, whose rows never change. Of arguments that cannot
+    be read, which another program has written, the beginning is kept.
     """
     return AuditEntry(
         number=row["id"],
         at=utc(row["at"]),
         author=row["author"],
-        operation=row["command"],
+        operation=_FORMER.get(row["command"], row["command"]),
         job=row["task_name"],
         slot=utc(row["slot"]),
         arguments=_arguments(row["arguments"] or "{}"),

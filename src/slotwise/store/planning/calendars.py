@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from difflib import get_close_matches
+from functools import partial
 
 import sqlalchemy as sa
 
@@ -158,18 +159,20 @@ class Calendars:
         self,
         name: str,
         edit: Edit,
-        command: str,
+        operation: str,
         *,
+        source: str | None = None,
         create: bool = True,
         dry_run: bool = False,
     ) -> CalendarChange:
         """Replace a calendar by the result of ``edit``, and re-plan its rows, page by page;
-        ``dry_run``: only say how.
+        ``dry_run``: only say how. The audit has ``operation`` and ``source``.
 
         Repeating an interrupted change completes it. Raises what ``edit`` raises, and
         InvalidSchedule if it must exist.
         """
-        before, after = self._write(name, edit, command, create=create, dry_run=dry_run)
+        audit = partial(self._audit, operation=operation, source=source)
+        before, after = self._write(name, edit, audit, create=create, dry_run=dry_run)
         followed = self._follow(after, dry_run=dry_run)
         if followed and not dry_run:
             self._store.database.wake_ups.tell(
@@ -177,7 +180,7 @@ class Calendars:
             )  # workers sleep until what was due next before
         return CalendarChange(before=before, after=after, followed=followed)
 
-    def remove(self, name: str, command: str, *, dry_run: bool = False) -> Calendar:
+    def remove(self, name: str, operation: str, *, dry_run: bool = False) -> Calendar:
         """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it."""
         with self._store.transaction() as connection:
             # Race: whoever plans a row by it locks it first, so under this lock no further user
@@ -192,11 +195,17 @@ class Calendars:
                 )
             if not dry_run:
                 connection.execute(self._table.delete().where(self._table.c.name == name))
-                self._audit(connection, command, str(gone))
+                self._audit(connection, str(gone), operation)
         return gone
 
     def _write(
-        self, name: str, edit: Edit, command: str, *, create: bool, dry_run: bool
+        self,
+        name: str,
+        edit: Edit,
+        audit: Callable[[sa.Connection, str], None],
+        *,
+        create: bool,
+        dry_run: bool,
     ) -> tuple[Calendar | None, Calendar]:
         with self._store.transaction() as connection:
             before = self._lock(connection, name)
@@ -221,7 +230,7 @@ class Calendars:
             again = {**values, "revision": self._table.c.revision + 1}
             new = {"name": name, **values}
             self._store.dialect.upsert(connection, self._table, new, lambda new: again)
-            self._audit(connection, command, str(after))
+            audit(connection, str(after))
         return before, after
 
     def _lock(self, connection: sa.Connection, name: str) -> Calendar | None:
@@ -231,11 +240,17 @@ class Calendars:
         row = connection.execute(statement).mappings().first()
         return None if row is None else calendar_in(row)
 
-    def _audit(self, connection: sa.Connection, command: str, calendar: str) -> None:
+    def _audit(
+        self,
+        connection: sa.Connection,
+        calendar: str,
+        operation: str,
+        source: str | None = None,
+    ) -> None:
         now = self._store.dialect.now(connection)
         Operation(
             connection=connection, store=self._store, now=now, author=self._author
-        ).sign(command, calendar=calendar)
+        ).sign(operation, calendar=calendar, source=source)
 
     def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
         statement = sa.select(self._tasks.c.task_name, self._tasks.c.schedule).where(

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DataError
 
 from slotwise.model.records import Claim, Row, Transition
+from slotwise.model.vocabulary import reason_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -187,6 +188,8 @@ def filled(kind: type[View], row: sa.RowMapping, **others: object) -> View:
     for name in _names_of(kind):
         if name in found and name not in others:
             others[name] = utc(found[name])
+    if isinstance(reason := others.get("reason"), str):
+        others["reason"] = reason_of(reason)
     return kind(**others)
 
 

@@ -40,7 +40,7 @@ _COLUMNS = {
     "tasks": f"""{_DB_SCHEDULER}
         kind='{Kind.TASK}'! slot watermark next_slot schedule plan plan_instance origin collapsed=0! created_version
         attempt=0! lost_count=0! lease state parked_due wanted_due waits_for cancel_requested unheld_since last_error
-        control pending marked limit_key order_key period anchor""",
+        control pending marked limit_key order_key""",
     "slots": """
         task_name* task_instance* slot* outcome! reason origin='schedule'! attempts=0! lost=0! aborted=0! collapsed=0!
         token worker started started_before finished error result expires""",
@@ -64,7 +64,7 @@ TYPES: dict[str, Any] = {
         (
             Instant,
             "execution_time last_success last_failure last_heartbeat slot "
-            "watermark next_slot parked_due anchor",
+            "watermark next_slot parked_due",
         ),
         (
             Instant,
@@ -72,7 +72,7 @@ TYPES: dict[str, Any] = {
             "created claimed started ended",
         ),
         (Instant, "started_before finished expires at last_seen updated full_until"),
-        (Duration, "lease period"),
+        (Duration, "lease"),
         (BigInteger, "version created_version token collapsed count control"),
         (BigInteger().with_variant(Integer, "sqlite"), "id"),
         (

@@ -1,7 +1,7 @@
-"""A third revision, for the test of upgrades only: a column in each hot table that no release
+"""A fourth revision, for the test of upgrades only: a column in each hot table that no release
 knows.
 
-Revision ID: sw0003
+Revision ID: sw0004
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "sw0003"
-down_revision = "sw0002"
+revision = "sw0004"
+down_revision = "sw0003"
 branch_labels = None
 depends_on = None
 
