@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 import sqlalchemy as sa
 
-from slotwise.model.records import RECURRING
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Origin, Outcome, Reason, RowState
+from slotwise.model.vocabulary import Origin
+from slotwise.store.reading.queries import read
 from slotwise.store.reading.task_counts import names_in
 from slotwise.store.schema.rows import filled, utc
-from slotwise.store.schema.tables import OF_INSTANCES, is_task
+from slotwise.store.schema.tables import OF_INSTANCES
 from slotwise.store.slots.store import Store
 
-FAILED: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST)
 #: The ledger is ordered by slot. A failure is found if its slot is at most this much older than
 #: the first instant.
 OLDEST_SLOT: Final = timedelta(days=7)
@@ -40,34 +38,51 @@ class Failure(Value):
     error: str | None
 
 
+_SLOTS = """
+SELECT task_name AS name, task_instance AS id, slot, origin, coalesce(finished, started) AS at,
+       outcome, reason, attempts, worker, error
+FROM {slots}
+WHERE task_name = :name AND {family} AND slot >= :oldest
+  AND outcome IN ('failed', 'dead', 'lost') AND coalesce(finished, started) >= :since
+ORDER BY coalesce(finished, started) DESC LIMIT :limit"""
+#: One-time tasks that have a row: dead ones, and those that wait for their next attempt or run it.
+_TASKS = """
+SELECT task_name AS name, task_instance AS id, last_failure AS at,
+       CASE WHEN state = 'dead' THEN 'dead' ELSE 'failed' END AS outcome,
+       CASE WHEN state = 'dead' THEN NULL ELSE 'retry' END AS reason,
+       attempt AS attempts, picked_by AS worker, last_error AS error
+FROM {tasks}
+WHERE {is_task} AND last_failure >= :since{of_name} ORDER BY last_failure DESC LIMIT :limit"""
+_ATTEMPTS = """
+SELECT a.task_name AS name, a.task_instance AS id, a.slot, s.origin, a.ended AS at, a.outcome,
+       a.reason, a.number AS attempts, a.worker, a.error
+FROM {attempts} AS a
+LEFT JOIN {slots} AS s ON s.task_name = a.task_name AND s.task_instance = a.task_instance
+    AND s.slot = a.slot
+WHERE a.ended >= :since AND a.outcome IN ('failed', 'lost'){of_name}
+ORDER BY a.ended DESC LIMIT :limit"""
+
+
 def failures(
     store: Store, since: datetime, *, name: str | None = None, limit: int
 ) -> list[Failure]:
     """Return the newest failures since an instant, of one job or task, or of all."""
-    slots = store.tables.slots
-    at = sa.func.coalesce(slots.c.finished, slots.c.started)
+    given: dict[str, object] = {"name": name, "since": since, "limit": limit}
+    given["oldest"] = since - OLDEST_SLOT
+    of_name = "" if name is None else " AND task_name = :name"
     with store.transaction() as connection:
-        waiting = _tasks(connection, store, since, name, limit)
-        found: list[Failure] = []
-        for one in [name] if name is not None else names_in(connection, slots.c.task_name):
-            failed = sa.select(slots, at.label("at")).where(
-                slots.c.task_name == one,
-                slots.c.slot >= since - OLDEST_SLOT,
-                slots.c.outcome.in_(FAILED),
-                at >= since,
-            )
-            for family in (slots.c.task_instance == RECURRING, sa.text(OF_INSTANCES)):
-                listed = connection.execute(
-                    failed.where(family).order_by(at.desc()).limit(limit)
-                ).mappings()
-                found += map(_of_slot, listed)
-    rows = {
-        (one.name, one.id) for one in waiting
-    }  # of a task with a row, the ledger may have the end as well
-    found = [
-        *waiting,
-        *(one for one in found if one.slot is not None or (one.name, one.id) not in rows),
-    ]
+        rows = read(connection, store, _TASKS, given, of_name=of_name)
+        found = [filled(Failure, row, slot=None) for row in rows]
+        keys = {(one.name, one.id) for one in found}
+        names = [name] if name is not None else names_in(connection, store, "{slots}")
+        for one in names:
+            given["name"] = one
+            for family in ("task_instance = 'recurring'", OF_INSTANCES):
+                for row in read(connection, store, _SLOTS, given, family=family):
+                    failure = _of_slot(row)
+                    # Of a task with a row, the ledger may have the end as well.
+                    if failure.slot is not None or (failure.name, failure.id) not in keys:
+                        found.append(failure)
     return sorted(found, key=lambda one: one.at, reverse=True)[:limit]
 
 
@@ -79,54 +94,13 @@ def failed_attempts(
     One-time tasks are among them if they keep a record: the ledger has no slot of these, or their
     end.
     """
-    table = store.tables.attempts
-    slots = store.tables.slots
-    mine = sa.and_(
-        *(slots.c[name] == table.c[name] for name in ("task_name", "task_instance", "slot"))
-    )
-    wanted = sa.select(table, slots.c.origin).join_from(table, slots, mine, isouter=True)
-    wanted = wanted.where(
-        table.c.ended >= since, table.c.outcome.in_((Outcome.FAILED, Outcome.LOST))
-    )
-    wanted = wanted if name is None else wanted.where(table.c.task_name == name)
+    given = {"name": name, "since": since, "limit": limit}
+    of_name = "" if name is None else " AND a.task_name = :name"
     with store.transaction() as connection:
-        rows = (
-            connection.execute(wanted.order_by(table.c.ended.desc()).limit(limit))
-            .mappings()
-            .all()
-        )
-    return [_of_slot(row, at=utc(row["ended"]), attempts=row["number"]) for row in rows]
+        rows = read(connection, store, _ATTEMPTS, given, of_name=of_name)
+    return [_of_slot(row) for row in rows]
 
 
-def _of_slot(row: sa.RowMapping, **others: object) -> Failure:
+def _of_slot(row: sa.RowMapping) -> Failure:
     slot = None if row["origin"] in (None, Origin.TASK) else utc(row["slot"])
-    return filled(
-        Failure, row, name=row["task_name"], id=row["task_instance"], slot=slot, **others
-    )
-
-
-def _tasks(
-    connection: sa.Connection, store: Store, since: datetime, name: str | None, limit: int
-) -> Sequence[Failure]:
-    """One-time tasks that have a row: dead ones, and those that wait for their next attempt or run
-    it.
-    """
-    tasks = store.tables.tasks
-    wanted = sa.select(tasks).where(is_task(tasks), tasks.c.last_failure >= since)
-    wanted = wanted if name is None else wanted.where(tasks.c.task_name == name)
-    return [
-        Failure(
-            name=row["task_name"],
-            id=row["task_instance"],
-            slot=None,
-            at=utc(row["last_failure"]),
-            outcome=Outcome.DEAD if row["state"] == RowState.DEAD else Outcome.FAILED,
-            reason=None if row["state"] == RowState.DEAD else Reason.RETRY,
-            attempts=row["attempt"],
-            worker=row["picked_by"],
-            error=row["last_error"],
-        )
-        for row in connection.execute(
-            wanted.order_by(tasks.c.last_failure.desc()).limit(limit)
-        ).mappings()
-    ]
+    return filled(Failure, row, slot=slot)

@@ -19,10 +19,11 @@ from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.paging import PAGE, Statement, rows
+from slotwise.store.reading.queries import read
 from slotwise.store.reading.routing import obstacle, state_of_stuck
 from slotwise.store.reading.workers import WorkerInfo, all_workers
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
-from slotwise.store.schema.tables import HAS_SLOT, is_plan
+from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots.store import Store
 
 _DISABLED = str(Disabled())
@@ -95,22 +96,31 @@ def instances(
     return _job_infos(store, wanted.order_by(id).limit(limit))
 
 
+_COUNTS = """
+SELECT {column}, {f}count(*) AS count FROM {tasks} WHERE kind = 'plan' AND {where}
+GROUP BY {column}"""
+
+
 def instance_counts(
     store: Store, *, after: str = "", until: str | None = None
 ) -> dict[str, int]:
     """Return the number of recurring instances of each task that has any, by names after
     ``after`` and up to ``until``.
     """
-    tasks = store.tables.tasks
-    bounds = [tasks.c.task_instance != RECURRING, tasks.c.task_name > after]
+    where = "task_instance <> 'recurring' AND task_name > :after"
     if until is not None:
-        bounds.append(tasks.c.task_name <= until)
-    return _counts(store, tasks.c.task_name, *bounds)
+        where += " AND task_name <= :until"
+    given = {"after": after, "until": until}
+    with store.transaction() as connection:
+        found = read(connection, store, _COUNTS, given, column="task_name", where=where)
+    return {row["task_name"]: row["count"] for row in found}
 
 
 def schedules(store: Store) -> dict[str, int]:
     """Return each schedule in force, as text, with the number of its jobs and instances."""
-    return _counts(store, store.tables.tasks.c.schedule)
+    with store.transaction() as connection:
+        found = read(connection, store, _COUNTS, {}, column="schedule", where="1 = 1")
+    return {row["schedule"]: row["count"] for row in found}
 
 
 def jobs_among(store: Store, names: Collection[str]) -> set[str]:
@@ -138,33 +148,32 @@ def zones(
     """
     if not keys:
         return {}
-    tasks = store.tables.tasks
     names = sorted({name for name, _ in keys})
     ids = sorted({id for _, id in keys})
-    wanted = (
-        _plans(store)
-        .with_only_columns(tasks.c.task_name, tasks.c.task_instance, tasks.c.schedule)
-        .where(tasks.c.task_name.in_(names), tasks.c.task_instance.in_(ids))
-    )
+    with store.transaction() as connection:
+        found = read(connection, store, _ZONES, {"names": names, "ids": ids})
     return {
-        (row["task_name"], row["task_instance"]): zone_of(row["schedule"])
-        for row in rows(store, wanted)
+        (row["task_name"], row["task_instance"]): zone_of(row["schedule"]) for row in found
     }
+
+
+_ZONES = """
+SELECT task_name, task_instance, schedule FROM {tasks}
+WHERE kind = 'plan' AND task_name IN :names AND task_instance IN :ids"""
+#: The index of due slots finds them among millions of one-time tasks.
+_NEXT_DUE = """
+SELECT schedule FROM {tasks} WHERE NOT picked AND state IS NULL AND {has_slot}
+ORDER BY execution_time LIMIT :most"""
 
 
 def common_zone(store: Store) -> ZoneInfo:
     """Return the zone for times that belong to no job: the one zone besides UTC of the jobs due
     next, or UTC.
-
-    The index of due slots finds them among millions of one-time tasks.
     """
-    tasks = store.tables.tasks
-    waits = sa.select(tasks.c.schedule).where(
-        ~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT)
-    )
-    next_due = waits.order_by(tasks.c.execution_time).limit(PAGE)
-    found = {zone_of(row["schedule"]) for row in rows(store, next_due)} - {UTC}
-    return found.pop() if len(found) == 1 else UTC
+    with store.transaction() as connection:
+        found = read(connection, store, _NEXT_DUE, {"most": PAGE})
+    zones = {zone_of(row["schedule"]) for row in found} - {UTC}
+    return zones.pop() if len(zones) == 1 else UTC
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -172,15 +181,6 @@ def common_zone(store: Store) -> ZoneInfo:
 
 def _plans(store: Store) -> Statement:
     return sa.select(store.tables.tasks).where(is_plan(store.tables.tasks))
-
-
-def _counts(
-    store: Store, column: sa.Column[str], *conditions: sa.ColumnElement[bool]
-) -> dict[str, int]:
-    count = sa.func.count().label("count")
-    counted = _plans(store).with_only_columns(column, count).where(*conditions)
-    found = rows(store, counted.group_by(column))
-    return {row[column.name]: row["count"] for row in found}
 
 
 def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:

@@ -12,6 +12,7 @@ from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.store.reading.jobs import jobs_among
 from slotwise.store.reading.paging import rows
+from slotwise.store.reading.queries import read
 from slotwise.store.reading.task_counts import names_in
 from slotwise.store.reading.workers import all_workers
 from slotwise.store.schema.tables import is_task
@@ -44,21 +45,27 @@ def check_name(
         )
 
 
+#: Where a name is known, also without a live worker that registers it.
+_LISTED = " UNION ALL ".join(
+    f"SELECT * FROM (SELECT task_name FROM {{{table}}} WHERE {{mine}} LIMIT 1) AS {table}"
+    for table in ("tasks", "slots", "gaps")
+)
+_OPERATED = "SELECT task_name FROM {controls} WHERE task_name = :name LIMIT 1"
+
+
 def _is_listed(store: Store, name: str, instance: str | None = None) -> bool:
     """Whether a row, the ledger or a gap has it."""
-    for table in (store.tables.tasks, store.tables.slots, store.tables.gaps):
-        wanted = sa.select(table.c.task_name).where(table.c.task_name == name)
-        if instance is not None:
-            wanted = wanted.where(table.c.task_instance == instance)
-        if rows(store, wanted.limit(1)):
-            return True
-    return False
+    mine = "task_name = :name"
+    if instance is not None:
+        mine += " AND task_instance = :id"
+    given = {"name": name, "id": instance}
+    with store.transaction() as connection:
+        return bool(read(connection, store, _LISTED, given, mine=mine))
 
 
 def _is_operated(store: Store, name: str) -> bool:
-    controls = store.tables.controls
-    wanted = sa.select(controls.c.task_name).where(controls.c.task_name == name)
-    return bool(rows(store, wanted.limit(1)))
+    with store.transaction() as connection:
+        return bool(read(connection, store, _OPERATED, {"name": name}))
 
 
 def _is_run(store: Store, name: str) -> bool:
@@ -83,7 +90,7 @@ def _cure(store: Store, name: str, kind: Literal["job", "task"]) -> str:
 def _without_rows(store: Store) -> set[str]:
     """Return names of tasks that live workers register, or that the ledger has."""
     with store.transaction() as connection:
-        found = set(islice(names_in(connection, store.tables.slots.c.task_name), _MOST))
+        found = set(islice(names_in(connection, store, "{slots}"), _MOST))
     for worker in all_workers(store):
         if worker.live:
             found.update(worker.tasks)
@@ -93,4 +100,4 @@ def _without_rows(store: Store) -> set[str]:
 def ledger_names(store: Store) -> list[str]:
     """Return the names that the ledger has."""
     with store.transaction() as connection:
-        return list(names_in(connection, store.tables.slots.c.task_name))
+        return list(names_in(connection, store, "{slots}"))

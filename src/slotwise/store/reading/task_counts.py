@@ -4,6 +4,7 @@ many rows have it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import ListedState, RowState
+from slotwise.store.reading.queries import read
 from slotwise.store.reading.routing import NO_WORKER_LIVES
 from slotwise.store.schema.tables import IS_TASK
 from slotwise.store.slots.store import Store
@@ -52,75 +53,67 @@ class TaskCount(Value):
         return self.waiting > MOST
 
 
+_WAITS = f"NOT picked AND state IS NULL AND {IS_TASK}"
+_WAITING = """
+SELECT {f}count(*) AS count FROM (SELECT 1 FROM {tasks} WHERE {waits} AND task_name = :name
+                                  LIMIT :most) AS counted"""
+_OTHERS = """
+SELECT * FROM (SELECT task_name, 'running' AS state, {f}count(*) AS count FROM {tasks}
+               WHERE picked AND {is_task} GROUP BY task_name ORDER BY task_name LIMIT :names) AS r
+UNION ALL
+SELECT * FROM (SELECT task_name, state, {f}count(*) AS count FROM {tasks}
+               WHERE NOT picked AND state IN ('paused', 'blocked', 'dead') AND {is_task}
+               GROUP BY task_name, state ORDER BY task_name LIMIT :names) AS o"""
+
+
 def task_counts(store: Store) -> list[TaskCount]:
     """Return the counts by name, of ``MOST_NAMES`` tasks that have a row."""
-    tasks = store.tables.tasks
-    waits = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
     with store.transaction() as connection:
-        counts = _others(connection, tasks)
-        waiting = names_in(connection, tasks.c.task_name, waits)
-        for name in list(islice(waiting, max(MOST_NAMES - len(counts), 0))):
-            counts.setdefault(name, {})
-        for name, counted in counts.items():
-            mine = (
-                sa.select(sa.literal(1))
-                .select_from(tasks)
-                .where(waits, tasks.c.task_name == name)
-                .limit(MOST + 1)
-            )
-            counted["waiting"] = (
-                connection.scalar(sa.select(sa.func.count()).select_from(mine.subquery()))
-                or 0
-            )
-    due = {name: store.due.next_due([], [name]) for name in sorted(counts)}
+        counts = _counts_of(connection, store)
     now = store.now() + HALF
-    return [
-        TaskCount(
+    found = []
+    for name, counted in sorted(counts.items()):
+        wait = store.due.next_due([], [name])
+        line = TaskCount(
             task=name,
-            waiting=counts[name].get("waiting", 0),
             next_due=None if wait is None else (now + wait).replace(microsecond=0),
-            running=counts[name].get(ListedState.RUNNING, 0),
-            paused=counts[name].get(RowState.PAUSED, 0),
-            blocked=counts[name].get(RowState.BLOCKED, 0),
-            dead=counts[name].get(RowState.DEAD, 0),
+            waiting=counted["waiting"],
+            running=counted["running"],
+            paused=counted["paused"],
+            blocked=counted["blocked"],
+            dead=counted["dead"],
         )
-        for name, wait in due.items()
-    ]
+        found.append(line)
+    return found
 
 
-def _others(connection: sa.Connection, tasks: sa.Table) -> dict[str, dict[str, int]]:
-    still = sa.and_(
-        ~tasks.c.picked,
-        tasks.c.state.in_((RowState.PAUSED, RowState.BLOCKED, RowState.DEAD)),
-    )
-    counts: dict[str, dict[str, int]] = {}
-    for state, rows in (
-        (sa.literal(ListedState.RUNNING.value), tasks.c.picked),
-        (tasks.c.state, still),
-    ):
-        found = (
-            sa.select(tasks.c.task_name, state, sa.func.count())
-            .where(rows, sa.text(IS_TASK))
-            .group_by(sa.text("1, 2"))
-            .order_by(tasks.c.task_name)
-            .limit(MOST_NAMES)
-        )
-        for name, word, count in connection.execute(found):
-            if name in counts or len(counts) < MOST_NAMES:
-                counts.setdefault(name, {})[word] = count
+def _counts_of(connection: sa.Connection, store: Store) -> dict[str, Counter[str]]:
+    """Return the counts by name and state."""
+    counts: dict[str, Counter[str]] = {}
+    for row in read(connection, store, _OTHERS, {"names": MOST_NAMES}):
+        if row["task_name"] in counts or len(counts) < MOST_NAMES:
+            counts.setdefault(row["task_name"], Counter())[row["state"]] = row["count"]
+    waiting = names_in(connection, store, "{tasks}", _WAITS)
+    for name in list(islice(waiting, max(MOST_NAMES - len(counts), 0))):
+        counts.setdefault(name, Counter())
+    for name, counted in counts.items():
+        given = {"name": name, "most": MOST + 1}
+        (row,) = read(connection, store, _WAITING, given, waits=_WAITS)
+        counted["waiting"] = row["count"]
     return counts
 
 
 def names_in(
-    connection: sa.Connection, column: sa.Column[str], *conditions: sa.ColumnElement[bool]
+    connection: sa.Connection, store: Store, table: str, where: str = "1 = 1"
 ) -> Iterator[str]:
-    """Yield each name of a column once, in order: by one index look-up for each, however many rows
+    """Yield each name in a table once, in order: by one index look-up for each, however many rows
     have it.
     """
+    text = f"SELECT {{f}}min(task_name) AS name FROM {table} WHERE {where} AND task_name > :last"
     last = ""
-    while (
-        found := connection.scalar(
-            sa.select(sa.func.min(column)).where(*conditions, column > last)
-        )
-    ) is not None:
-        yield (last := found)
+    while True:
+        (row,) = read(connection, store, text, {"last": last})
+        if row["name"] is None:
+            return
+        last = row["name"]
+        yield last
