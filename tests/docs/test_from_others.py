@@ -10,7 +10,7 @@ from tests.docs.markdown import ROOT, name_of
 
 import slotwise
 from slotwise import InvalidSchedule, Schedule, parse_schedule
-from slotwise.contrib.dialects import other_readings
+from slotwise.contrib.notations import other_readings
 
 PAGES = sorted((ROOT / "docs" / "from").glob("*.md"))
 CONSTRUCTOR = re.compile(r"`((?:Cron|Every|FixedDelay|Once|AnyOf)\([^…`]*\))`")

@@ -21,7 +21,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.contrib.dialects import other_readings
+from slotwise.contrib.notations import other_readings
 from slotwise.inspect import describe_schedule, zone_of
 from slotwise.operations import DeployChange
 

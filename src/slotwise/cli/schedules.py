@@ -38,7 +38,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.contrib.dialects import other_readings
+from slotwise.contrib.notations import other_readings
 from slotwise.contrib.picture import Box, Label, Picture
 from slotwise.inspect import (
     OutlookEntry,

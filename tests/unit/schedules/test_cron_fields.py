@@ -191,7 +191,7 @@ def test_hostile_expressions_are_settled_at_once(hostile: str) -> None:
     message is short.
     """
     with pytest.raises(InvalidSchedule):
-        Cron("x")  # which loads the readers of other dialects, once
+        Cron("x")  # which loads the readers of other notations, once
     message = ""
     try:
         within(80_000, lambda: Cron(hostile))

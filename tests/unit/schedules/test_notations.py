@@ -19,7 +19,7 @@ import pytest
 from croniter import croniter
 
 from slotwise import Cron, InvalidSchedule, Schedule, parse_schedule
-from slotwise.contrib.dialects import other_readings
+from slotwise.contrib.notations import other_readings
 
 START = datetime(2026, 3, 1, 0, 30, 30, tzinfo=UTC)
 END = datetime(2099, 1, 1, tzinfo=UTC)

@@ -11,18 +11,18 @@ from typing import Final, TypeAlias
 from slotwise import Cron, Daily, Every, InvalidSchedule, InvalidSetting, Once
 from slotwise.spi import parse_duration, zone_named
 
-#: Reads a text with a zone: the text of a schedule, or None if the text is not of this dialect.
+#: Reads a text with a zone: the text of a schedule, or None if the text is not of this notation.
 Reader: TypeAlias = Callable[[str, str], str | None]
 
 LONGEST: Final = 255
 
 
 class NoCounterpart(Exception):
-    """The text is of the dialect, and no schedule has its slots; the message says what to do."""
+    """The text is of the notation, and no schedule has its slots; the message says what to do."""
 
 
 def hint(text: str, tz: str = "UTC") -> str | None:
-    """Return what to write for a text that is no schedule; None if it is of no known dialect.
+    """Return what to write for a text that is no schedule; None if it is of no known notation.
 
     ``tz`` is the zone of local times that name none.
     """
@@ -37,7 +37,7 @@ def hint(text: str, tz: str = "UTC") -> str | None:
 
 
 def _translated(text: str, tz: str) -> str | None:
-    """The schedule of the first dialect that has such a text. Raises NoCounterpart."""
+    """The schedule of the first notation that has such a text. Raises NoCounterpart."""
     for read in _READERS:
         with suppress(InvalidSchedule, InvalidSetting, ValueError, OverflowError):
             found = read(text, tz)
@@ -349,7 +349,7 @@ def _english(text: str, tz: str) -> str | None:
     return str(Cron(f"{int(minute)} {int(hour)} * * {days}", tz))
 
 
-#: In their order: a text may be of several dialects.
+#: In their order: a text may be of several notations.
 _READERS: Final[tuple[Reader, ...]] = (
     _without_counterpart,
     _word,
