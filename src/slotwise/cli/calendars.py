@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -230,17 +230,7 @@ def import_calendar(
     file = Path(source)
     is_file = file.suffix.lower() in (".ics", ".ical") or file.is_file()
     found = _from_file(file, years) if is_file else from_holidays(source, years)
-    if found.ignored:
-        names = [*filter(None, dict.fromkeys(found.ignored))]
-        told = (
-            f": {', '.join(names[:_MOST_TOLD])}{', …' if len(names) > _MOST_TOLD else ''}"
-            if names
-            else ""
-        )
-        say(
-            f"ignored {len(found.ignored)} events with a time of day, or cancelled{told}",
-            err=True,
-        )
+    _tell_ignored(found.ignored)
     if not found.days and not found.worked:
         raise ConfigurationError(
             f"{source} has no days from {years[0]} to {years[-1]}; give others with --years"
@@ -249,25 +239,46 @@ def import_calendar(
     ordinary: set[date] = set()
 
     def edit(before: Calendar | None) -> Calendar:
-        old = before or replace(new, weekend=found.weekend or new.weekend)
-        week = old.weekend if weekend is None else weekend
-        kept, kept_worked = (
-            {day for day in days if day.year not in years}
-            for days in (old.days, old.worked)
-        )
-        moved = {day for day in found.worked if day.isoweekday() % 7 in week}
-        ordinary.update(found.worked.keys() - moved)
-        return replace(
-            new,
-            days=frozenset(kept | set(found.days)),
-            worked=frozenset(kept_worked | moved),
-            weekend=week,
-        )
+        after = _merged(before, new, found, years, weekend)
+        ordinary.update(found.worked.keys() - after.worked)
+        return after
 
     _change(given, new.name, edit, "calendar_import", found, source=source, dry=dry_run)
     for day in sorted(ordinary):
         told = f"a working day in {source}, is no weekend day; it stays as it is"
         say(f"{day} {found.worked[day]}, {told}", err=True)
+
+
+def _tell_ignored(ignored: Sequence[str]) -> None:
+    if not ignored:
+        return
+    names = [*filter(None, dict.fromkeys(ignored))]
+    more = ", …" if len(names) > _MOST_TOLD else ""
+    told = f": {', '.join(names[:_MOST_TOLD])}{more}" if names else ""
+    say(f"ignored {len(ignored)} events with a time of day, or cancelled{told}", err=True)
+
+
+def _merged(
+    before: Calendar | None,
+    new: Calendar,
+    found: Source,
+    years: range,
+    weekend: frozenset[int] | None,
+) -> Calendar:
+    """The calendar with the days of these years as the source has them; those of others stay."""
+    old = before or replace(new, weekend=found.weekend or new.weekend)
+    week = old.weekend if weekend is None else weekend
+    moved = {day for day in found.worked if day.isoweekday() % 7 in week}
+    return replace(
+        new,
+        days=_beyond(old.days, years) | found.days.keys(),
+        worked=_beyond(old.worked, years) | moved,
+        weekend=week,
+    )
+
+
+def _beyond(days: Iterable[date], years: range) -> frozenset[date]:
+    return frozenset(day for day in days if day.year not in years)
 
 
 def _from_file(file: Path, years: range) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -60,6 +60,7 @@ _WORDS: Final = {
     "daily": "0 0 * * *",
     "midnight": "0 0 * * *",
     "nightly": "0 0 * * *",
+    "noon": "0 12 * * *",
     "weekly": "0 0 * * MON",
     "monthly": "0 0 1 * *",
     "quarterly": "0 0 1 1,4,7,10 *",
@@ -88,8 +89,11 @@ _REFUSED: Final = {
     "crontab": "write its fields in the order minute, hour, day of month, month, day of week; "
     "each that is left out is *",
 }
+_MONTHS: Final = re.compile(
+    r"p[0-9.]+[ym].*|((rate\()?(@?every )?([0-9]+ )?(months?|years?)\)?)"
+)
 _WORKDAY: Final = re.compile(r"[^ ]+(?: [^ ]+){2} (L-[0-9]+W) [^ ]+ ")
-_SUN: Final = re.compile(r"solar|sunrise|sunset|(solar_)?noon|(dawn|dusk)(_[a-z]+)?")
+_SUN: Final = re.compile(r"solar|sunrise|sunset|solar_noon|(dawn|dusk)(_[a-z]+)?")
 
 
 def _word(text: str, tz: str) -> str | None:
@@ -105,7 +109,7 @@ def _without_counterpart(text: str, tz: str) -> str | None:
         word = "solar"
     if word in ("freq", "dtstart"):
         word = "rrule"
-    if re.fullmatch(r"p[0-9.]+[ym].*", word):
+    if _MONTHS.fullmatch(text.lower()):
         word = "months"
     if found := _WORKDAY.search(text.upper()):
         raise NoCounterpart(f"Quartz's {found[1]} has no counterpart; write other days")
@@ -207,7 +211,11 @@ def _zoned(text: str, tz: str) -> str | None:
     match = _ZONE_FIRST.fullmatch(text) or _ZONE_LAST.fullmatch(text)
     if match is None:
         return None
-    return _cron(match["fields"], zone_named(match["zone"]).key)
+    try:
+        zone = zone_named(match["zone"]).key
+    except InvalidSchedule as error:
+        raise NoCounterpart(str(error)) from None
+    return _cron(match["fields"], zone)
 
 
 _ZONE_FIRST: Final = re.compile(
@@ -230,17 +238,26 @@ def _eventbridge(text: str, tz: str) -> str | None:
     """`cron(minutes hours day month weekday year)`; inside, as Quartz without seconds."""
     match = re.fullmatch(r"cron ?\((.*)\)", text, re.IGNORECASE)
     fields = (match[1] if match else text).split()
-    if len(fields) != 6:
-        return _cron(match[1], tz) if match else None
-    is_year = re.fullmatch(r"[0-9]{4}([-,/][0-9,/-]+)?", fields[5])
-    if match is None and not is_year and "?" not in (fields[2], fields[4]):
+    if match is None and not _has_year_last(fields):
         return None
-    if match is None and "?" not in fields and re.search("[0-9]", fields[4]):
-        raise NoCounterpart("with a year last, day 1 is Sunday or Monday; write names")
+    if len(fields) != 6:
+        return _cron(" ".join(fields), tz)
     found = Cron.quartz(" ".join(["0", *fields]), tz)
     if not isinstance(found, Cron):
         return str(found)
     return str(Cron(" ".join(found.texts[1:]).replace("?", "*"), tz))
+
+
+def _has_year_last(fields: Sequence[str]) -> bool:
+    if len(fields) != 6:
+        return False
+    if "?" in (fields[2], fields[4]):
+        return True
+    if not re.fullmatch(r"[0-9]{4}([-,/][0-9,/-]+)?", fields[5]):
+        return False
+    if re.search("[0-9]", fields[4]):
+        raise NoCounterpart("with a year last, day 1 is Sunday or Monday; write names")
+    return True
 
 
 def _quartz(text: str, tz: str) -> str | None:
@@ -281,28 +298,37 @@ _ON_CALENDAR: Final = re.compile(
 
 
 def _on_calendar(text: str, tz: str) -> str | None:
+    text = text.removeprefix("OnCalendar=")
     word, _, zone = text.partition(" ")
-    if word.lower() in _WORDS and _ZONE.fullmatch(zone):
-        return str(Cron(_WORDS[word.lower()], zone))
+    if word.lower() in _WORDS and (not zone or _ZONE.fullmatch(zone)):
+        return str(Cron(_WORDS[word.lower()], zone or tz))
     match = _ON_CALENDAR.fullmatch(text)
     if match is None:
         return None
     part = {name: found for name, found in match.groupdict().items() if found is not None}
-    weekday = _LONG.sub(lambda name: name[0][:3], part.get("days", "*").upper())
+    *clock, day, month, weekday = _fields_of(part)
+    if clock[0] == "0":
+        clock.pop(0)
+    expression = " ".join((*clock, day, month, weekday))
+    zone = part.get("zone", tz)
+    if "*" in (day, weekday):
+        found = Cron(expression, zone)
+    else:
+        found = Cron(expression, zone, day_rule="and")
+    years = _field(part.get("year", "*"))
+    return str(found) if years == "*" else _within_years(found, years)
+
+
+def _fields_of(part: Mapping[str, str]) -> list[str]:
+    """Seconds first, as cron writes them."""
     day = part.get("day", "*")
-    fields = [
+    weekday = _LONG.sub(lambda name: name[0][:3], part.get("days", "*").upper())
+    return [
         *(_field(part.get(name, "0")) for name in ("second", "minute", "hour")),
         _from_end(day) if part.get("mark") == "~" else _field(day, 1),
         _field(part.get("month", "*"), 1),
         weekday.replace("..", "-"),
     ]
-    if fields[0] == "0":
-        fields.pop(0)
-    both = "*" not in (fields[-1], fields[-3])
-    expression, zone = " ".join(fields), part.get("zone", tz)
-    found = Cron(expression, zone, day_rule="and") if both else Cron(expression, zone)
-    years = _field(part.get("year", "*"))
-    return str(found) if years == "*" else _within_years(found, years)
 
 
 def _field(text: str, low: int = 0) -> str:
@@ -336,17 +362,19 @@ def _within_years(schedule: Cron, years: str) -> str:
 
 
 _AT: Final = re.compile(
-    r"(?:every )?(day|weekday|[a-z]+days?)(?:,? at)? ([0-9]{1,2}:[0-9]{2})", re.IGNORECASE
+    r"(?:every )?(day|weekday|[a-z]+day)s?(?:(?:,? at)? ([0-9]{1,2}):([0-9]{2}))?",
+    re.IGNORECASE,
 )
 
 
 def _english(text: str, tz: str) -> str | None:
+    """`every monday at 09:00`."""
     match = _AT.fullmatch(text)
     if match is None:
         return None
-    hour, minute = match[2].split(":")
-    days = {"day": "*", "weekday": "MON-FRI"}.get(match[1].lower(), match[1].upper()[:3])
-    return str(Cron(f"{int(minute)} {int(hour)} * * {days}", tz))
+    day = match[1].upper()
+    days = {"DAY": "*", "WEEKDAY": "MON-FRI"}.get(day, day[:3])
+    return str(Cron(f"{int(match[3] or 0)} {int(match[2] or 0)} * * {days}", tz))
 
 
 #: In their order: a text may be of several notations.
