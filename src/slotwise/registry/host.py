@@ -154,19 +154,7 @@ class Host:
                 return False
             if not self._worker:
                 return True
-            self._error = None
-            try:
-                if registry.is_running:
-                    raise ConfigurationError(
-                        "the registry is running already in this process; stop it "
-                        "first, or pass worker=False"
-                    )
-                self._thread = registry.start_aside(host_loop)
-            except Exception as error:
-                self._error = error
-                logger.error("the worker cannot start: %s", error)
-                raise
-            self._pid = os.getpid()
+            self._launch(registry, host_loop)
         self._thread.join(self._start_wait)
         if self._thread.is_alive():
             logger.warning(
@@ -177,6 +165,23 @@ class Host:
             self._pid = None
             raise failure
         return True
+
+    def _launch(
+        self, registry: JobRegistry, host_loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        self._error = None
+        try:
+            if registry.is_running:
+                raise ConfigurationError(
+                    "the registry is running already in this process; stop it "
+                    "first, or pass worker=False"
+                )
+            self._thread = registry.start_aside(host_loop)
+        except Exception as error:
+            self._error = error
+            logger.error("the worker cannot start: %s", error)
+            raise
+        self._pid = os.getpid()
 
     def stop(self) -> int:
         """Drain and stop the worker, and close the client's connections; return what

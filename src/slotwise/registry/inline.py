@@ -13,7 +13,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import Signal, TaskContext
 from slotwise.model.records import Claim, FollowUps, Row
 from slotwise.registry.registry import JobRegistry
-from slotwise.store.queue.queue import Inserted
+from slotwise.store.queue.queue import Inserted, inserted
 
 _NO_CLAIM = (
     "{} proves a claim in the database, and a captured task has none; test this "
@@ -29,6 +29,16 @@ def run_inline(
 
     Raises what the handler raises. ``ctx.guard`` and ``ctx.complete_in`` raise ConfigurationError.
     """
+    hold = _Hold(_claim(name, id, priority))
+    ctx = TaskContext[object](
+        hold, fence=_NoFence(), read=lambda _: data, client=registry.client
+    )
+    result = copy_context().run(_run, registry, name, ctx)
+    follows = hold.follow_ups.follows if hold.follow_ups else ()
+    return result, [inserted(one.task, one.wanted) for one in follows]
+
+
+def _claim(name: str, id: str, priority: int) -> Claim:
     now = datetime.now(UTC)
     row = Row(
         task_name=name,
@@ -41,22 +51,7 @@ def run_inline(
         created_version=1,
         priority=priority,
     )
-    hold = _Hold(Claim(row=row, holder="inline", lease=timedelta(hours=1), claimed_at=now))
-    ctx = TaskContext[object](
-        hold, fence=_NoFence(), read=lambda _: data, client=registry.client
-    )
-    result = copy_context().run(_run, registry, name, ctx)
-    follows = hold.follow_ups.follows if hold.follow_ups else ()
-    return result, [
-        Inserted(
-            one.task,
-            one.wanted.instance,
-            one.wanted.when,
-            one.wanted.priority,
-            one.wanted.data,
-        )
-        for one in follows
-    ]
+    return Claim(row=row, holder="inline", lease=timedelta(hours=1), claimed_at=now)
 
 
 def _run(registry: JobRegistry, name: str, ctx: TaskContext[object]) -> object:

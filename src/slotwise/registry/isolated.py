@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias, TypedDict, cast
@@ -118,11 +119,18 @@ def _obey(request: AttemptRequest, channel: Channel, prepare: Prepare) -> Attemp
         return _cannot_start(error)
     if loop is None:
         return _attempt(request, channel, worker)
+    return _beside(loop, partial(_attempt, request, channel, worker))
+
+
+def _beside(
+    loop: asyncio.AbstractEventLoop, work: Callable[[], AttemptOutcome]
+) -> AttemptOutcome:
+    """Run the loop in this thread until ``work``, on another one, is done."""
     ended = Future[AttemptOutcome]()
 
     def attempt() -> None:
         try:
-            ended.set_result(_attempt(request, channel, worker))
+            ended.set_result(work())
         except BaseException as error:
             ended.set_exception(error)
         loop.call_soon_threadsafe(loop.stop)

@@ -97,9 +97,15 @@ class Isolation:
     ) -> AttemptOutcome:
         """Run one attempt to its end; ``begun`` is called when its handler starts."""
         ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                child = _spawn(theirs.fileno())
+            attempt = _Attempt(Channel(ours), child, holding, self._patience)
+            return attempt.run(self._request_for(holding), begun, draining)
+
+    def _request_for(self, holding: Holding) -> Message:
         claim = holding.claim
-        end = theirs.fileno()
-        request = {
+        return {
             **self._source,
             "path": sys.path,
             "task": claim.row.task_name,
@@ -108,18 +114,15 @@ class Isolation:
             "holder": claim.holder,
             "renewed": holding.renewed,
         }
-        with ours:
-            with theirs:
-                command = [sys.executable, "-P", "-m", MODULE, str(end)]
-                child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[end],
-                    start_new_session=True,
-                )
-            return _Attempt(Channel(ours), child, holding, self._patience).run(
-                request, begun, draining
-            )
+
+
+def _spawn(end: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", MODULE, str(end)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[end],
+        start_new_session=True,
+    )
 
 
 class _Attempt:

@@ -89,16 +89,8 @@ class Child:
         self._on_up = on_up
         self._on_gone = on_gone
         self._line, theirs = socket.socketpair()
-        end = theirs.fileno()
         try:
-            # A group of its own: Ctrl-C in a terminal reaches only the supervisor, which drains,
-            # cancels, kills.
-            self.process = subprocess.Popen(
-                [*command, f"--lifeline={end}"],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[end],
-                process_group=0,
-            )
+            self.process = _spawn(command, theirs.fileno())
         except BaseException:
             self._line.close()
             raise
@@ -135,6 +127,17 @@ class Child:
         status = self.process.wait()
         self._line.close()
         self._on_gone(self, status)
+
+
+def _spawn(command: Sequence[str], end: int) -> subprocess.Popen[bytes]:
+    # A group of its own: Ctrl-C in a terminal reaches only the supervisor, which drains,
+    # cancels, kills.
+    return subprocess.Popen(
+        [*command, f"--lifeline={end}"],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[end],
+        process_group=0,
+    )
 
 
 class Supervisor:

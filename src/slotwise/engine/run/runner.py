@@ -152,10 +152,9 @@ class Runner:
         """Run the handlers of these claims, or let them wait for a thread. ``first``: before
         waiting ones.
         """
-        self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(
-            HandlerEnded
-        )
-        self._is_timed = self._is_loud or self._listeners.hear(BatchSettled)
+        hear = self._listeners.hear
+        self._is_loud = hear(HandlerStarted) or hear(HandlerEnded)
+        self._is_timed = self._is_loud or hear(BatchSettled)
         work: list[Work] = []
         for holding in held:
             definition = self._definitions[holding.claim.row.task_name]
@@ -319,16 +318,7 @@ class Runner:
                 loop.call_soon_threadsafe(task.cancel)
 
         holding.signal.on_set(cancel)
-        while not task.done():
-            try:
-                await asyncio.wait(
-                    [task]
-                )  # awaiting the task itself would mix up its cancellation with ours
-            except asyncio.CancelledError:
-                if (
-                    not task.cancelling()
-                ):  # the host ends; the attempt lasts until the handler ends
-                    task.cancel()
+        await _finish(task)
         outcome = (
             raised(asyncio.CancelledError(), holding, definition)
             if task.cancelled()
@@ -397,3 +387,16 @@ class Runner:
                 )
             )
         return outcome
+
+
+async def _finish(task: asyncio.Task[AttemptOutcome]) -> None:
+    """Wait until the task has ended. If the host cancels all its tasks, the attempt still lasts
+    until its handler ends.
+    """
+    while not task.done():
+        try:
+            # Awaiting the task itself would mix up its cancellation with ours.
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            if not task.cancelling():
+                task.cancel()

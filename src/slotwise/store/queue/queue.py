@@ -202,6 +202,10 @@ class Inserted(NamedTuple):
     data: bytes | None
 
 
+def inserted(task: str, row: Wanted) -> Inserted:
+    return Inserted(task, row.instance, row.when, row.priority, row.data)
+
+
 #: ``at_insert(rows, tx)`` is called after each statement that inserts one-time tasks, in its
 #: transaction, which may be the caller's: what it writes is committed with the rows, or not at
 #: all. An error that it raises is the call's.
@@ -261,10 +265,7 @@ class Queue:
     def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         for hook in self._at_insert:
             hook(
-                [
-                    Inserted(name, one.instance, one.when, one.priority, one.data)
-                    for one in wanted
-                ],
+                [inserted(name, one) for one in wanted],
                 connection,
             )
 
