@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import TracebackType
@@ -16,6 +17,7 @@ from slotwise.spi import (
     Claim,
     ClaimLostEvent,
     Database,
+    Definition,
     Event,
     HandedBack,
     HandedBackEvent,
@@ -104,30 +106,28 @@ class ManualWorker:
                 "what was captured: "
                 "scheduled(registry).run_all"
             )
-        registry = jobs if isinstance(jobs, JobRegistry) else None
+        application = (
+            jobs if isinstance(jobs, JobRegistry) else _Application(definitions_of(jobs))
+        )
         self.clock = clock or ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
         #: All events of this worker so far.
         self.events: list[Event] = []
-        self._settings = _settings(registry, url, settings)
+        self._settings = _settings(application.settings, url, settings)
         self._owns_database = not isinstance(url, Database)
-        self._database = url if isinstance(url, Database) else Database(self._settings)
-        if url == IN_MEMORY:
-            Schema.create_in(self._database)
-        elif self._owns_database and not foreign_rows:
-            try:
-                refuse_foreign_rows(self._database)
-            except BaseException:
-                self._database.close()
-                raise
+        self._database = (
+            url
+            if isinstance(url, Database)
+            else _opened(self._settings, foreign_rows=foreign_rows)
+        )
         self._crashed = self._loop_runs = False
         self._worker = _HeldWorker(
             self._settings,
-            jobs.definitions if isinstance(jobs, JobRegistry) else definitions_of(jobs),
+            application.definitions,
             database=self._database,
-            listeners=(*(registry.listeners if registry else ()), self.events.append),
-            interceptors=registry.interceptors if registry else (),
-            hooks=registry.hooks if registry else None,
-            lifespan=registry.lifespan if registry else None,
+            listeners=(*application.listeners, self.events.append),
+            interceptors=application.interceptors,
+            hooks=application.hooks,
+            lifespan=application.lifespan,
             client=Client(lambda: self._worker.store),
             clock=self.clock,
         )
@@ -360,9 +360,32 @@ class ManualWorker:
         return [event for event in self.events[mark:] if isinstance(event, kinds)]
 
 
-def _settings(
-    registry: JobRegistry | None, url: str | Database, given: dict[str, object]
-) -> Settings:
+@dataclass(frozen=True)
+class _Application:
+    """Jobs and tasks without a registry."""
+
+    definitions: Mapping[str, Definition]
+    settings = Settings()
+    listeners = ()
+    interceptors = ()
+    hooks = None
+    lifespan = None
+
+
+def _opened(settings: Settings, *, foreign_rows: bool) -> Database:
+    database = Database(settings)
+    if settings.database_url == IN_MEMORY:
+        Schema.create_in(database)
+    elif not foreign_rows:
+        try:
+            refuse_foreign_rows(database)
+        except BaseException:
+            database.close()
+            raise
+    return database
+
+
+def _settings(base: Settings, url: str | Database, given: Mapping[str, object]) -> Settings:
     """The settings, without environment and file: a test names all that differs from the
     defaults.
     """
@@ -370,5 +393,4 @@ def _settings(
         place = url.settings
         given = {"table_prefix": place.table_prefix, "schema": place.schema, **given}
         url = place.database_url or IN_MEMORY
-    base = registry.settings if registry else Settings()
     return base.replace(database_url=url, **given)
