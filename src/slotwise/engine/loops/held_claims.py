@@ -336,6 +336,10 @@ class LeaseWatch(Service):
         self._settler = settler
         self._interval = common.interval.total_seconds()
         self._next = math.inf
+        #: When handlers that still run were seen to be asked to stop, in elapsed seconds: in this
+        #: round, and up to the last one.
+        self._asked: dict[Holding, float] = {}
+        self._asked_before = self._asked
 
     def limit(self, holding: Holding, timeout: timedelta) -> None:
         """Stop this attempt ``timeout`` from now.
@@ -352,10 +356,12 @@ class LeaseWatch(Service):
         waits for the same.
         """
         self._next = math.inf
+        self._asked_before, self._asked = self._asked, {}
         rest = self._interval / 4
         for holding in self._active_claims:
             if not holding.ended:
                 rest = min(rest, self._watch(holding))
+        self._active_claims.hung &= self._asked.keys()
         self._next = self.elapsed() + rest
         return timedelta(seconds=rest)
 
@@ -392,15 +398,16 @@ class LeaseWatch(Service):
     def _watch_stop(self, holding: Holding) -> float:
         """Report a handler that does not stop, once; return the seconds until that is due."""
         reason = holding.stop_reason
-        if reason is None or holding.hangs or not holding.started:
+        if reason is None or not holding.started:
             return math.inf
         now = self.elapsed()
-        if holding.asked_at is None:
-            holding.asked_at = now
-        asked = now - holding.asked_at
+        self._asked[holding] = self._asked_before.get(holding, now)
+        asked = now - self._asked[holding]
         if asked < HANGS_AFTER:
             return HANGS_AFTER - asked
-        holding.hangs = True
+        if holding in self._active_claims.hung:
+            return math.inf
+        self._active_claims.hung.add(holding)
         self.listeners.publish(
             events.HandlerHangs(
                 **about(holding.claim), reason=reason, asked=timedelta(seconds=asked)

@@ -35,13 +35,11 @@ class Holding:
         "_lock",
         "_lost",
         "_signal",
-        "asked_at",
         "claim",
         "deadline",
         "ended",
         "ended_at",
         "follow_ups",
-        "hangs",
         "held",
         "is_slot",
         "outcome",
@@ -78,10 +76,6 @@ class Holding:
         #: seconds.
         self.renewed = renewed
         self.deadline: float | None = None
-        #: When its handler was seen to be asked to stop, in elapsed seconds; and whether it still
-        #: runs long after that.
-        self.asked_at: float | None = None
-        self.hangs = False
         self._lost = False
         self._lock = threading.Lock()
         self._elapsed = elapsed
@@ -153,9 +147,10 @@ class Holding:
         """Return why this claim must not start any more: less than ``margin`` seconds are left, or
         it waited longer.
         """
-        if self.left() < margin:
+        now = self._elapsed()
+        if self._lost or self._lease - (now - self.renewed) < margin:
             return Reason.SUSPECT
-        return Reason.QUEUED if self.waited() > margin else None
+        return Reason.QUEUED if now - self.since > margin else None
 
     @property
     def lost(self) -> bool:
@@ -185,6 +180,8 @@ class ActiveClaims:
         self.removed = self._begun = 0
         #: When a claim was last handed back because it got no thread in time, in elapsed seconds.
         self.queued_at = -math.inf
+        #: Claims whose handlers did not stop when they were asked to.
+        self.hung: set[Holding] = set()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -200,7 +197,7 @@ class ActiveClaims:
 
     def hanging(self) -> list[Holding]:
         """Return the claims whose handlers were asked to stop, and still run long after that."""
-        return [holding for holding in self if holding.hangs and not holding.ended]
+        return [holding for holding in tuple(self.hung) if not holding.ended]
 
     def ended_slots(self) -> int:
         """Count the slots that have ended and wait for their settlement."""

@@ -192,7 +192,10 @@ class Runner:
             outcome = self.begin(holding) or self._attempt(holding, definition)
         except BaseException as error:  # after any error, the claim must end
             outcome = raised(error, holding, definition)
-        self._report(holding, outcome)
+        if holding.held is None:
+            self.on_end(holding, outcome)
+        else:
+            self._report(holding, outcome, holding.held)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
         context = copy_context()  # what start hooks set in it, they can reset in the end
@@ -209,32 +212,31 @@ class Runner:
         if holding.held is None:
             self.on_end(holding, outcome)
         else:
-            self._threads.submit(partial(context.run, self._report, holding, outcome))
+            self._threads.submit(
+                partial(context.run, self._report, holding, outcome, holding.held)
+            )
 
-    def _report(self, holding: Holding, outcome: AttemptOutcome) -> None:
+    def _report(self, holding: Holding, outcome: AttemptOutcome, held: ExitStack) -> None:
         """Give back what start hooks hold, and report the outcome."""
-        if holding.held is not None:
-            try:
-                holding.held.close()
-            except Exception:
-                logger.exception(
-                    "the context manager of a before_start hook failed on exit; the outcome stands"
-                )
+        try:
+            held.close()
+        except Exception:
+            logger.exception(
+                "the context manager of a before_start hook failed on exit; the outcome stands"
+            )
         self.on_end(holding, outcome)
 
     def begin(self, holding: Holding) -> AttemptOutcome | None:
         """Call the start hooks, set the start mark of a give-up job, and begin the attempt; return
         why this claim must not start, else None.
         """
-        if (reason := self._refusal(holding)) is not None:
+        reason = self._refusal(holding)
+        if reason is None and (
+            self._before_start or holding.claim.row.task_name in self._marked
+        ):
+            reason = self._enter_start(holding)
+        if reason is not None:
             return HandedBack(reason)
-        if self._before_start:
-            self._enter_hooks(holding)
-        marks = holding.claim.row.task_name in self._marked
-        if marks and (reason := self._mark(holding)) is not None:
-            return HandedBack(reason)
-        if (marks or self._before_start) and holding.doubt(self._margin) == Reason.SUSPECT:
-            return HandedBack(Reason.SUSPECT)
         # Race: it may have been handed back just now, because it waited too long.
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
@@ -247,13 +249,22 @@ class Runner:
             return Reason.OPERATOR  # cancelled while it waited for its retry
         return holding.stop_reason
 
-    def _enter_hooks(self, holding: Holding) -> None:
-        """Call the start hooks. If one raises, what was entered before stays held."""
-        ctx = self._make_context(holding)
-        holding.held = ExitStack()
-        for hook in self._before_start:
-            if (held := hook(ctx)) is not None:
-                holding.held.enter_context(held)
+    def _enter_start(self, holding: Holding) -> str | None:
+        """Call the start hooks and set the start mark; return why the attempt must not start, else
+        None. If a hook raises, what was entered before stays held.
+        """
+        if self._before_start:
+            ctx = self._make_context(holding)
+            holding.held = ExitStack()
+            for hook in self._before_start:
+                if (held := hook(ctx)) is not None:
+                    holding.held.enter_context(held)
+        if holding.claim.row.task_name in self._marked:
+            reason = self._mark(holding)
+            if reason is not None:
+                return reason
+        is_suspect = holding.doubt(self._margin) == Reason.SUSPECT
+        return Reason.SUSPECT if is_suspect else None
 
     def _mark(self, holding: Holding) -> str | None:
         """Set the start mark; return why the attempt must not start, else None."""
