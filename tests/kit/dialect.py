@@ -25,7 +25,6 @@ BUILT_IN_ONLY = {
     "tests/store/test_slots_are_due.py": "a claim of tasks that tells of slots",
     "tests/store/conformance/test_fast_finish.py": "a slot that ends in one statement",
     "tests/store/conformance/test_doubt.py::test_what_is_settled_before_the": "the same",
-    "tests/store/conformance/test_late_together.py::test_rows_with_data": "a batch of late rows",
     "tests/store/test_roles.py::test_an_enqueuer_may_not": "grants: it keeps no receipts",
     "tests/integration/test_wakeup_listener.py": "notifications",
     "tests/integration/test_pipelined_notify.py": "notifications",

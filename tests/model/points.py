@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotwise.decide import claim, ending, pause
+from slotwise.decide import claim, ending, going_back, pause, slot_choice
 from slotwise.decide.ending import Ending
 from slotwise.engine.run.runner import Runner
 from slotwise.store.dialects import by_key, row_values
@@ -13,14 +13,15 @@ from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import detached, ledger
 from slotwise.store.slots.gates import MinInterval
-from slotwise.store.slots.settlements import Settlements, onward
+from slotwise.store.slots.settlement_writer import SettlementWriter
+from slotwise.store.slots.settlements import onward
 
 # ends
 LOST = ending._lost
 FINAL = ending.final
-HAND_BACK = ending.hand_back
+HAND_BACK = going_back.hand_back
 HAS_COMPLETED = ending._has_completed
-HAS_ENDED = Settlements._has_ended
+HAS_ENDED = SettlementWriter._has_ended
 IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
 SNOOZED = ending._snoozed
@@ -44,21 +45,21 @@ END_OF_TAIL = claim._end_of_tail
 CONCURRENT_SLOTS = claim._concurrent_slots
 START_BESIDE = claim.beside
 MOVED_DUE = slot_operations.moved
-CHOOSE_MISSED = claim.choose_missed
-LATEST_START = claim._limit
+CHOOSE_MISSED = slot_choice.choose_missed
+LATEST_START = slot_choice.latest_start
 HAS_DECIDED_AHEAD = claim.has_decided_ahead
 
 KEEPS_APART = MinInterval.admit
 
 # overlap
 AT_CLAIM = claim.at_claim
-CHOOSE_OVERLAPPED = claim.choose_overlapped
+CHOOSE_OVERLAPPED = slot_choice.choose_overlapped
 ASKED_TO_STOP = detached._called_off
 
 # what operators request
 FIRST_UNBEGUN = pause._first_unbegun
 PARKED = pause.parked
-UNDECIDED = claim.undecided
+UNDECIDED = slot_choice.undecided
 IS_BUSY = slot_operations._is_busy
 BACKFILLS_NEWEST_START = detached._Queue._newest_start
 FREED = detached.freed

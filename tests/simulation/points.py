@@ -12,7 +12,7 @@ from slotwise.store.slots.settlements import Settlements, onward
 from slotwise.store.slots.store import HeldRows
 
 # claims
-ENTER = ByKey.enter
+ENTER = ByKey._enter_slot
 RANK = DueRows._rank
 MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room

@@ -26,7 +26,7 @@ from slotwise.model.records import (
 )
 from slotwise.operations import Schema
 from slotwise.spi import Claim, Database
-from slotwise.store.slots.gates import LATE
+from slotwise.store.slots.tuning import LATE
 from slotwise.testing import ManualClock
 from slotwise.testing.manual_worker import IN_MEMORY
 

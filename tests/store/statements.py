@@ -12,15 +12,14 @@ from tests.store.bench import LEASE, Bench, a_job, a_task, claim_due
 from tests.store.hearing import hearing
 
 from slotwise import Client, Every
-from slotwise.decide.claim import Start
-from slotwise.model.records import Failed, Gap, HandedBack, Succeeded
+from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.spi import Claim
 from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.claims import MANY
 from slotwise.store.slots.store import LedgerFence, Store
+from slotwise.store.slots.tuning import MANY
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAR_AWAY = datetime(8000, 1, 1, tzinfo=UTC)
@@ -104,18 +103,6 @@ def _claim_limited(stage: Stage) -> Callable[[], Any]:
     return lambda: stage.store.claims.claim_tasks(
         "host:1:a", 100, lease=LEASE, names=["few", "mail"]
     )
-
-
-def _start_alike(stage: Stage) -> Callable[[], Any]:
-    (claim,) = stage.held("plain")
-    gap = Gap(first=LONG_AGO, last=LONG_AGO, count=2, reason="collapsed", after=LONG_AGO)
-
-    def play() -> None:
-        with stage.store.transaction() as connection:
-            start = Start(row=claim.row, gaps=(gap,))
-            stage.store.dialect.start_alike(connection, [claim.row], start, LONG_AGO, ())
-
-    return play
 
 
 def _claim_instance(stage: Stage) -> Callable[[], Any]:
@@ -272,7 +259,6 @@ VERBS: dict[str, Verb] = {
     "claim": _claim,
     "claim_late": _claim_late,
     "claim_limited": _claim_limited,
-    "start_alike": _start_alike,
     "claim_trigger": _claim_instance,
     "mark_running": _mark,
     "mark_tasks": _mark_tasks,

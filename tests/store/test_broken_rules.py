@@ -14,7 +14,7 @@ from tests.store.conformance import test_instances, test_planner, test_take_over
 
 from slotwise.decide import ending
 from slotwise.store.planning import plan_rows
-from slotwise.store.slots import ledger, settlements
+from slotwise.store.slots import ledger, settlement_writer
 
 #: By the rule that is not there then, and the test that finds it out.
 BROKEN: dict[str, tuple[Mutant, Callable[[Bench], object]]] = {
@@ -35,7 +35,7 @@ BROKEN: dict[str, tuple[Mutant, Callable[[Bench], object]]] = {
         ),
     ),
     "a reaper looks again before it takes over": (
-        always(settlements._has_stirred, False),
+        always(settlement_writer._has_stirred, False),
         lambda bench: test_take_over.test_a_row_that_stirred_is_left(bench, "beat"),
     ),
 }

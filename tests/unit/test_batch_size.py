@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from slotwise.store.slots.claims import FIRST, BatchSize
+from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.tuning import FIRST
 
 MOST = 500
 MINUTE = timedelta(minutes=1)

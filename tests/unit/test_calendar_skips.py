@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwise import Calendar, CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
-from slotwise.decide.claim import around, passed_over
+from slotwise.decide.slot_choice import around, passed_over
 from slotwise.inspect import SlotInfo
 from slotwise.model.records import TICK, Gap
 from slotwise.schedules import succeed

@@ -21,7 +21,7 @@ from slotwise import (
     parse_schedule,
 )
 from slotwise.decide import claim as decide
-from slotwise.decide import ending
+from slotwise.decide import ending, going_back
 from slotwise.inspect import RECURRING
 from slotwise.model.records import (
     FOREVER,
@@ -367,7 +367,7 @@ def test_past_moves_to_the_slot_after() -> None:
 def test_an_unreadable_row_is_tried_later_and_says_why(attempt: int, forget: bool) -> None:
     """What a newer release wrote is left as it is: no slot, no attempt is burnt."""
     row = plan_row(attempt=attempt)
-    later = ending.defer(row, at(6), "unreadable", "schedule 'MOON|full'")
+    later = going_back.defer(row, at(6), "unreadable", "schedule 'MOON|full'")
     assert part(later, "execution_time", "slot", "attempt") == (
         at(6),
         row.slot,
@@ -1484,13 +1484,16 @@ def test_a_row_that_is_moved_holds_its_job_as_long_after_that(
 ) -> None:
     """What was missed already stays missed."""
     row = plan_row(picked=False, execution_time=at(1), unheld_since=since)
-    assert ending.moved(row, at(3)) == {"execution_time": at(3), "unheld_since": moved}
-    assert part(ending.defer(row, at(3)), "execution_time", "unheld_since") == (
+    assert going_back.moved(row, at(3)) == {"execution_time": at(3), "unheld_since": moved}
+    assert part(going_back.defer(row, at(3)), "execution_time", "unheld_since") == (
         at(3),
         moved,
     )
     asleep = replace(row, state="paused", execution_time=FOREVER, parked_due=at(1))
-    assert ending.moved(asleep, at(3)) == {"execution_time": at(3), "unheld_since": moved}
+    assert going_back.moved(asleep, at(3)) == {
+        "execution_time": at(3),
+        "unheld_since": moved,
+    }
 
 
 # -- slots in rows of their own -------------------------------------------------------------------

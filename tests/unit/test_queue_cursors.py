@@ -175,3 +175,12 @@ def test_too_many_queues_have_none() -> None:
     ]
     found = since(looked(claim("mail", 2, 3), claim("mail", 3, 2), marks=marks))
     assert found == {("mail", -3): at(2), ("mail", -2): at(3)}
+
+
+def test_a_task_that_was_left_out_loses_its_cursors() -> None:
+    """A row that went back before its cursor would not be found while the task is at its limit at
+    each full look.
+    """
+    marks = looked(claim("mail", 1), claim("post", 2))
+    marks.looked(NAMES, [claim("post", 3)], 1, 2.0, 2.0, left_out={"mail"})
+    assert since(marks) == {("post", -50): at(3)}

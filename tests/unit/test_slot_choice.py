@@ -19,7 +19,7 @@ from slotwise import (
     Overlap,
     Schedule,
 )
-from slotwise.decide.claim import Choice, choose_missed, choose_overlapped
+from slotwise.decide.slot_choice import Choice, choose_missed, choose_overlapped
 from slotwise.model.records import Gap
 from slotwise.spi import define
 

@@ -1,330 +1,35 @@
 """Which slot of a claimed plan row runs, if any, and which do not.
 
 Catch-up decides about slots that were missed while no worker held the job, overlap about those
-that came due while the slot before them was held. Policies see only the running slots of a
-schedule; those that a calendar excludes are written down beside them.
+that came due while the slot before them was held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp, Overlap
-from slotwise.model.records import FOREVER, TICK, Gap, Row
-from slotwise.model.vocabulary import PLANNED, Origin, Reason, RowState
-from slotwise.schedules import Disabled, Schedule, succeed
-from slotwise.schedules.base import due_at, slot_after
-from slotwise.schedules.text import readable
-
-# -- which of several slots -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The slot that runs now, if any, and the newest that is decided with it; ``until`` is the end
-    of a tail.
-    """
-
-    slot: datetime | None
-    watermark: datetime
-    gaps: tuple[Gap, ...] = ()
-    collapsed: int = 0
-    until: datetime | None = None
-
-
-def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Gap:
-    """Return the slots from ``first`` to ``last``, both included, as a gap. ``first`` always
-    counts as a slot.
-    """
-    return Gap(
-        first=first, last=last, count=1 + schedule.count_between(first, last), reason=reason
-    )
-
-
-def choose_missed(
-    catch_up: CatchUp,
-    start_within: timedelta | None,
-    schedule: Schedule,
-    oldest: datetime,
-    now: datetime,
-    until: datetime | None = None,
-) -> Choice:
-    """Choose by catch-up which of the slots from ``oldest`` to ``until`` (None: to now) runs."""
-    newest = (
-        oldest
-        if schedule.from_end
-        else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
-    )
-    limit = _limit(catch_up, start_within)
-    bound = oldest if limit is None else max(oldest, now - limit)
-    first = oldest if bound == oldest else schedule.next_after(bound - TICK)
-    if first is None or first > newest:
-        return Choice(
-            slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, Reason.LATE),)
-        )
-    late = slots_before(schedule, oldest, first, Reason.LATE)
-    match catch_up.mode:
-        case "all":
-            kept = (
-                first
-                if catch_up.max is None
-                else _newest_few(schedule, first, newest, catch_up.max)
-            )
-            dropped = slots_before(schedule, first, kept, Reason.COLLAPSED)
-            return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
-        case "first":
-            rest = slots_between(schedule, first, newest, Reason.COLLAPSED)
-            return Choice(
-                slot=first,
-                watermark=newest,
-                gaps=(*late, *rest),
-                collapsed=slots_in(rest, Reason.COLLAPSED),
-            )
-        case mode:
-            older = slots_before(
-                schedule,
-                oldest,
-                newest,
-                Reason.LATE if mode == "none" else Reason.COLLAPSED,
-            )
-            return Choice(
-                slot=newest,
-                watermark=newest,
-                gaps=older,
-                collapsed=slots_in(older, Reason.COLLAPSED),
-            )
-
-
-def choose_overlapped(
-    overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime
-) -> Choice:
-    """Choose by overlap which of the slots after ``base`` that came due while the job was held run
-    next.
-    """
-    newest = (
-        None if schedule.from_end else schedule.latest_before(held_until + TICK, floor=base)
-    )
-    first = None if newest is None else schedule.next_after(base)
-    if newest is None or first is None:
-        return Choice(slot=None, watermark=base)
-    match overlap.mode:
-        case "queue_all":
-            return Choice(slot=first, watermark=base)
-        case "queue":
-            kept = _newest_few(schedule, first, newest, overlap.max)
-            gaps = slots_before(schedule, first, kept, Reason.OVERLAP)
-            return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps)
-        case _:
-            return Choice(
-                slot=None,
-                watermark=newest,
-                gaps=(span(schedule, first, newest, Reason.OVERLAP),),
-            )
-
-
-def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[Gap, ...]:
-    """Return the slots from ``first`` to ``until`` that a calendar excludes; those in a row are
-    one gap.
-    """
-    found = []
-    slot = schedule.skipped_after(first - TICK, until)
-    while slot is not None:
-        following = schedule.running.next_after(slot)
-        end = until + TICK if following is None else min(following, until + TICK)
-        last = schedule.latest_before(end, floor=slot) or slot
-        found.append(span(schedule, slot, last, Reason.CALENDAR))
-        slot = schedule.skipped_after(last, until)
-    return tuple(found)
-
-
-def around(
-    schedule: Schedule, gaps: tuple[Gap, ...], first: datetime, until: datetime
-) -> tuple[Gap, ...]:
-    """Return gaps of running slots together with the slots that a calendar excludes there, in
-    order.
-    """
-    passed = passed_over(schedule, first, until)
-    holes = [(gap.first, gap.last) for gap in passed]
-    parts = (part for gap in gaps for part in without(schedule.running, gap, holes))
-    return tuple(sorted((*passed, *parts), key=lambda gap: gap.first))
-
-
-def without(
-    schedule: Schedule, gap: Gap, holes: Iterable[tuple[datetime, datetime]]
-) -> Iterator[Gap]:
-    """Yield a gap in parts, without the slots in these holes: each from a first to a last instant,
-    in order.
-    """
-    first = gap.first
-    for start, end in holes:
-        if max(first, start) <= min(end, gap.last):
-            yield from slots_before(schedule, first, start, gap.reason)
-            following = schedule.next_after(end)
-            if following is None or following > gap.last:
-                return
-            first = following
-    yield gap if first == gap.first else span(schedule, first, gap.last, gap.reason)
-
-
-def of_gap(schedule: Schedule, gap: Gap) -> Schedule:
-    """Return the schedule that a gap of a claim or a settlement was counted with."""
-    return schedule if gap.reason == Reason.CALENDAR else schedule.running
-
-
-def undecided(
-    schedule: Schedule, slot: datetime | None, watermark: datetime | None
-) -> Schedule:
-    """Return the schedule without the slots after ``slot`` that are decided, up to
-    ``watermark``.
-    """
-    if slot is None or watermark is None or slot >= watermark:
-        return schedule
-    return succeed(succeed(schedule, slot, Disabled()), watermark, schedule)
-
-
-def without_decided(
-    schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime
-) -> tuple[Gap, ...]:
-    """Return the gaps without the slots after ``slot`` that are decided, up to ``watermark``."""
-    return tuple(
-        part for gap in gaps for part in without(schedule, gap, [(slot + TICK, watermark)])
-    )
-
-
-def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
-    """Return how late a slot may start; None: without a limit."""
-    own = {"none": catch_up.grace, "all": catch_up.window}.get(catch_up.mode)
-    return min((limit for limit in (start_within, own) if limit is not None), default=None)
-
-
-def _newest_few(
-    schedule: Schedule, first: datetime, newest: datetime, few: int
-) -> datetime:
-    """Return the oldest of the newest ``few`` slots from ``first`` to ``newest``."""
-    if schedule.count_between(first, newest) < few:
-        return first
-    slot = newest
-    for _ in range(few - 1):
-        slot = schedule.latest_before(slot, floor=first - TICK) or first
-    return slot
-
-
-def slots_before(
-    schedule: Schedule, first: datetime, end: datetime, reason: str
-) -> tuple[Gap, ...]:
-    """Return the slots from ``first`` to before ``end``; nothing if there are none."""
-    if end <= first:
-        return ()
-    return (
-        span(
-            schedule,
-            first,
-            schedule.latest_before(end, floor=first - TICK) or first,
-            reason,
-        ),
-    )
-
-
-def slots_between(
-    schedule: Schedule, start: datetime, last: datetime, reason: str
-) -> tuple[Gap, ...]:
-    """Return the slots after ``start`` to ``last``; nothing if there are none."""
-    following = schedule.next_after(start)
-    if following is None or following > last:
-        return ()
-    return (span(schedule, following, last, reason),)
-
-
-def slots_in(gaps: tuple[Gap, ...], reason: str | None = None) -> int:
-    """Return how many slots these gaps have, or those with this reason."""
-    return sum(gap.count for gap in gaps if reason in (None, gap.reason))
-
-
-# -- the columns of a row that waits --------------------------------------------------------------
-
-
-#: Columns that a row keeps unless its transition changes them.
-_CARRIED = (
-    "execution_time",
-    "slot",
-    "next_slot",
-    "watermark",
-    "schedule",
-    "origin",
-    "collapsed",
-    "catch_up_until",
-    "unheld_since",
-    "attempt",
-    "lost_count",
-    "trying_since",
-    "state",
-    "consecutive_failures",
-    "last_success",
-    "last_failure",
+from slotwise.decide.row_columns import waiting
+from slotwise.decide.slot_choice import (
+    Choice,
+    around,
+    choose_missed,
+    latest_start,
+    slots_before,
+    span,
+    undecided,
+    without_decided,
 )
-#: Columns that a plan row resets when it goes on to its next slot.
-_FORGOTTEN: dict[str, object] = {
-    "origin": None,
-    "collapsed": 0,
-    "catch_up_until": None,
-    "unheld_since": None,
-    "attempt": 0,
-    "lost_count": 0,
-    "trying_since": None,
-}
-
-
-def carried(row: Row) -> dict[str, Any]:
-    """Return the columns of a row that keeps its slot."""
-    kept = {name: getattr(row, name) for name in _CARRIED} | dict.fromkeys(
-        ("parked_due", "last_error", "called_off")
-    )
-    # The number of the operation stays if it has paused the row, or created it.
-    is_requested = (
-        row.state == RowState.PAUSED if row.is_plan else row.origin not in PLANNED
-    )
-    return kept | {"control": row.control if is_requested else None}
-
-
-def again(row: Row, due: datetime) -> dict[str, object]:
-    """Return the columns of a row that waits for the same slot again, due at ``due`` or at an
-    operator's wish.
-    """
-    return carried(row) | {"execution_time": row.wanted_due or due}
-
-
-def waiting(
-    row: Row, schedule: Schedule, watermark: datetime | None, slot: datetime | None = None
-) -> dict[str, Any]:
-    """Return the columns of a plan row that waits for ``slot``, or the one after ``watermark``, or
-    for none.
-    """
-    remaining = schedule.settled(watermark) if watermark else schedule
-    following = slot or (remaining.next_after(watermark) if watermark else None)
-    decided = {"watermark": watermark or row.watermark, "schedule": str(remaining)}
-    return carried(row) | _FORGOTTEN | ahead(remaining, following) | decided
-
-
-def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
-    """Return when a plan row with this slot, or with none, is due."""
-    if slot is None:
-        return {"execution_time": FOREVER, "slot": None, "next_slot": None}
-    return {
-        "execution_time": due_at(schedule, slot),
-        "slot": slot,
-        "next_slot": slot_after(schedule, slot),
-    }
-
-
-# -- what a claim starts --------------------------------------------------------------------------
-
-#: How long a slot waits before it looks again for a place.
-PLACE_PAUSE = timedelta(seconds=1)
-
+from slotwise.decide.tuning import PLACE_PAUSE
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import CatchUp
+from slotwise.model.records import TICK, Gap, Row
+from slotwise.model.vocabulary import PLANNED, Origin, Reason
+from slotwise.schedules import Schedule
+from slotwise.schedules.base import slot_after
+from slotwise.schedules.text import readable
 
 #: Columns of a claimed row that the choice of its slot decides.
 CHOSEN = ("slot", "next_slot", "watermark", "origin", "collapsed", "catch_up_until")
@@ -418,31 +123,37 @@ def has_decided_ahead(row: Row, newest: datetime | None) -> bool:
 
 
 def _at_claim(row: Row, look: _Look) -> Start | Advance:
-    slot = row.slot
+    slot = _first_undecided(row, look)
+    if slot is None:
+        return Advance(row=waiting(row, look.schedule, look.newest))
+    if not look.schedule.runs(slot):
+        return _pass_over(row, slot, look)
+    if look.definition.overlap.detaches:
+        return _concurrent_slots(row, slot, look)
+    return _choose(row, slot, look)
+
+
+def _first_undecided(row: Row, look: _Look) -> datetime | None:
+    """Return the row's slot, or the next one that has come if that is decided; None: there is
+    none.
+    """
     newest = look.newest
+    if row.slot is not None and (newest is None or row.slot > newest):
+        return row.slot
+    slot = None if newest is None else look.schedule.next_after(newest)
+    return slot if slot is not None and slot <= look.now else None
+
+
+def _pass_over(row: Row, slot: datetime, look: _Look) -> Start | Advance:
+    """Record a slot that a calendar excludes, and decide about what follows."""
     schedule = look.schedule
-    if slot is None or (newest is not None and slot <= newest):
-        slot = None if newest is None else schedule.next_after(newest)
-        if slot is None or slot > look.now:
-            return Advance(row=waiting(row, schedule, newest))
-    if schedule.runs(slot):
-        return (_concurrent_slots if look.definition.overlap.detaches else _choose)(
-            row, slot, look
-        )
-    # A calendar excludes the slot: record it, and decide about what follows.
     running = schedule.running.next_after(slot)
     come = running if running is not None and running <= look.now else None
-    passed = span(
-        schedule,
-        slot,
-        schedule.latest_before(come or look.now + TICK, floor=slot) or slot,
-        Reason.CALENDAR,
-    )
-    decided = (
-        _at_claim(replace(row, slot=come), look)
-        if come
-        else Advance(row=waiting(row, schedule, passed.last))
-    )
+    last = schedule.latest_before(come or look.now + TICK, floor=slot) or slot
+    passed = span(schedule, slot, last, Reason.CALENDAR)
+    if come is None:
+        return Advance(row=waiting(row, schedule, passed.last), gaps=(passed,))
+    decided = _at_claim(replace(row, slot=come), look)
     return replace(decided, gaps=(passed, *decided.gaps))
 
 
@@ -451,31 +162,22 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     queued one.
     """
     schedule = look.schedule
-    definition = look.definition
     since = look.since
-    is_queued = since is not None and slot <= since and row.origin != Origin.CATCH_UP
-    catch_up = CatchUp.all() if is_queued else definition.catch_up
-    until = (
-        min(since, look.now)
-        if is_queued and since is not None
-        else _end_of_tail(row, slot, look)
-    )
-    choice = choose_missed(
-        catch_up, definition.start_within, schedule.running, slot, look.now, until
-    )
+    if since is not None and slot <= since and row.origin != Origin.CATCH_UP:
+        choice = _missed(CatchUp.all(), slot, look, min(since, look.now))
+        is_catch_up = is_catching_up(row, look.definition)
+    else:
+        until = _end_of_tail(row, slot, look)
+        choice = _missed(look.definition.catch_up, slot, look, until)
+        missed_others = choice.watermark > slot or choice.until not in (None, slot)
+        is_catch_up = is_catching_up(row, look.definition) or missed_others
+        is_catch_up = is_catch_up or bool(choice.gaps)
     gaps = around(schedule, choice.gaps, slot, choice.watermark)
     if choice.slot is None:
         # A fixed delay counts from now: else it would step through slots that are all too late.
-        following = (
-            schedule.next_after(max(choice.watermark, look.now))
-            if schedule.from_end
-            else None
-        )
+        latest = max(choice.watermark, look.now)
+        following = schedule.next_after(latest) if schedule.from_end else None
         return Advance(row=waiting(row, schedule, choice.watermark, following), gaps=gaps)
-    missed_others = (
-        choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
-    )
-    is_catch_up = is_catching_up(row, definition) or (missed_others and not is_queued)
     started = replace(
         row,
         slot=choice.slot,
@@ -486,6 +188,13 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
         catch_up_until=choice.until if is_catch_up else None,
     )
     return Start(row=started, gaps=gaps)
+
+
+def _missed(
+    catch_up: CatchUp, slot: datetime, look: _Look, until: datetime | None
+) -> Choice:
+    limit = look.definition.start_within
+    return choose_missed(catch_up, limit, look.schedule.running, slot, look.now, until)
 
 
 def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
@@ -585,7 +294,7 @@ def given_up(row: Row, definition: Definition, now: datetime) -> Reason | None:
         return None
     catch_up = definition.catch_up
     now = now - schedule.wait(row.slot)
-    limit = _limit(catch_up, definition.start_within)
+    limit = latest_start(catch_up, definition.start_within)
     if limit is not None and row.slot < now - limit:
         return Reason.LATE
     few = catch_up.max if catch_up.mode == "all" else None

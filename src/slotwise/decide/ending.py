@@ -13,16 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.claim import (
-    again,
-    around,
-    carried,
-    choose_missed,
-    choose_overlapped,
-    is_catching_up,
-    span,
-    waiting,
-)
+from slotwise.decide.claim import is_catching_up
+from slotwise.decide.going_back import hand_back, left_alone, without_attempt
+from slotwise.decide.row_columns import again, carried, waiting
+from slotwise.decide.slot_choice import around, choose_missed, choose_overlapped, span
+from slotwise.decide.tuning import UNREADABLE_PAUSE
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
 from slotwise.model import records
@@ -115,17 +110,6 @@ def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime
     return schedule.running.latest_before(until - schedule.wait(base) + TICK, floor=base)
 
 
-def moved(row: Row, due: datetime) -> dict[str, datetime | None]:
-    """Return the columns of a waiting row that is due at another time; it still holds its job, if
-    it did.
-    """
-    before = row.due
-    since = row.unheld_since
-    if since is not None and since >= before:
-        since += due - before
-    return {"execution_time": due, "unheld_since": since}
-
-
 def at_finish(
     row: Row,
     definition: Definition,
@@ -153,42 +137,54 @@ def at_finish(
         held_until=held_until,
         poll=poll,
     )
-    if _has_completed(row, ledger):
-        outcome = records.Succeeded()  # complete_in has committed, so the slot is done
-    elif isinstance(outcome, records.Succeeded) and outcome.promised:
-        outcome = records.Failed(
-            "complete_in was called, but its transaction was not committed"
-        )
-    if row.cancel_requested is not None:
-        row, outcome = _called_off(row, outcome)
+    row, outcome = _called_off(row, _confirmed(row, outcome, ledger))
+    if is_decided and not isinstance(outcome, _FINAL):
+        judged = ending.judged(row)
+        return final(judged, ending, Outcome.LOST, reason=Reason.ORPHANED, lost=1)
     match outcome:
         case records.Succeeded():
             return final(ending.judged(row), ending, Outcome.SUCCEEDED)
         case records.Failed():
-            return _failed(
-                ending.judged(row),
-                ending,
-                replace(outcome, final=outcome.final or is_decided),
-            )
-        case records.Cancelled(reason, error) | records.Skipped(reason, error):
-            row = _never_began(row) if isinstance(outcome, records.Skipped) else row
-            done = final(
-                ending.judged(row), ending, outcome.name, reason=reason, error=error
-            )
-            # A cancelled one-time task is deleted; it cannot be retried.
-            return done if row.has_slot else replace(done, label=outcome.name, row=None)
-        case _ if is_decided:
-            return final(
-                ending.judged(row), ending, Outcome.LOST, reason=Reason.ORPHANED, lost=1
-            )
+            outcome = replace(outcome, final=outcome.final or is_decided)
+            return _failed(ending.judged(row), ending, outcome)
+        case records.Cancelled() | records.Skipped():
+            return _cancelled(row, ending, outcome)
         case records.Snoozed(duration):
             return _snoozed(ending.judged(row), ending, duration)
         case records.HandedBack(reason, error):
             return hand_back(row, reason) if error is None else left_alone(row, now, error)
         case records.Aborted(reason):
             return _aborted(ending.judged(row), ending, reason)
-        case records.Died():
+        case _:
             return _lost(row, ending)
+
+
+#: Outcomes after which a slot that is decided needs no other end.
+_FINAL = (records.Succeeded, records.Failed, records.Cancelled, records.Skipped)
+
+
+def _confirmed(
+    row: Row, outcome: records.AttemptOutcome, ledger: LedgerEntry | None
+) -> records.AttemptOutcome:
+    """Return the outcome, after ``complete_in`` as the ledger confirms it."""
+    if _has_completed(row, ledger):
+        return records.Succeeded()  # its transaction has committed, so the slot is done
+    if isinstance(outcome, records.Succeeded) and outcome.promised:
+        return records.Failed(
+            "complete_in was called, but its transaction was not committed"
+        )
+    return outcome
+
+
+def _cancelled(
+    row: Row, ending: Ending, outcome: records.Cancelled | records.Skipped
+) -> Transition:
+    if isinstance(outcome, records.Skipped):
+        row = without_attempt(row)
+    judged = ending.judged(row)
+    done = final(judged, ending, outcome.name, reason=outcome.reason, error=outcome.error)
+    # A cancelled one-time task is deleted; it cannot be retried.
+    return done if row.has_slot else replace(done, label=outcome.name, row=None)
 
 
 def _held_until(
@@ -222,11 +218,13 @@ def _has_completed(row: Row, ledger: LedgerEntry | None) -> bool:
 def _called_off(
     row: Row, outcome: records.AttemptOutcome
 ) -> tuple[Row, records.AttemptOutcome]:
-    """Return the outcome of an attempt that was asked to stop: its slot ends with it."""
+    """Return the outcome; if the attempt was asked to stop, its slot ends with it."""
+    if row.cancel_requested is None:
+        return row, outcome
     by = row.called_off_by or Reason.OPERATOR
     match outcome:
         case records.HandedBack() | records.Skipped():
-            return _never_began(row), records.Cancelled(by)
+            return without_attempt(row), records.Cancelled(by)
         case records.Aborted() | records.Died() | records.Snoozed():
             return row, records.Cancelled(by)
         case records.Failed(error):
@@ -234,11 +232,6 @@ def _called_off(
                 by, error
             )
     return row, outcome
-
-
-def _never_began(row: Row) -> Row:
-    """Return the row without this claim's attempt, which is not counted."""
-    return replace(row, attempt=max(row.attempt - 1, 0))
 
 
 def unread(row: Row, transition: Transition, now: datetime, error: str) -> Transition:
@@ -437,45 +430,53 @@ def final(
 
 
 def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
-    """Go on to the next slot of the tail.
-
-    After the last one, slots that came due meanwhile are a new tail if the last run was shorter
-    than the interval to the first of them, from the slot before it. The instant of a deploy is no
-    slot. Else overlap decides about them.
+    """Go on to the next slot of the tail. After the last one, slots that came due meanwhile are a
+    new tail, or overlap decides about them.
     """
     catch_up = ending.definition.catch_up
     late = tuple[Gap, ...]()
     due = ending.apart(ending.spaced(ending.now), catch_up.pace)
     slot = schedule.running.next_after(base)
-    until = row.catch_up_until
-    newest = newest_come(schedule, until or base, ending.now)
-    if (
-        newest is not None
-        and newest + schedule.wait(newest) > ending.held_until + ending.poll
-    ):
-        until = newest  # it came due after the handler's end: this settlement had to wait
+    until = _end_of_tail(row, ending, schedule, base)
     if slot is not None and until is not None and slot <= until:
         then = due + ending.poll - schedule.wait(slot)
-        choice = choose_missed(
-            catch_up, ending.definition.start_within, schedule.running, slot, then, until
-        )
+        limit = ending.definition.start_within
+        choice = choose_missed(catch_up, limit, schedule.running, slot, then, until)
         if choice.slot is not None:
             return _of_tail(row, ending, schedule, base, due, until), ()
         late = around(schedule, choice.gaps, base + TICK, choice.watermark)
         base = choice.watermark
     newest = newest_come(schedule, base, ending.now)
-    following = schedule.settled(base).next_after(base)
-    took = ending.held_until - (ending.began or ending.held_until)
-    if (
-        newest is not None
-        and following is not None
-        and took < following - (schedule.latest_before(following) or base)
-    ):
-        return _of_tail(
-            row, ending, schedule, base, due, newest_come(schedule, base, due) or newest
-        ), late
+    if newest is not None and _is_short(ending, schedule, base):
+        end = newest_come(schedule, base, due) or newest
+        return _of_tail(row, ending, schedule, base, due, end), late
     columns, gaps = _overlapped(row, ending, schedule, base)
     return columns, (*late, *gaps)
+
+
+def _end_of_tail(
+    row: Row, ending: Ending, schedule: Schedule, base: datetime
+) -> datetime | None:
+    """Return the end of the tail, extended by a slot that came due after the handler's end: this
+    settlement had to wait.
+    """
+    until = row.catch_up_until
+    newest = newest_come(schedule, until or base, ending.now)
+    if newest is None:
+        return until
+    came = newest + schedule.wait(newest)
+    return newest if came > ending.held_until + ending.poll else until
+
+
+def _is_short(ending: Ending, schedule: Schedule, base: datetime) -> bool:
+    """Whether the last run was shorter than the interval to the first slot after ``base``, from the
+    slot before it. The instant of a deploy is no slot.
+    """
+    following = schedule.settled(base).next_after(base)
+    if following is None:
+        return False
+    took = ending.held_until - (ending.began or ending.held_until)
+    return took < following - (schedule.latest_before(following) or base)
 
 
 def _of_tail(
@@ -579,73 +580,3 @@ def removed(
             ),
         )
     return replace(transition, row=None, record=record, gaps=gaps)
-
-
-# -- rows that go back ----------------------------------------------------------------------------
-
-#: When a row that this release cannot read comes up again, and how its error begins.
-UNREADABLE_PAUSE = timedelta(minutes=1)
-UNREADABLE = "unreadable: "
-#: The same, of a row that a newer release has written; and the shortest pause before it comes up
-#: again.
-NEWER = "waits for a newer worker: "
-_SHORTEST = timedelta(seconds=1)
-
-
-def hand_back(row: Row, reason: str | None) -> Transition:
-    """Return a row to how it was before its claim: the same slot and due time, the attempt not
-    counted.
-
-    The ledger keeps the slot of a detached row: if that row is lost, no plan row comes back to it.
-    """
-    row = _never_began(row)
-    forget = row.attempt == 0 and not row.is_detached
-    record = Record(
-        outcome=Outcome.CLAIMED,
-        reason=reason,
-        attempts=row.attempt,
-        final=False,
-        forget=forget,
-    )
-    return Transition(
-        label=Release.HANDED_BACK, row=again(row, row.execution_time), record=record
-    )
-
-
-def refuse(row: Row, now: datetime, flaw: str) -> Transition:
-    """A claimed row that must not run goes back: a job's comes up again in a minute, a task is
-    dead.
-    """
-    flaw = (flaw if flaw.startswith(NEWER) else f"{UNREADABLE}{flaw}").replace("\0", "\\0")
-    back = defer(row, now + UNREADABLE_PAUSE, Reason.UNREADABLE, flaw)
-    if row.has_slot:
-        return back
-    dead = {
-        "state": RowState.DEAD,
-        "execution_time": FOREVER,
-        "parked_due": row.execution_time,
-        "last_error": flaw,
-    }
-    return Transition(label=Outcome.DEAD, row={**(back.row or {}), **dead})
-
-
-def left_alone(row: Row, now: datetime, error: str) -> Transition:
-    """The row goes back to wait for a newer worker. It comes up again the later the longer it has
-    waited, so that rows that no live worker can read cost little.
-    """
-    pause = min(max((now - (row.slot or row.due)) / 2, _SHORTEST), UNREADABLE_PAUSE)
-    return replace(
-        defer(row, now + pause, Reason.NEWER, f"{NEWER}{error}"), label=Release.HANDED_BACK
-    )
-
-
-def defer(
-    row: Row, due: datetime, reason: str | None = None, error: str | None = None
-) -> Transition:
-    """Return a claimed row, due again at ``due``: a gate delays its start, or this release cannot
-    read it.
-    """
-    back = hand_back(row, reason)
-    assert back.row is not None
-    columns = {**back.row, **moved(row, row.wanted_due or due), "last_error": error}
-    return replace(back, label=Release.POSTPONED, row=columns)

@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from slotwise.decide.claim import (
-    Advance,
-    ahead,
-    past_slot,
-    span,
-    undecided,
-    without_decided,
-)
+from slotwise.decide.claim import Advance, past_slot
+from slotwise.decide.row_columns import ahead
+from slotwise.decide.slot_choice import span, undecided, without_decided
 from slotwise.model.records import FOREVER, TICK, Row, Transition
 from slotwise.model.vocabulary import Reason, RowState
 from slotwise.schedules import Disabled, Once, Schedule

@@ -101,9 +101,9 @@ class DialectConformance:
         row = self._slot_row()
         key = _ledger_key(row)
         with self.engine.begin() as connection:
-            assert self.dialect.enter(connection, row, self._now(connection), ())
+            assert self.dialect.enter(connection, [row], self._now(connection), ())
         with self.engine.connect() as one, self.engine.connect() as other:
-            assert self.dialect.entries(one, [key], wait=False)[key][0] is not None
+            assert self.dialect.entries(one, [key], wait=False)[key] is not None
             assert self.dialect.entries(other, [key], wait=False) == {}
 
     def test_of_two_rows_one_enters_their_slot(self) -> None:
@@ -112,14 +112,14 @@ class DialectConformance:
         rival = self._slot_row(row)
         with ThreadPoolExecutor(1) as thread, self.engine.connect() as one:
             now = self._now(one)
-            assert self.dialect.enter(one, row, now, ())
+            assert self.dialect.enter(one, [row], now, ())
             second = thread.submit(self._enter_alone, rival, now)
             one.commit()
             assert not second.result()
 
     def _enter_alone(self, row: Row, now: datetime) -> bool:
         with self.engine.begin() as other:
-            return self.dialect.enter(other, row, now, ())
+            return bool(self.dialect.enter(other, [row], now, ()))
 
     # -- locks of a name --------------------------------------------------------------------------
 
@@ -202,21 +202,42 @@ class DialectConformance:
         return Claim(row=row, holder=HOLDER, lease=LEASE, claimed_at=now)
 
     def _slot_row(self, rival: Row | None = None) -> Row:
-        """A claimed row of a slot; of the same slot as ``rival``, with another token."""
+        """Insert a held row of a slot; one beside the plan row ``rival``, for the same slot."""
         with self.engine.begin() as connection:
             now = self._now(connection)
-        return Row(
-            task_name=_new_name() if rival is None else rival.task_name,
-            task_instance="recurring",
-            execution_time=now,
-            version=2 if rival is None else rival.version + 1,
-            picked=True,
-            picked_by=HOLDER,
-            kind=Kind.PLAN,
-            slot=now if rival is None else rival.slot,
-            origin=Origin.SCHEDULE,
-            attempt=1,
-        )
+            row = Row(
+                task_name=_new_name() if rival is None else rival.task_name,
+                task_instance="recurring" if rival is None else "recurring@beside",
+                plan_instance=None if rival is None else "recurring",
+                execution_time=now,
+                version=2 if rival is None else rival.version + 1,
+                picked=True,
+                picked_by=HOLDER,
+                kind=Kind.PLAN if rival is None else Kind.DETACHED,
+                slot=now if rival is None else rival.slot,
+                origin=Origin.SCHEDULE,
+                attempt=1,
+            )
+            values = {name: getattr(row, name) for name in _COLUMNS}
+            tasks = self.dialect.tables.tasks
+            assert self.dialect.insert_new(connection, tasks, values)
+        return row
+
+
+#: The columns of a held row of a slot.
+_COLUMNS = (
+    "task_name",
+    "task_instance",
+    "plan_instance",
+    "execution_time",
+    "version",
+    "picked",
+    "picked_by",
+    "kind",
+    "slot",
+    "origin",
+    "attempt",
+)
 
 
 def _new_name() -> str:

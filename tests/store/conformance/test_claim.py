@@ -17,7 +17,7 @@ from slotwise.inspect import RECURRING
 from slotwise.model.records import FOREVER, Failed, HandedBack, to_micros
 from slotwise.spi import Database
 from slotwise.store.operations.slot_operations import trigger
-from slotwise.store.slots.claims import FEW, MANY
+from slotwise.store.slots.tuning import FEW, MANY
 
 
 def test_nothing_is_claimed_before_its_time(bench: Bench) -> None:

@@ -33,7 +33,7 @@ from slotwise import (
 from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.operations import Calendars
 from slotwise.spi import Database
-from slotwise.store.slots.settlements import EndOfRun
+from slotwise.store.slots.settlement_writer import EndOfRun
 
 DEFINITIONS = (
     a_job("feed", Disabled()),

@@ -26,13 +26,13 @@ from slotwise import (
     Schedule,
 )
 from slotwise.errors import NewerPayload
-from slotwise.explain.job_explanation import explain_now
+from slotwise.explain.explanation import explain_now
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded, to_micros
 from slotwise.schedules import succeed
 from slotwise.spi import Definition, Reason
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
-from slotwise.store.slots.settlements import EndOfRun
+from slotwise.store.slots.settlement_writer import EndOfRun
 
 HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
 

@@ -114,7 +114,7 @@ def test_small_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page is a transaction of its own, of so many rows at the most, also where it has those
     of several jobs.
     """
-    monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 4)
+    monkeypatch.setattr("slotwise.store.slots.retention.PRUNED", 4)
     ran(bench, "plain", range(1, 12))
     ran(bench, "strict", range(12, 17))
     bench.clock.set(at(100_000))
@@ -129,7 +129,7 @@ def test_however_many_ids_a_task_has_its_rows_go_in_pages(
     """As many transactions as pages, also where more rows than a page have the same slot, and some
     of them stay.
     """
-    monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 10)
+    monkeypatch.setattr("slotwise.store.slots.retention.PRUNED", 10)
     bench = bench.beside(a_task("kept", record="all"))
     for number in range(35):
         bench.client.schedule("kept", id=str(number))
@@ -150,7 +150,7 @@ def test_a_walk_continues_where_it_stopped(
     """After the end of its process a few minutes later, by another worker; after an error at once,
     by itself. A process that was frozen meanwhile stops after the transaction that it was in.
     """
-    monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 4)
+    monkeypatch.setattr("slotwise.store.slots.retention.PRUNED", 4)
     ran(bench, "plain", range(1, 20))
     bench.clock.set(at(100_000))
     frozen, other = (

@@ -44,7 +44,7 @@ from slotwise.engine.loops.tuning import (
     RATE_WINDOW,
     SHORTLY,
 )
-from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.tuning import BATCH
 
 POLL, MARGIN = timedelta(seconds=10), timedelta(seconds=10)
 NOW = 100.0

@@ -30,7 +30,7 @@ from slotwise.engine.run.runner import Runner
 from slotwise.model.events import Listeners, PollBegan
 from slotwise.spi import Claim, Event, define
 from slotwise.store.dialects.port import Range
-from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.tuning import BATCH
 
 POLL = timedelta(seconds=10)
 SOON = timedelta(seconds=3)
@@ -93,7 +93,7 @@ class Rounds(Poller):
         self.answers: list[Any] = []
         self.free = 10
         self.held = Counted(lambda: self.now)
-        self.claims = SimpleNamespace(slots_may_be_due=True, refused=[])
+        self.claims = SimpleNamespace(slots_may_be_due=True, refused=[], left_out=frozenset)
         margin = timedelta(seconds=10)
         common = SimpleNamespace(
             listeners=Listeners((self._hear,)),

@@ -16,7 +16,7 @@ from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.loops.tuning import FILLING, MOST_AHEAD, RATE_WINDOW
 from slotwise.model.events import Claimed, PollBegan
 from slotwise.spi import OnLost
-from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.tuning import BATCH
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from slotwise.engine.loops.tuning import (
     RATE_WINDOW,
     SHORTLY,
 )
-from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.tuning import BATCH
 
 #: What a look reports if a row is due already.
 DUE_NOW = -math.inf

@@ -26,9 +26,8 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe_error
-from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.settlements import Settlement
-from slotwise.store.slots.store import MINUTE
+from slotwise.store.slots.tuning import BATCH, MINUTE
 
 logger = logging.getLogger(__name__)
 
@@ -155,43 +154,44 @@ class Settler(Service):
         others = list[tuple[Holding, str, str | None]]()
         for holding, settlement in zip(batch, written, strict=True):
             if settlement.error is not None:
-                if holding not in self._stuck:
-                    key = holding.claim.key
-                    error = describe_error(settlement.error)
-                    logger.warning(
-                        "cannot write the outcome of %s/%s yet, retrying: %s", *key, error
-                    )
-                _, pause = self._stuck.get(holding, (0.0, STUCK_PAUSE))
-                self._stuck[holding] = (
-                    self.elapsed() + pause.total_seconds(),
-                    min(2 * pause, LONGEST_STUCK_PAUSE),
-                )
+                self._keep(holding, settlement.error)
                 continue
             self._stuck.pop(holding, None)
             done = settlement.transition
             if settlement.is_usual:
                 usual.append(holding)
             else:
-                others.append(
-                    (holding, done.label if done else Outcome.LOST, settlement.reason)
-                )
+                label = done.label if done else Outcome.LOST
+                others.append((holding, label, settlement.reason))
             if done is None:
                 lose(self, holding, "its outcome was refused: another worker has the row")
-            elif (
-                is_heard or not settlement.is_usual
-            ):  # an event without a listener is not created
-                outcome = holding.outcome
-                unfit = None
-                if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
-                    unfit = self._store.warnings.count(
-                        holding.claim.row.task_name, "data", again=MINUTE
-                    )
-                ranges += tell_settled(
-                    self, settlement, getattr(outcome, "exception", None), unfit
-                )
+            elif is_heard or not settlement.is_usual:
+                ranges += self._tell(holding, settlement)
         if ranges:
             self.listeners.skipped(self.worker, ranges)
         self._tell_settled(begun, usual, others)
+
+    def _keep(self, holding: Holding, error: Exception) -> None:
+        """Keep an outcome that cannot be written yet."""
+        if holding not in self._stuck:
+            key = holding.claim.key
+            logger.warning(
+                "cannot write the outcome of %s/%s yet, retrying: %s",
+                *key,
+                describe_error(error),
+            )
+        _, pause = self._stuck.get(holding, (0.0, STUCK_PAUSE))
+        due = self.elapsed() + pause.total_seconds()
+        self._stuck[holding] = due, min(2 * pause, LONGEST_STUCK_PAUSE)
+
+    def _tell(self, holding: Holding, settlement: Settlement) -> list[tuple[Key, Gap]]:
+        """Publish an outcome; return the slots that do not run."""
+        outcome = holding.outcome
+        unfit = None
+        if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
+            name = holding.claim.row.task_name
+            unfit = self._store.warnings.count(name, "data", again=MINUTE)
+        return tell_settled(self, settlement, getattr(outcome, "exception", None), unfit)
 
     def _tell_settled(
         self,

@@ -38,9 +38,9 @@ from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe_error, is_transient
 from slotwise.store.connect.notifications import LOOK, OPERATIONS, Hearing
-from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.retention import Page, Pruner
 from slotwise.store.slots.settlements import Settlement
+from slotwise.store.slots.tuning import BATCH
 
 logger = logging.getLogger(__name__)
 

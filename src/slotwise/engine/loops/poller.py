@@ -37,7 +37,8 @@ from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about
 from slotwise.model.records import Claim
 from slotwise.store.dialects.port import Range
 from slotwise.store.queue.queue_cursors import QueueCursors
-from slotwise.store.slots.claims import BATCH, Taken
+from slotwise.store.slots.claims import Taken
+from slotwise.store.slots.tuning import BATCH
 
 
 class Peers:
@@ -264,7 +265,8 @@ class Poller(Service):
             began = self.elapsed()
             ranges = cursors.ranges(names, full=True)
             claims, found = self._hold_tasks(left, names, ranges)
-            cursors.looked(names, claims, left, began, self.elapsed())
+            left_out = self._store.claims.left_out()
+            cursors.looked(names, claims, left, began, self.elapsed(), left_out)
             yield found
 
     def _hold_slots(self, limit: int, names: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.tuning import BATCH
 
 # -- claims ---------------------------------------------------------------------------------------
 

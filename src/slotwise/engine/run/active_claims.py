@@ -19,7 +19,7 @@ from slotwise.model.records import (
     HandedBack,
 )
 from slotwise.model.vocabulary import Reason
-from slotwise.store.slots.settlements import EndOfRun
+from slotwise.store.slots.settlement_writer import EndOfRun
 
 _QUEUED = HandedBack(Reason.QUEUED)
 

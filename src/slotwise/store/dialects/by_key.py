@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Start, is_weighed
 from slotwise.model.clock import Clock
 from slotwise.model.records import (
     Claim,
@@ -283,13 +282,8 @@ class ByKey(Dialect):
         now = self.now(connection)
         rows = self._take(connection, request, now, HAS_SLOT)
         entering = [row for row in rows if enters_at_once(row, request, now)]
-        entered = self.enter_all(connection, entering, now, request.strict)
-        entered |= {
-            row.key
-            for row in rows
-            if row.ledger_key is None
-            and not is_weighed(row, now, request.weighed, request.late)
-        }
+        entered = self.enter_slots(connection, entering, now, request.strict)
+        entered |= {row.key for row in rows if not row.has_slot}
         return [(row, now, row.key in entered) for row in rows]
 
     def claim_tasks(
@@ -352,44 +346,35 @@ class ByKey(Dialect):
                 found += connection.execute(some.with_for_update(skip_locked=True)).all()
         return found
 
-    def begin(
-        self,
-        connection: sa.Connection,
-        started: Sequence[Row],
-        now: datetime,
-        strict: Collection[str],
-    ) -> set[Key]:
-        tasks = self.tables.tasks
-        changes = [(fence_of(row), decided(row)) for row in started]
-        mine = tasks.c.picked_by == started[0].picked_by
-        written = self.change_each(connection, tasks, changes, mine)
-        expect(written, len(started), started[0])
-        return self.enter_all(connection, started, now, strict)
-
-    def start_alike(
-        self,
-        connection: sa.Connection,
-        rows: Sequence[Row],
-        start: Start,
-        now: datetime,
-        strict: Collection[str],
-    ) -> set[Key] | None:
-        return set()
-
-    def enter_all(
-        self,
-        connection: sa.Connection,
-        rows: Sequence[Row],
-        now: datetime,
-        strict: Collection[str],
-    ) -> set[Key]:
-        """Enter the slots of these claimed rows; return the keys of those that may run."""
-        return {row.key for row in rows if self.enter(connection, row, now, strict)}
-
     def enter(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[Row],
+        now: datetime,
+        strict: Collection[str],
+    ) -> set[Key]:
+        if not rows:
+            return set()
+        tasks = self.tables.tasks
+        changes = [(fence_of(row), decided(row)) for row in rows]
+        mine = tasks.c.picked_by == rows[0].picked_by
+        written = self.change_each(connection, tasks, changes, mine)
+        expect(written, len(rows), rows[0])
+        return self.enter_slots(connection, rows, now, strict)
+
+    def enter_slots(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[Row],
+        now: datetime,
+        strict: Collection[str],
+    ) -> set[Key]:
+        """As ``enter``, of rows that have these slots already."""
+        return {row.key for row in rows if self._enter_slot(connection, row, now, strict)}
+
+    def _enter_slot(
         self, connection: sa.Connection, row: Row, now: datetime, strict: Collection[str]
     ) -> bool:
-        """A slot that the ledger has already is entered again if it may start."""
         slots = self.tables.slots
         gives_up = row.task_name in strict
         names = ("outcome", "reason", "collapsed", "token", "worker", "started")
@@ -497,7 +482,6 @@ class ByKey(Dialect):
         return None, set()
 
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Also rows that this transaction has claimed."""
         tasks = self.tables.tasks
         count = 0
         version = least(tasks.c.version, LAST_VERSION + 1) + 1
@@ -592,7 +576,7 @@ class ByKey(Dialect):
 
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
-    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+    ) -> dict[LedgerKey, LedgerEntry | None]:
         """Race: a row that is not returned may be locked by a user's guard. Look without a lock."""
         if not keys:
             return {}
@@ -604,14 +588,14 @@ class ByKey(Dialect):
         look = self._select_these([one._asdict() for one in keys], key, *key)
         read = look.add_columns(*columns.values()).order_by(*key)
         locked = connection.execute(read.with_for_update(skip_locked=not wait))
-        answers: dict[LedgerKey, tuple[LedgerEntry | None, str | None]] = {}
+        answers: dict[LedgerKey, LedgerEntry | None] = {}
         for name, instance, slot, *values in locked:
             entry = LedgerEntry(**dict(zip(columns, values, strict=True)))
-            answers[LedgerKey(name, instance, slot)] = (entry, None)
+            answers[LedgerKey(name, instance, slot)] = entry
         absent = set(keys) - answers.keys()
         if absent and not wait:
             absent -= {LedgerKey(*row) for row in connection.execute(look)}
-        return answers | dict.fromkeys(absent, (None, None))
+        return answers | dict.fromkeys(absent)
 
     def gaps(
         self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime

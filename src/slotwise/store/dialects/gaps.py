@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import of_gap, without
+from slotwise.decide.slot_choice import of_gap, without
 from slotwise.model.records import Gap, Row
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.schedules.text import readable

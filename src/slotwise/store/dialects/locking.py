@@ -225,7 +225,7 @@ class Locking(ByKey):
 
     # -- claims -----------------------------------------------------------------------------------
 
-    def enter_all(
+    def enter_slots(
         self,
         connection: sa.Connection,
         rows: Sequence[Row],
@@ -237,13 +237,13 @@ class Locking(ByKey):
         """
         asked = {row.ledger_key: row for row in reversed(rows) if row.ledger_key}
         found = self.entries(connection, list(asked), wait=True)
-        new = [row for key, row in asked.items() if found[key][0] is None]
+        new = [row for key, row in asked.items() if found[key] is None]
         values = [new_entry(row, now, gives_up=row.task_name in strict) for row in new]
         entered: set[Key] = set()
         if new and self.insert_all(connection, self.tables.slots, values):
             entered = {row.key for row in new}
         others = [row for row in asked.values() if row.key not in entered]
-        return entered | super().enter_all(connection, others, now, strict)
+        return entered | super().enter_slots(connection, others, now, strict)
 
 
 class LockingTasks(TaskStatements):

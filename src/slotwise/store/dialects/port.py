@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Start
 from slotwise.model.clock import Clock
 from slotwise.model.records import (
     Claim,
@@ -344,38 +343,19 @@ class Dialect(Protocol):
         """
 
     @abstractmethod
-    def begin(
-        self,
-        connection: sa.Connection,
-        started: Sequence[Row],
-        now: datetime,
-        strict: Collection[str],
-    ) -> set[Key]:
-        """Write the decided slots on plan rows that this transaction has claimed, and enter them
-        into the ledger.
-
-        Return the keys of those that may run.
-        """
-
-    @abstractmethod
     def enter(
-        self, connection: sa.Connection, row: Row, now: datetime, strict: Collection[str]
-    ) -> bool:
-        """Write the ledger row of the claim's slot; return False if it may not run (again)."""
-
-    @abstractmethod
-    def start_alike(
         self,
         connection: sa.Connection,
         rows: Sequence[Row],
-        start: Start,
         now: datetime,
         strict: Collection[str],
-    ) -> set[Key] | None:
-        """As ``gaps`` and ``begin``, for plan rows whose schedule, slot and decision are the same:
-        that of the first.
+    ) -> set[Key]:
+        """Write the decided slots of rows that this transaction has claimed, and enter them into
+        the ledger; return the keys of those that may run.
 
-        Return the keys of those that may run; None: all. The others are then decided one by one.
+        Race: another transaction may enter the same slot, as one with a row that was restored. The
+        ledger's key lets one of them run. A slot that the ledger has already is entered again only
+        if it may start.
         """
 
     # -- held rows ------------------------------------------------------------------------------
@@ -440,8 +420,8 @@ class Dialect(Protocol):
 
     @abstractmethod
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Write the new state of rows locked by ``hold``, and what the ledger has of them, under
-        the token.
+        """Write what becomes of rows that this transaction holds or has claimed, and what the
+        ledger has of them, under the token.
 
         A ledger row that is final already is unchanged. Raise if a row was not written.
         """
@@ -466,8 +446,8 @@ class Dialect(Protocol):
     @abstractmethod
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
-    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
-        """Lock these ledger rows; return each key's entry and place, or (None, None); locked ones
+    ) -> dict[LedgerKey, LedgerEntry | None]:
+        """Lock these ledger rows; return each key's entry, or None if there is none; locked ones
         are absent.
         """
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
+from slotwise.decide.going_back import UNREADABLE
+from slotwise.decide.tuning import UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.records import EARLIEST, FOREVER, Claim, Key
 from slotwise.model.vocabulary import Kind, Reason, Release, RowState

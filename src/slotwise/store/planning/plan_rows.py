@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Advance, ahead, of_gap, slots_between, undecided, without
-from slotwise.decide.ending import moved
+from slotwise.decide.claim import Advance
+from slotwise.decide.going_back import moved
 from slotwise.decide.pause import asleep, owed_by, passing
+from slotwise.decide.row_columns import ahead
+from slotwise.decide.slot_choice import of_gap, slots_between, undecided, without
 from slotwise.model.records import EARLIEST, RECURRING, TICK, Key, Row, to_micros
 from slotwise.model.vocabulary import Kind, Reason, RowState
 from slotwise.schedules import Once, Schedule, succeed
@@ -93,8 +95,10 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
     A row remembers one earlier schedule. Slots that the schedule before that one still owes are
     skipped.
     """
-    is_paused = row.state == RowState.PAUSED
-    activation = max(now, row.watermark or now)  # the clock may be stepped back
+    is_paused, activation = (
+        row.state == RowState.PAUSED,
+        max(now, row.watermark or now),
+    )  # the clock may be stepped back
     row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
     before, closed = _owed(row, after, activation)
     row = replace(
@@ -117,34 +121,28 @@ def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Ad
     if row.slot is None:
         return before, Advance(row={})
     decided = max(row.slot, row.watermark or row.slot)
-    if before.from_end:
-        before = Once(row.slot)
-    else:
-        before = before.settled(decided if row.attempt else row.slot - TICK)
+    before = (
+        Once(row.slot)
+        if before.from_end
+        else before.settled(decided if row.attempt else row.slot - TICK)
+    )
     if after.from_end:
         newest = before.latest_before(activation + TICK, floor=decided) or decided
         gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
         return before, Advance(row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
-    if isinstance(before, Succession) and before.at < activation:
-        return _without_earlier(row, before, activation)
-    return before, Advance(row={})
-
-
-def _without_earlier(
-    row: Row, before: Succession, activation: datetime
-) -> tuple[Schedule, Advance]:
-    """Skip what the earlier of two schedules still owes: a row remembers one."""
+    if not isinstance(before, Succession) or before.at >= activation:
+        return before, Advance(row={})
+    earlier = before.before
     at = before.at
-    has_earlier = _has_slot(before.before, at, activation)
-    if not has_earlier and not _has_slot(before.after, at, activation):
-        return before.before, Advance(row={})
+    if not (_has_slot(earlier, at, activation) or _has_slot(before.after, at, activation)):
+        return earlier, Advance(row={})
     passed = passing(row, before, at, Reason.SUPERSEDED)
-    if passed is None:
-        return before.after, Advance(row={"watermark": at})
+    gaps = passed.gaps if passed else ()
     # A slot that has begun stays. The watermark then says that the newer schedule owes nothing
     # from before ``at``.
-    columns = {"watermark": at} if row.attempt else passed.row
-    return before.after, Advance(row=columns, gaps=passed.gaps)
+    return before.after, Advance(
+        row={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps
+    )
 
 
 def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
@@ -155,14 +153,23 @@ def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
 def _columns(
     row: Row, before: Schedule, after: Schedule, activation: datetime, now: datetime
 ) -> dict[str, Any]:
-    schedule = after
-    if row.schedule is not None and not after.from_end:
-        schedule = succeed(before, activation, after)
-    text = {"schedule": stored_text(schedule, name_of(row.key))}
+    name = name_of(row.key)
+    schedule = (
+        after
+        if row.schedule is None or after.from_end
+        else succeed(before, activation, after)
+    )
     if row.picked:
-        return text
+        return {"schedule": stored_text(schedule, name)}
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
-        return text | _of_begun(row, row.slot, schedule)
+        left = undecided(schedule, row.slot, row.watermark)
+        columns: dict[str, Any] = {
+            "schedule": stored_text(schedule, name),
+            "next_slot": slot_after(left, row.slot),
+        }
+        if row.attempt == 0 and not schedule.runs(row.slot):
+            columns |= moved(row, due_at(schedule, row.slot))
+        return columns
     columns = ahead(after, first_slot(row, after, now))
     if (
         row.slot is not None
@@ -171,16 +178,7 @@ def _columns(
     ):
         # min_interval has moved the due time, and holds for the slots of the new schedule, too.
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
-    return {"schedule": stored_text(after, name_of(row.key)), **columns}
-
-
-def _of_begun(row: Row, slot: datetime, schedule: Schedule) -> dict[str, Any]:
-    """Return the columns of a row whose slot stays; a spread may move its due time."""
-    left = undecided(schedule, slot, row.watermark)
-    columns: dict[str, Any] = {"next_slot": slot_after(left, slot)}
-    if row.attempt == 0 and not schedule.runs(slot):
-        columns |= moved(row, due_at(schedule, slot))
-    return columns
+    return {"schedule": stored_text(after, name), **columns}
 
 
 def write(

@@ -22,7 +22,7 @@ these out, so:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from slotwise.jobs.definition import USUAL_PRIORITY
@@ -81,8 +81,12 @@ class QueueCursors:
         limit: int,
         began: float,
         ended: float,
+        left_out: Collection[str] = (),
     ) -> None:
-        """Record what a full look has claimed, and when it began and ended, in elapsed seconds."""
+        """Record what a full look has claimed, and when it began and ended, in elapsed seconds.
+
+        ``left_out``: tasks that it may not have searched. Their cursors are dropped.
+        """
         seen = _oldest(claims)
         turns = {name: place for place, name in enumerate(names)}
         reached = (
@@ -94,7 +98,7 @@ class QueueCursors:
         kept = {
             (name, rank): since
             for (name, rank), since in known.items()
-            if name in turns and (rank, turns[name]) <= reached
+            if name in turns and name not in left_out and (rank, turns[name]) <= reached
         }
         self._since = kept | seen
         is_busy = len(claims) * 2 >= limit and len(self._since) <= MOST

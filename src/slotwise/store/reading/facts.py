@@ -11,7 +11,6 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Schedule
@@ -75,8 +74,6 @@ class Facts:
     pruned_until: datetime | None = None
     load: Load = field(default_factory=Load)
     attempts: Sequence[AttemptInfo] = ()
-    #: What the job declares, if this process knows it.
-    definition: Definition | None = None
 
     @property
     def row(self) -> Row | None:
@@ -159,7 +156,6 @@ class TaskFacts:
     obstacle: str | None
     load: Load
     attempts: Sequence[AttemptInfo] = ()
-    definition: Definition | None = None
 
 
 def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
@@ -208,7 +204,6 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
             all_paused=all_paused(look.connection, store.tables),
             load=look.load(),
             obstacle=why,
-            definition=store.definitions.get(task),
         )
 
 
@@ -295,7 +290,6 @@ class _Look:
             runs_on=Declared.readable(declared[0] if declared else None).runs_on,
             all_paused=all_paused(self.connection, self.store.tables),
             workers=self.workers(),
-            definition=self.store.definitions.get(self.name),
         )
 
     def operations(self) -> list[AuditEntry]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.decide.ending import NEWER, UNREADABLE
+from slotwise.decide.going_back import NEWER, UNREADABLE
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Kind, WorkerState
 from slotwise.store.operations.job_operations import all_paused
@@ -19,7 +19,8 @@ from slotwise.store.reading.task_counts import MOST_NAMES
 from slotwise.store.reading.workers import WorkerInfo, all_workers, tags_of
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
 from slotwise.store.schema.tables import MOST_HELD, runs_on
-from slotwise.store.slots.store import NEWER_PATIENCE, Store
+from slotwise.store.slots.store import Store
+from slotwise.store.slots.tuning import NEWER_PATIENCE
 
 #: How long a job must have skipped slots at each start to be behind; how many due rows are
 #: searched for such jobs, and how many of those jobs are returned.

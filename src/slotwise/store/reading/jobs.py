@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
-from slotwise.decide.ending import NEWER, UNREADABLE
+from slotwise.decide.going_back import NEWER, UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ListedState

@@ -206,7 +206,6 @@ class Held:
 
     row: Row
     now: datetime
-    place: str | None = None
     transaction_id: str | None = None
 
 
@@ -218,7 +217,6 @@ class Change:
 
     held: Held
     transition: Transition
-    ledger_place: str | None = None
     stranger: bool = False
 
     @property

@@ -175,6 +175,8 @@ def _detached_of(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
 
 def ask_to_stop(at: Transaction, plan: Row, origins: Sequence[str]) -> None:
     """Ask the plan's slots of these origins to stop, also those that wait for a retry."""
+    if not origins:
+        return
     tasks = at.dialect.tables.tasks
     mine = _detached_of(tasks, plan)
     free = sa.select(tasks.c.task_instance).where(

@@ -2,10 +2,10 @@
 
 They are asked in this order, by ``Gates`` alone:
 
-| gate | what it keeps | when it is asked | what it takes |
+| gate | what it keeps | is asked | what it takes |
 |---|---|---|---|
-| ``Limits`` | ``concurrency``, ``rate_limit`` | about all claimed rows | a start within the window |
-| ``ConcurrentSlots`` | ``Overlap.allow(max)``, ``cancel_previous`` | before the decision | nothing |
+| ``Limits`` | ``concurrency``, ``rate_limit`` | about all claimed rows | a start in the window |
+| ``ConcurrentSlots`` | ``allow(max)``, ``cancel_previous`` | before the decision | nothing |
 | ``MinInterval`` | ``min_interval`` | after the decision | nothing |
 | ``RecoveryRate`` | ``recovery_rate`` | after the decision | a token |
 
@@ -17,6 +17,7 @@ gate is asked once for a batch, in the claim's transaction. It never waits for a
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +39,7 @@ from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import Tables, is_detached
-
-#: How long claims leave out a task that was found at its limit. Judged.
-FULL_PAUSE = timedelta(milliseconds=250)
+from slotwise.store.slots.tuning import BUSY, FULL_PAUSE, LATE, NEWEST, SLACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +109,8 @@ class Gate:
 
 
 class FullTasks:
-    """The tasks that a claim of this process has found at their limit. Claims leave them out until a
-    claim of ours ends, but for ``FULL_PAUSE`` at most: a place may come free elsewhere.
+    """The tasks that a claim of this process has found at their limit. Claims leave them out until
+    a claim of ours ends, but for ``FULL_PAUSE`` at most: a place may come free elsewhere.
 
     Race: a claim may end between the count and ``add``. Its place is found after the pause.
     """
@@ -119,24 +118,23 @@ class FullTasks:
     def __init__(self, elapsed: Stopwatch) -> None:
         self._elapsed = elapsed
         #: Until when each is left out, in elapsed seconds.
-        self._until: dict[str, float] = {}
+        self.until: dict[str, float] = {}
 
     def add(self, names: Iterable[str]) -> None:
         until = self._elapsed() + FULL_PAUSE.total_seconds()
-        self._until.update(dict.fromkeys(names, until))
+        self.until.update(dict.fromkeys(names, until))
 
     def ended(self, claims: Iterable[Claim]) -> None:
         """Forget the tasks of these claims, which have ended."""
-        if self._until:
-            for claim in claims:
-                self._until.pop(claim.row.task_name, None)
+        for claim in claims:
+            self.until.pop(claim.row.task_name, None)
 
     def names(self) -> frozenset[str]:
-        now = self._elapsed() if self._until else 0.0
-        for name, until in [*self._until.items()]:
+        now = self._elapsed()
+        for name, until in [*self.until.items()]:
             if until <= now:
-                self._until.pop(name, None)
-        return frozenset(self._until)
+                self.until.pop(name, None)
+        return frozenset(self.until)
 
 
 class Limits(Gate):
@@ -172,39 +170,50 @@ class Limits(Gate):
         """Return how many of each of these limited tasks may start now, besides those that hold a
         place. ``claimed``: rows of this transaction, which hold none yet.
         """
-        tasks, starts = self._tables.tasks, self._tables.starts
-        limits = [self._definitions[name] for name in names]
-        bounds = {
-            one.name: one.concurrency for one in limits if one.concurrency is not None
-        }
-        rates = {one.name: one.rate_limit for one in limits if one.rate_limit is not None}
+        running = self._running(names, transaction)
+        started = self._started(names, now, transaction)
         room: dict[str, int] = {}
-        if bounds:
-            running = sa.select(tasks.c.task_name, sa.func.count()).where(
-                tasks.c.picked, tasks.c.task_name.in_(bounds)
-            )
-            found = _by_name(transaction, running.group_by(tasks.c.task_name))
-            for name, most in bounds.items():
-                room[name] = most - found.get(name, 0) + claimed.get(name, 0)
-        if rates:
-            now = now or self._dialect.now(transaction)
-            within = sa.or_(*(self._counts(name, one, now) for name, one in rates.items()))
-            started = sa.select(starts.c.task_name, sa.func.sum(starts.c.count)).where(
-                within
-            )
-            found = _by_name(transaction, started.group_by(starts.c.task_name))
-            for name, rate in rates.items():
-                left = rate.count - found.get(name, 0)
-                room[name] = min(room.get(name, left), left)
-        return {name: max(left, 0) for name, left in room.items()}
+        for name in names:
+            task = self._definitions[name]
+            left = [sys.maxsize]
+            if task.concurrency is not None:
+                held = running.get(name, 0) - claimed.get(name, 0)
+                left.append(task.concurrency - held)
+            if task.rate_limit is not None:
+                left.append(task.rate_limit.count - started.get(name, 0))
+            room[name] = max(min(left), 0)
+        return room
+
+    def _running(
+        self, names: Sequence[str], transaction: sa.Connection
+    ) -> Mapping[str, int]:
+        tasks = self._tables.tasks
+        bound = [name for name in names if self._definitions[name].concurrency is not None]
+        if not bound:
+            return {}
+        mine = tasks.c.picked, tasks.c.task_name.in_(bound)
+        counts = sa.select(tasks.c.task_name, sa.func.count()).where(*mine)
+        return _by_name(transaction, counts.group_by(tasks.c.task_name))
+
+    def _started(
+        self, names: Sequence[str], now: datetime | None, transaction: sa.Connection
+    ) -> Mapping[str, int]:
+        starts = self._tables.starts
+        rates = [(name, self._definitions[name].rate_limit) for name in names]
+        if not any(rate for _, rate in rates):
+            return {}
+        now = now or self._dialect.now(transaction)
+        within = [self._counts(name, rate, now) for name, rate in rates if rate is not None]
+        counts = sa.select(starts.c.task_name, sa.func.sum(starts.c.count))
+        counts = counts.where(sa.or_(*within)).group_by(starts.c.task_name)
+        return _by_name(transaction, counts)
 
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
     ) -> list[Answer]:
         claimed = Counter(row.task_name for row in rows)
-        locked = [
-            name for name in sorted(claimed) if self._dialect.alone(transaction, name)
-        ]
+        names = sorted(claimed)
+        locked = [name for name in names if self._dialect.alone(transaction, name)]
         # By the claim's time, which is that of its starts: later ones would count too few.
         room = self.room(locked, now, transaction, claimed)
         answers = list[Answer]()
@@ -343,10 +352,6 @@ class MinInterval(Gate):
         return answers
 
 
-#: Of so many slots one may have been started again after newer ones.
-_NEWEST = 100
-
-
 def last_start(
     tables: Tables, name: object, instance: object, now: datetime
 ) -> sa.ScalarSelect[datetime]:
@@ -362,20 +367,14 @@ def last_start(
             slots.c.started <= now,
         )
         .order_by(slots.c.slot.desc())
-        .limit(_NEWEST)
+        .limit(NEWEST)
         .correlate(tables.tasks)
         .subquery("newest")
     )
     return sa.select(sa.func.max(newest.c.started, type_=Instant)).scalar_subquery()
 
 
-#: A first start is late from this delay on; runs of missed slots always are.
-LATE = timedelta(minutes=1)
 _SECOND = timedelta(seconds=1)
-#: How many seconds of tokens the bucket holds.
-_SLACK = timedelta(milliseconds=250)
-#: When a row comes back if another claim has locked the bucket.
-_BUSY = timedelta(milliseconds=200)
 BUCKET = "recovery"
 
 
@@ -405,7 +404,7 @@ class RecoveryRate(Gate):
         super().__init__(dialect, definitions, settings)
         rate = settings.recovery_rate
         self._pause = (
-            None if rate is None else TICK * -(-((_SECOND + _SLACK) // TICK) // rate)
+            None if rate is None else TICK * -(-((_SECOND + SLACK) // TICK) // rate)
         )
 
     def concerns(self, row: Row, now: datetime) -> bool:
@@ -416,15 +415,15 @@ class RecoveryRate(Gate):
     ) -> list[Answer]:
         assert self._pause is not None
         if not self._dialect.alone(transaction, BUCKET):
-            return [Later(now + _BUSY, Reason.RECOVERY)] * len(rows)
+            return [Later(now + BUSY, Reason.RECOVERY)] * len(rows)
         (full, promised), answers = self._read(now, transaction), list[Answer]()
         for _ in rows:
             if _has_token(full, now):
                 full = _taken(full, now, self._pause)
                 answers.append(START)
             else:
-                answers.append(Later(max(promised, full - _SLACK), Reason.RECOVERY))
-                promised = max(promised, full - _SLACK) + self._pause
+                answers.append(Later(max(promised, full - SLACK), Reason.RECOVERY))
+                promised = max(promised, full - SLACK) + self._pause
         self._write(full, promised, transaction)
         return answers
 
@@ -467,7 +466,7 @@ def _is_late(row: Row, now: datetime) -> bool:
 
 
 def _has_token(full: datetime, now: datetime) -> bool:
-    return now + _SLACK >= full
+    return now + SLACK >= full
 
 
 def _taken(full: datetime, now: datetime, pause: timedelta) -> datetime:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from slotwise.decide import claim as decide
-from slotwise.decide.ending import NEWER, UNREADABLE_PAUSE, defer, hand_back, left_alone
+from slotwise.decide.going_back import NEWER, defer, hand_back, left_alone
+from slotwise.decide.tuning import UNREADABLE_PAUSE
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
@@ -29,12 +30,10 @@ from slotwise.store.slots.detached import (
     stranger_of,
 )
 from slotwise.store.slots.gates import Gates, Later, Moment, Refusal
+from slotwise.store.slots.tuning import MOST_LEFT
 
 if TYPE_CHECKING:
     from slotwise.store.slots.claims import Claims
-
-#: The fewest rows with the same decision for which one statement pays.
-ALIKE = 8
 
 
 @dataclass(slots=True)
@@ -58,11 +57,6 @@ class _Plan:
         return replace(
             self.decision.row, origin=self.decision.row.origin or self.row.origin
         )
-
-
-#: A claim leaves so many rows to other workers that may be able to read them; further ones are
-#: postponed, so that a flood of them costs little.
-MOST_LEFT = 20
 
 
 class LateClaims:
@@ -90,6 +84,8 @@ class LateClaims:
         self.skipped: list[tuple[Row, Gap]] = []
         #: How many rows are left to other workers, which may be able to read their schedules.
         self.left = 0
+        #: Starts that several rows may share.
+        self._starts: dict[object, decide.Start] = {}
         #: The rows that cannot be read or decided, each with its flaw.
         self._bad: list[tuple[Row, str]] = []
 
@@ -97,14 +93,9 @@ class LateClaims:
         """Return for each claimed row the row with the slot that starts; None: the row has
         moved on.
         """
-        newer = self._leave_newer(late)
-        alike, late = self._start_alike([row for row in late if row.key not in newer])
-        found = newer | alike
-        if not late:
-            return found
-        found |= dict.fromkeys(row.key for row in late)
+        found = dict[Key, Row | None].fromkeys(row.key for row in late)
         self._bad = [(row, row.flaw) for row in late if row.flaw]
-        late = [row for row in late if row.flaw is None]
+        late = self._without_newer([row for row in late if row.flaw is None])
         # A slot that is too late must free its place before the places are counted.
         beside = [
             row
@@ -117,12 +108,7 @@ class LateClaims:
         refused = self._gates.admit(asked, self._now, self._connection, Moment.START)
         found |= self._start_plans(plans, refused)
         for row in beside:
-            if (answer := refused.get(row.key)) is None:
-                found[row.key] = self._start_detached(row)
-            elif isinstance(answer, Later):
-                self._defer(row, answer)
-            else:
-                self._skip(row, answer.reason)
+            found[row.key] = self._start_detached(row, refused.get(row.key))
         if self._bad:
             self._claims.refuse(self._connection, self._bad, self._now)
         return found
@@ -131,75 +117,20 @@ class LateClaims:
         """Whether the slot of a detached row has not yet been offered to the ledger."""
         return decide.is_weighed(row, self._now, self._request.weighed, self._request.late)
 
-    def _leave_newer(self, late: Sequence[Row]) -> dict[Key, Row | None]:
+    def _without_newer(self, late: Sequence[Row]) -> list[Row]:
         """Leave the rows of a newer release to its workers: policies of this one decide nothing
-        about their slots.
+        about their slots. Return the others.
         """
-        left: dict[Key, Row | None] = {}
+        own = []
         for row in late:
-            if row.task_data is None or row.flaw is not None:
+            payload = self._definitions[row.task_name].payload
+            why = None if row.task_data is None else payload.newer(row.task_data)
+            if why is None:
+                own.append(row)
                 continue
-            if (
-                why := self._definitions[row.task_name].payload.newer(row.task_data)
-            ) is not None:
-                self._claims.warnings.newer(row, self._now, why)
-                self._let_go(row, left_alone(row, self._now, why))
-                left[row.key] = None
-        return left
-
-    def _start_alike(
-        self, late: Sequence[Row]
-    ) -> tuple[dict[Key, Row | None], Sequence[Row]]:
-        """Decide once about rows with the same schedule, slot and policies, and start them; return
-        also the others.
-        """
-        groups: dict[object, list[Row]] = {}
-        for row in late:
-            policies = self._claims.policies.get(row.task_name)
-            is_simple = policies is not None and _is_simple(row)
-            groups.setdefault(
-                (row.schedule, row.slot, policies) if is_simple else None, []
-            ).append(row)
-        left = groups.pop(None, [])
-        found = dict[Key, Row | None]()
-        for rows in groups.values():
-            if len(rows) < ALIKE or (start := self._common_start(rows[0])) is None:
-                left += rows
-                continue
-            may_run = self._dialect.start_alike(
-                self._connection, rows, start, self._now, self._strict
-            )
-            chosen = [(name, getattr(start.row, name)) for name in decide.CHOSEN]
-            for row in rows:
-                if may_run is not None and row.key not in may_run:
-                    left.append(row)
-                    continue
-                found[row.key] = row
-                for (
-                    name,
-                    value,
-                ) in (
-                    chosen
-                ):  # nothing has seen the row yet: a copy would cost as much as reading it
-                    setattr(row, name, value)
-                self.skipped += [(row, gap) for gap in start.gaps]
-        return found, left
-
-    def _common_start(self, row: Row) -> decide.Start | None:
-        """Return the start of a row of which ledger and gaps know nothing newer; None if it must
-        be decided alone.
-        """
-        try:
-            schedule = parse_schedule(row.schedule or "-")
-            definition = self._definitions[row.task_name]
-            start = decide.at_claim(
-                row, schedule, self._now, None, definition, poll=self._poll
-            )
-        except Exception:  # it is met again there
-            return None
-        if not isinstance(start, decide.Start) or len(start.gaps) > 1:
-            return None
-        return replace(start, gaps=_following(schedule, start.gaps))
+            self._claims.warnings.newer(row, self._now, why)
+            self._let_go(row, left_alone(row, self._now, why))
+        return own
 
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read and decided."""
@@ -214,25 +145,43 @@ class LateClaims:
             for row, known in zip(rows, newest, strict=True)
             if (one := self._read(row, known)) is not None
         ]
-        rows = [one.row for one in plans]
-        full = self._gates.admit(rows, self._now, self._connection, Moment.DECISION)
+        gated = [one.row for one in plans]
+        full = self._gates.admit(gated, self._now, self._connection, Moment.DECISION)
         decided = []
         for one in plans:
             try:
-                one.decision = decide.at_claim(
-                    one.row,
-                    one.schedule,
-                    self._now,
-                    one.newest,
-                    self._definitions[one.row.task_name],
-                    is_full=one.row.key in full,
-                    poll=self._poll,
-                )
+                one.decision = self._decision(one, is_full=one.row.key in full)
             except Exception as error:  # values that no release writes
                 self._bad.append((one.row, str(error)))
             else:
                 decided.append(one)
         return decided
+
+    def _decision(self, one: _Plan, *, is_full: bool) -> decide.Start | decide.Advance:
+        """Return the decision about a row. Rows with the same schedule, slot and policies share a
+        start.
+        """
+        row = one.row
+        policies = self._claims.policies.get(row.task_name)
+        alike = None
+        if policies is not None and not one.is_behind and _is_simple(row):
+            alike = (row.schedule, row.slot, policies)
+            if (start := self._starts.get(alike)) is not None:
+                chosen = {name: getattr(start.row, name) for name in decide.CHOSEN}
+                return replace(start, row=replace(row, **chosen))
+        decision = decide.at_claim(
+            row,
+            one.schedule,
+            self._now,
+            one.newest,
+            self._definitions[row.task_name],
+            is_full=is_full,
+            poll=self._poll,
+        )
+        decision = replace(decision, gaps=_following(one.schedule, decision.gaps))
+        if alike is not None and isinstance(decision, decide.Start):
+            self._starts[alike] = decision
+        return decision
 
     def _read(self, row: Row, newest: datetime | None) -> _Plan | None:
         try:
@@ -257,50 +206,45 @@ class LateClaims:
     def _start_plans(
         self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]
     ) -> dict[Key, Row | None]:
-        answered = []
-        for one in plans:
-            answer = refused.get(one.row.key)
-            if isinstance(answer, Later):
-                self._defer(one.row, answer)
-                continue
-            if answer is not None and isinstance(one.decision, decide.Start):
-                one.decision = decide.skipped(one.schedule, one.decision, answer.reason)
-            answered.append(one)
-        gaps = [
-            (one.row, gap)
-            for one in answered
-            for gap in _following(one.schedule, one.decision.gaps)
-        ]
+        answered = [one for one in plans if self._passes(one, refused.get(one.row.key))]
+        gaps = [(one.row, gap) for one in answered for gap in one.decision.gaps]
         self._dialect.gaps(self._connection, gaps, self._now)
         self.skipped += gaps
         found: dict[Key, Row | None] = {}
         usual: list[tuple[_Plan, Row]] = []
         for one in answered:
-            if isinstance(one.decision, decide.Advance):
-                if one.decision.replaces:
-                    ask_to_stop(self._at, one.row, one.decision.replaces)
-                self._move_past(one.row, one.decision.row)
-            elif (
-                self._definitions[one.row.task_name].overlap.detaches
-                and one.row.attempt == 1
-            ):
-                found[one.row.key] = self._start_beside(one, one.decision.row)
+            decision = one.decision
+            if isinstance(decision, decide.Advance):
+                ask_to_stop(self._at, one.row, decision.replaces)
+                self._move_past(one.row, decision.row)
+            elif one.row.attempt == 1 and self._detaches(one.row):
+                found[one.row.key] = self._start_beside(one, decision.row)
             else:
-                usual.append((one, one.decision.row))
+                usual.append((one, decision.row))
         found |= self._begin(usual)
         overruled = [
-            one.starting
-            for one in answered
-            if one.row.key in found and found[one.row.key] is None
+            one.starting for one in answered if found.get(one.row.key, one) is None
         ]
         self._gates.give_back(overruled, self._now, self._connection, Moment.START)
         return found
+
+    def _detaches(self, row: Row) -> bool:
+        return self._definitions[row.task_name].overlap.detaches
+
+    def _passes(self, one: _Plan, answer: Refusal | None) -> bool:
+        """Return whether the row does not go back; a gate may have its slot skipped."""
+        if isinstance(answer, Later):
+            self._defer(one.row, answer)
+            return False
+        if answer is not None and isinstance(one.decision, decide.Start):
+            one.decision = decide.skipped(one.schedule, one.decision, answer.reason)
+        return True
 
     def _begin(self, usual: Sequence[tuple[_Plan, Row]]) -> dict[Key, Row | None]:
         if not usual:
             return {}
         rows = [started for _, started in usual]
-        may_run = self._dialect.begin(self._connection, rows, self._now, self._strict)
+        may_run = self._dialect.enter(self._connection, rows, self._now, self._strict)
         found: dict[Key, Row | None] = {}
         for one, started in usual:
             if one.is_behind:  # it may have left an open slot in the ledger
@@ -335,7 +279,14 @@ class LateClaims:
             self._end_orphans(started)
         return detached
 
-    def _start_detached(self, row: Row) -> Row | None:
+    def _start_detached(self, row: Row, answer: Refusal | None) -> Row | None:
+        if isinstance(answer, Later):
+            ledger.put_off(self._at, row, answer.reason)
+            self._defer(row, answer)
+            return None
+        if answer is not None:
+            self._skip(row, answer.reason)
+            return None
         if self._enter(row):
             return row
         # Its only slot has run, is held under another claim, or may start only once.
@@ -365,19 +316,18 @@ class LateClaims:
         )
 
     def _defer(self, row: Row, later: Later) -> None:
-        if row.is_detached:
-            ledger.put_off(self._at, row, later.reason)
         self._let_go(row, defer(row, later.due, later.reason))
 
     def _enter(self, row: Row) -> bool:
-        entered = self._dialect.enter(self._connection, row, self._now, self._strict)
-        return entered or self._enter_disowned(row)
+        rows = [row]
+        entered = self._dialect.enter(self._connection, rows, self._now, self._strict)
+        return bool(entered) or self._enter_disowned(row)
 
     def _enter_disowned(self, row: Row) -> bool:
-        is_free = row.task_name not in self._strict and ledger.disown(self._at, row)
-        return is_free and self._dialect.enter(
-            self._connection, row, self._now, self._strict
-        )
+        if row.task_name in self._strict or not ledger.disown(self._at, row):
+            return False
+        rows = [row]
+        return bool(self._dialect.enter(self._connection, rows, self._now, self._strict))
 
     def _move_past(self, row: Row, columns: dict[str, object] | None) -> None:
         """Move the row on, and end open slots of the job that no row has any more."""
@@ -399,18 +349,11 @@ class LateClaims:
 
 def _is_simple(row: Row) -> bool:
     """Whether a late row waits for its first attempt at a slot after which nothing is decided."""
-    if (
-        row.flaw is not None
-        or row.slot is None
-        or row.slot != row.watermark
-        or not row.is_plan
-    ):
-        return False
-    if row.attempt != 1 or row.lost_count or row.collapsed or row.origin is not None:
-        return False
-    return not (
-        row.unheld_since or row.catch_up_until or row.trying_since or row.called_off
-    )
+    is_first = row.attempt == 1 and not row.lost_count and not row.trying_since
+    is_new = row.origin is None and not row.collapsed and not row.catch_up_until
+    is_free = not row.unheld_since and not row.called_off
+    is_newest = row.slot is not None and row.slot == row.watermark
+    return is_newest and is_first and is_new and is_free
 
 
 def _following(schedule: Schedule, gaps: Sequence[Gap]) -> tuple[Gap, ...]:

@@ -27,11 +27,7 @@ from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, expect, utc
 from slotwise.store.schema.tables import Tables, of_plan
-
-#: How many of the newest slots of a plan are searched for orphans.
-LOOKED_AT = 100
-#: How many slots one statement reopens.
-_REOPENED = 500
+from slotwise.store.slots.tuning import BATCH, LOOKED_AT
 
 
 def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
@@ -168,12 +164,12 @@ def reopen(at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str) 
     The caller has locked the plan row, and creates a row for each of them in this transaction.
     """
     slots = at.dialect.tables.slots
-    for start in range(0, len(chosen), _REOPENED):
+    for start in range(0, len(chosen), BATCH):
         at.connection.execute(
             slots.update()
             .where(*of_key(slots, plan))
             .where(
-                slots.c.slot.in_(chosen[start : start + _REOPENED]),
+                slots.c.slot.in_(chosen[start : start + BATCH]),
                 slots.c.finished.is_not(None),
             )
             .values(finished=None, reason=reason)

@@ -25,13 +25,10 @@ from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import OF_INSTANCES
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
+from slotwise.store.slots.tuning import PRUNED, STALLED
 
-#: The rows that one transaction reads, and the most that it deletes.
-BATCH = 2000
 TURN = "pruning"
 PRUNED_UNTIL = "pruned_until"
-#: A walk that has written nothing for this long has lost its process.
-STALLED = timedelta(minutes=5)
 Where: TypeAlias = Callable[
     [sa.ColumnElement[str], sa.ColumnElement[str]], sa.ColumnElement[bool]
 ]
@@ -114,10 +111,10 @@ class Pruner:
 
     def pages(self) -> Iterator[Page]:
         """Delete expired results, then slots and gaps task by task. Each page is a transaction."""
-        expired = BATCH
-        while expired == BATCH:
+        expired = PRUNED
+        while expired == PRUNED:
             with self._store.transaction() as connection:
-                expired = ledger.delete_expired(connection, self._store.dialect, BATCH)
+                expired = ledger.delete_expired(connection, self._store.dialect, PRUNED)
             yield Page(slots=expired)
         with self._store.transaction() as connection:
             self._store.dialect.delete_receipts(connection)
@@ -126,12 +123,12 @@ class Pruner:
         while place is not None and place.part < len(self._parts):
             page, place = self._page(place)
             yield page
-        taken = BATCH if self._keep_failures else 0
-        while taken == BATCH:
+        taken = PRUNED if self._keep_failures else 0
+        while taken == PRUNED:
             with self._store.transaction() as connection:
                 before = self._store.dialect.now(connection) - max(self._spans)
                 taken = ledger.prune_attempts(
-                    connection, self._store.dialect, before, BATCH
+                    connection, self._store.dialect, before, PRUNED
                 )
             yield Page()
         with self._store.transaction() as connection:
@@ -145,9 +142,9 @@ class Pruner:
         seen = 0
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            while seen < BATCH and place.part < len(self._parts):
+            while seen < PRUNED and place.part < len(self._parts):
                 is_gaps = self._parts[place.part].table is self._store.tables.gaps
-                place, read, taken = self._take(connection, place, now, BATCH - seen)
+                place, read, taken = self._take(connection, place, now, PRUNED - seen)
                 seen = seen + read
                 gone[is_gaps] = gone[is_gaps] + taken
             noted = self._note_place(connection, now, place)

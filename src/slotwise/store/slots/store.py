@@ -39,9 +39,11 @@ from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import HOLD_COLUMNS, claim_of, row_of
 from slotwise.store.schema.tables import tables
 from slotwise.store.slots import ledger
-from slotwise.store.slots.claims import BATCH, Claims, Due
+from slotwise.store.slots.claims import Claims
+from slotwise.store.slots.due import Due
 from slotwise.store.slots.gates import Gates
 from slotwise.store.slots.settlements import Settlements
+from slotwise.store.slots.tuning import BATCH, HOUR, MANY_BAD, MINUTE, NEWER_PATIENCE
 
 
 class Store:
@@ -102,14 +104,6 @@ class Store:
             return self.dialect.now(connection)
 
 
-#: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same
-#: problem.
-MINUTE = 60.0
-HOUR = 3_600.0
-MANY = 100
-#: How long rows may wait for a newer worker, as in a rolling deploy, before that is a problem.
-NEWER_PATIENCE = timedelta(minutes=1)
-
 logger = logging.getLogger(__name__)
 
 
@@ -154,7 +148,7 @@ class RowWarnings:
         now = self._elapsed()
         at, said, before = self._told.get(name, (now - HOUR, "", 0))
         rows += before
-        is_due = now - at >= (again if said == problem and rows < MANY else MINUTE)
+        is_due = now - at >= (again if said == problem and rows < MANY_BAD else MINUTE)
         self._told[name] = (now, problem, 0) if is_due else (at, said, rows)
         return rows if is_due else 0
 

@@ -129,12 +129,12 @@ SELECT turn FROM found WHERE is_open;
 
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
-         AS i(task_name, task_instance, version)
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+         AS i(task_name, task_instance, version, holder)
     CROSS JOIN LATERAL (
         SELECT t.ctid FROM scheduled_tasks AS t
         WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
-          AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
+          AND CASE WHEN t.version = i.version THEN t.picked_by = i.holder ELSE false END
         OFFSET 0) AS h
 ), begun AS (
     UPDATE scheduled_tasks AS t
@@ -143,12 +143,12 @@ WITH held AS MATERIALIZED (
         %(c_attempt)s::integer, lost_count = %(c_lost_count)s::integer, pending = %(c_pending)s::json
     FROM held AS i
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
-      AND t.version = i.version AND t.picked_by = %(holder)s
+  AND t.version = i.version AND t.picked_by = i.holder
     RETURNING t.*
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
-    SELECT task_name, task_instance, slot,
+    SELECT task_name, coalesce(plan_instance, task_instance), slot,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
         coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(claimed_at)s::timestamptz END
@@ -159,7 +159,7 @@ WITH held AS MATERIALIZED (
         started = excluded.started, started_before = s.started
     WHERE s.finished IS NULL AND s.outcome <> 'running'
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
-    RETURNING s.task_name, s.task_instance
+    RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
-SELECT b.count, l.task_name, l.task_instance
+SELECT b.count, l.task_name, l.task_instance, l.slot
 FROM (SELECT pg_catalog.count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true;

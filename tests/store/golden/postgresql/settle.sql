@@ -39,24 +39,24 @@ WITH held AS MATERIALIZED (
     RETURNING 1)
 SELECT pg_catalog.pg_current_xact_id()::text, (SELECT pg_catalog.count(*) FROM told), ARRAY(SELECT turn FROM gone);
 
-SELECT pg_catalog.statement_timestamp(), pg_catalog.pg_current_xact_id()::text, q.ctid::text, q.task_name,
-    q.task_instance, q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success,
-    q.last_failure, q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot,
-    q.schedule, q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease,
-    q.state, q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending::text
+SELECT pg_catalog.statement_timestamp(), pg_catalog.pg_current_xact_id()::text, q.task_name, q.task_instance,
+    q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
+    q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot, q.schedule,
+    q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease, q.state,
+    q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending::text
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
-    SELECT h.ctid, h.* FROM scheduled_tasks AS h
+    SELECT h.* FROM scheduled_tasks AS h
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
       AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE) AS q;
 
-SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
     l.started
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
 CROSS JOIN LATERAL (
-    SELECT e.ctid, e.* FROM scheduled_slots AS e
+    SELECT e.* FROM scheduled_slots AS e
     WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
     FOR UPDATE) AS l;
 
@@ -71,13 +71,30 @@ SELECT greatest(
 FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
 ORDER BY i.turn;
 
-DELETE FROM scheduled_tasks AS t
-USING unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
-     AS i(task_name, task_instance, version, holder)
-WHERE t.ctid = ANY (%(places)s::text[]::tid[])
-  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+         AS i(task_name, task_instance, version, holder)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM scheduled_tasks AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.version = i.version THEN t.picked_by = i.holder ELSE false END
+        OFFSET 0) AS h
+)
+DELETE FROM scheduled_tasks AS t USING held AS i
+WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
   AND t.version = i.version AND t.picked_by = i.holder;
 
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+         AS i(task_name, task_instance, version, holder)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM scheduled_tasks AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.version = i.version THEN t.picked_by = i.holder ELSE false END
+        OFFSET 0) AS h
+)
 UPDATE scheduled_tasks AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
     wanted_due = NULL, marked = NULL, version = least(t.version, 4611686018427387901 + 1) + 1, execution_time =
@@ -88,20 +105,26 @@ SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cance
         %(c_parked_due)s::timestamptz, consecutive_failures = %(c_consecutive_failures)s::integer, unheld_since =
         %(c_unheld_since)s::timestamptz, last_success = %(c_last_success)s::timestamptz, last_failure =
         %(c_last_failure)s::timestamptz, last_error = %(c_last_error)s::text, pending = %(c_pending)s::json
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
-     AS i(task_name, task_instance, version, holder)
-WHERE t.ctid = ANY (%(places)s::text[]::tid[])
-  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+FROM held AS i
+WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
   AND t.version = i.version AND t.picked_by = i.holder;
 
+WITH known AS MATERIALIZED (
+    SELECT e.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
+         AS i(task_name, task_instance, slot, token)
+    CROSS JOIN LATERAL (
+        SELECT s.ctid FROM scheduled_slots AS s
+        WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+          AND CASE WHEN s.token = i.token THEN s.finished IS NULL ELSE false END
+        OFFSET 0) AS e
+)
 UPDATE scheduled_slots AS s
 SET outcome = %(c_outcome)s::text, reason = %(c_reason)s::text, error = %(c_error)s::text, attempts =
     %(c_attempts)s::integer, lost = s.lost + %(c_lost)s::integer, aborted = s.aborted + %(c_aborted)s::integer,
     finished = %(c_finished)s::timestamptz
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
-     AS i(task_name, task_instance, slot, token)
-WHERE s.ctid = ANY (%(places)s::text[]::tid[])
-  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+FROM known AS i
+WHERE s.ctid = ANY (ARRAY(SELECT place FROM known)) AND s.ctid = i.place
   AND s.token = i.token AND s.finished IS NULL;
 
 WITH found AS MATERIALIZED (

@@ -10,7 +10,7 @@ from typing import Any
 from slotwise.model.records import Key, LedgerKey, Row
 from slotwise.store.dialects.port import Range
 from slotwise.store.dialects.task_statements import Parameters
-from slotwise.store.schema.rows import ADDED_COLUMNS, Change
+from slotwise.store.schema.rows import ADDED_COLUMNS
 
 
 def texts(values: Collection[str]) -> str:
@@ -121,19 +121,16 @@ def varying(
     return parameters, parts
 
 
-def places(changes: Sequence[Change]) -> Parameters:
-    return {
-        **fences(change.held.row for change in changes),
-        "holders": [change.held.row.picked_by for change in changes],
-        "places": [change.held.place for change in changes],
-    }
+def held_fences(rows: Sequence[Row]) -> Parameters:
+    """As ``fences``, with the holders."""
+    return {**fences(rows), "holders": [row.picked_by for row in rows]}
 
 
-def ledger_places(changes: Sequence[Change]) -> Parameters:
-    keys = [key for change in changes if (key := change.held.row.ledger_key)]
+def ledger_fences(rows: Sequence[Row]) -> Parameters:
+    """Ledger keys with the tokens of the rows."""
+    keys = [key for row in rows if (key := row.ledger_key)]
     return {
         **keys_of(keys),
         "slots": [key.slot for key in keys],
-        "tokens": [change.held.row.version for change in changes],
-        "places": [change.ledger_place for change in changes],
+        "tokens": integers(row.version for row in rows),
     }

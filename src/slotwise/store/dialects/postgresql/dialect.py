@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any
@@ -12,7 +11,6 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
-from slotwise.decide.claim import Start
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import (
     Claim,
@@ -31,11 +29,11 @@ from slotwise.store.dialects.port import ClaimRequest, Parted, Range, Transactio
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.arrays import (
     fences,
+    held_fences,
     integers,
     keys_of,
-    ledger_places,
+    ledger_fences,
     marked,
-    places,
     spread,
     texts,
     varying,
@@ -241,54 +239,22 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             for (newest,) in self._fetch(connection, statements.NEWEST, parameters)
         ]
 
-    def begin(
-        self,
-        connection: sa.Connection,
-        started: Sequence[Row],
-        now: datetime,
-        strict: Collection[str],
-    ) -> set[Key]:
-        parameters, parts = spread([decided(row) for row in started], CHANGED_COLUMNS)
-        parameters |= {
-            **fences(started),
-            "holder": started[0].picked_by,
-            "strict": list(strict),
-            "claimed_at": now,
-        }
-        found = self._fetch(connection, statements.BEGIN, parameters, **parts)
-        expect(found[0][0], len(started), started[0])
-        return {Key(name, instance) for _, name, instance in found if name is not None}
-
-    def start_alike(
+    def enter(
         self,
         connection: sa.Connection,
         rows: Sequence[Row],
-        start: Start,
         now: datetime,
         strict: Collection[str],
-    ) -> set[Key] | None:
-        gap = start.gaps[0] if start.gaps else None
-        parameters = {
-            **fences(rows),
-            **decided(start.row),
-            "holder": rows[0].picked_by,
-            "strict": texts(strict),
-            "at": now,
-            "since": rows[0].slot,
-            "beyond": rows[0].slot if gap is None else gap.after or gap.first,
-            **{
-                name: gap and getattr(gap, name)
-                for name in ("first", "last", "count", "reason")
-            },
-            "asked": len(rows),
-        }
-        parameters["pending"] = parameters["pending"] and json.dumps(parameters["pending"])
-        found = self._fetch(
-            connection, statements.START_ALIKE, parameters, arrays="", changed=""
-        )
-        if found[0][0]:
-            return None
-        return {Key(name, instance) for _, name, instance in found if name is not None}
+    ) -> set[Key]:
+        if not rows:
+            return set()
+        parameters, parts = spread([decided(row) for row in rows], CHANGED_COLUMNS)
+        parameters |= held_fences(rows)
+        parameters |= {"strict": texts(strict), "claimed_at": now}
+        found = self._fetch(connection, statements.ENTER, parameters, **parts)
+        expect(found[0][0], len(rows), rows[0])
+        entered = {LedgerKey(*key) for _, *key in found if key[0] is not None}
+        return {row.key for row in rows if row.ledger_key in entered}
 
     def gaps(
         self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime
@@ -391,82 +357,62 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED"
         )
         return [
-            Held(row=row_of(values), now=now, place=place, transaction_id=transaction_id)
-            for now, transaction_id, place, *values in found
+            Held(row=row_of(values), now=now, transaction_id=transaction_id)
+            for now, transaction_id, *values in found
         ]
 
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
-    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+    ) -> dict[LedgerKey, LedgerEntry | None]:
+        """Race: a row that is not returned may be locked by a user's guard. Look without a lock."""
         if not keys:
             return {}
-        found = self._entries(
-            connection, sorted(keys), "FOR UPDATE" if wait else "FOR UPDATE SKIP LOCKED"
-        )
+        lock = "FOR UPDATE" if wait else "FOR UPDATE SKIP LOCKED"
+        found = self._entries(connection, sorted(keys), lock)
         absent = [key for key in keys if key not in found]
-        # Not returned is not "not there": with SKIP LOCKED it may be locked by a user's guard.
-        # Look without a lock.
-        exists = {} if wait or not absent else self._entries(connection, absent, "OFFSET 0")
-        return {**found, **{key: (None, None) for key in absent if key not in exists}}
+        if absent and not wait:
+            exists = self._entries(connection, absent, "OFFSET 0")
+            absent = [key for key in absent if key not in exists]
+        return {**found, **dict.fromkeys(absent)}
 
     def _entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], lock: str
-    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+    ) -> dict[LedgerKey, LedgerEntry]:
         parameters = {**keys_of(keys), "slots": [key.slot for key in keys]}
+        names = ("outcome", "token", "final", "aborted", "started")
+        found = self._fetch(connection, statements.ENTRIES, parameters, lock=lock)
         return {
-            LedgerKey(name, instance, slot): (
-                LedgerEntry(
-                    outcome=outcome,
-                    token=token,
-                    final=final,
-                    aborted=aborted,
-                    started=started,
-                ),
-                place,
+            LedgerKey(name, instance, slot): LedgerEntry(
+                **dict(zip(names, values, strict=True))
             )
-            for place, name, instance, slot, outcome, token, final, aborted, started in self._fetch(
-                connection, statements.ENTRIES, parameters, lock=lock
-            )
+            for name, instance, slot, *values in found
         }
 
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Write by place what ``hold`` has locked, and by key what this transaction has claimed."""
-        if changes[0].held.place is None:
-            super().release(connection, changes)
-            return
-        removed = [change for change in changes if change.transition.remove]
-        kept = [change for change in changes if not change.transition.remove]
+        removed = [one.held.row for one in changes if one.transition.remove]
+        nothing = {"arrays": "", "changed": ""}
         count = 0
         if removed:
-            nothing = {"arrays": "", "changed": ""}
-            count += self._run(
-                connection, statements.REMOVE, places(removed), **nothing
-            ).rowcount
-        if kept:
-            rows = [
-                stored(change.held.row, change.transition.row)
-                for change in kept
-                if change.transition.row
-            ]
-            parameters, parts = spread(rows, CHANGED_COLUMNS)
-            count += self._run(
-                connection, statements.RELEASE, {**places(kept), **parameters}, **parts
-            ).rowcount
+            fenced = held_fences(removed)
+            count += self._run(connection, statements.REMOVE, fenced, **nothing).rowcount
+        for kept in _by_columns(changes):
+            rows = [one.held.row for one, _ in kept]
+            parameters, parts = spread([columns for _, columns in kept], CHANGED_COLUMNS)
+            parameters |= held_fences(rows)
+            count += self._run(connection, statements.RELEASE, parameters, **parts).rowcount
         expect(count, len(changes), changes[0].held.row)
+        self._record_all(connection, changes)
+
+    def _record_all(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         written = [
-            change for change in changes if change.ledger_place and change.transition.record
+            one for one in changes if one.transition.record and one.held.row.ledger_key
         ]
-        self.record(connection, [change for change in written if change.never_began])
-        if recorded := [change for change in written if not change.never_began]:
-            parameters, parts = spread(
-                [change.recorded for change in recorded], RECORDED_COLUMNS, added="s"
-            )
-            self._run(
-                connection,
-                statements.RECORD,
-                {**ledger_places(recorded), **parameters},
-                **parts,
-            )
+        self.record(connection, [one for one in written if one.never_began])
+        if recorded := [one for one in written if not one.never_began]:
+            values = [one.recorded for one in recorded]
+            parameters, parts = spread(values, RECORDED_COLUMNS, added="s")
+            parameters |= ledger_fences([one.held.row for one in recorded])
+            self._run(connection, statements.RECORD, parameters, **parts)
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
         key = claim.row.ledger_key
@@ -522,3 +468,15 @@ class PostgreSQL(Upserting, PostgreSQLServer):
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return PostgreSQLTasks(self, wake)
+
+
+def _by_columns(
+    changes: Sequence[Change],
+) -> Iterable[Sequence[tuple[Change, Mapping[str, object]]]]:
+    """Return the rows that stay, with what is written of each, in parts of the same columns."""
+    found: dict[tuple[str, ...], list[tuple[Change, Mapping[str, object]]]] = {}
+    for one in changes:
+        if one.transition.row is not None:
+            columns = stored(one.held.row, one.transition.row)
+            found.setdefault(tuple(columns), []).append((one, columns))
+    return found.values()

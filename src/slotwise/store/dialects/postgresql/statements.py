@@ -35,60 +35,74 @@ from slotwise.store.schema.rows import (
 )
 from slotwise.store.schema.tables import MOST_HELD, WINDOW
 
-CLAIM = """\
-WITH due AS (
-    UPDATE {tasks} AS t
-    SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
-        version = greatest(least(t.version, {last_version}) + 1, (extract(epoch FROM {now}) * 1000000.0)::bigint),
-        attempt = least(t.attempt, {last_attempt}) + 1,
-        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
-    WHERE t.ctid = ANY ((ARRAY(
-        SELECT d.ctid FROM {tasks} AS d
-        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
-          AND {who}
-        ORDER BY d.execution_time
-        LIMIT %(lost)s
-        FOR UPDATE SKIP LOCKED) || ARRAY(
-        {fresh}
-        LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
-      AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
-               ELSE t.execution_time <= {now} AND t.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) END
-    RETURNING {columns}
-), ledger AS (
-    INSERT INTO {slots} AS s
+
+def _enter(source: str, started: str, distinct: str = "") -> str:
+    """Return the part of a statement that enters the slots of claimed rows into the ledger.
+
+    A slot that is there already may start if it has not ended, does not run, and was never started
+    if its job starts each slot once (``strict``).
+    """
+    return f"""\
+    INSERT INTO {{slots}} AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
-    SELECT DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)
-        task_name, coalesce(plan_instance, task_instance), slot,
+    SELECT {distinct}task_name, coalesce(plan_instance, task_instance), slot,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
         coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
-        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {now} END
-    FROM due
-    WHERE slot IS NOT NULL
-      AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
-      AND (attempt > 1 OR coalesce(origin, 'schedule') NOT IN ('schedule', 'catch_up')
-           OR NOT (task_name = ANY (%(weighed)s::text[])
-                   OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot < {now} - %(late)s::interval)))
-    {again}
-    RETURNING s.task_name, s.task_instance, s.slot, s.token
-)
-SELECT {now}, kind = 'task' OR EXISTS (
-        SELECT FROM ledger AS l
-        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
-          AND l.slot = due.slot AND l.token = due.version),
-    {slot_columns}
-FROM due
-ORDER BY -coalesce(priority, 50), execution_time"""
-
-#: How CLAIM and BEGIN enter a slot that the ledger has already: if it has not ended, does not run,
-#: and was never started if its job starts each slot once (``strict``).
-AGAIN = f"""\
-ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {started} END
+    FROM {source}
+    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = least(s.attempts, {LAST_ATTEMPT}) + 1,
         collapsed = excluded.collapsed, token = excluded.token, worker = excluded.worker,
         started = excluded.started, started_before = s.started
     WHERE s.finished IS NULL AND s.outcome <> 'running'
-      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))"""
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
+    RETURNING s.task_name, s.task_instance, s.slot, s.token"""
+
+
+#: The slots of a claim that are on time, and that no gate may stop: ``enters_at_once`` says the
+#: same.
+_ENTERS_AT_ONCE = """due
+    WHERE slot IS NOT NULL
+      AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+      AND (attempt > 1 OR coalesce(origin, 'schedule') NOT IN ('schedule', 'catch_up')
+           OR NOT (task_name = ANY (%(weighed)s::text[])
+                   OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot < {now} - %(late)s::interval)))"""
+
+_CLAIM_ENTERS = _enter(
+    _ENTERS_AT_ONCE,
+    "{now}",
+    distinct="DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)\n        ",
+)
+CLAIM = f"""\
+WITH due AS (
+    UPDATE {{tasks}} AS t
+    SET picked = true, picked_by = %(holder)s, last_heartbeat = {{now}}, lease = %(lease)s,
+        version = greatest(least(t.version, {{last_version}}) + 1, (extract(epoch FROM {{now}}) * 1000000.0)::bigint),
+        attempt = least(t.attempt, {{last_attempt}}) + 1,
+        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
+    WHERE t.ctid = ANY ((ARRAY(
+        SELECT d.ctid FROM {{tasks}} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {{now}}
+          AND {{who}}
+        ORDER BY d.execution_time
+        LIMIT %(lost)s
+        FOR UPDATE SKIP LOCKED) || ARRAY(
+        {{fresh}}
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
+      AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
+               ELSE t.execution_time <= {{now}} AND t.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) END
+    RETURNING {{columns}}
+), ledger AS (
+{_CLAIM_ENTERS}
+)
+SELECT {{now}}, kind = 'task' OR EXISTS (
+        SELECT FROM ledger AS l
+        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
+          AND l.slot = due.slot AND l.token = due.version),
+    {{slot_columns}}
+FROM due
+ORDER BY -coalesce(priority, 50), execution_time"""
 
 #: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the
 #: same.
@@ -301,27 +315,38 @@ WITH held AS MATERIALIZED (
 SELECT pg_catalog.pg_current_xact_id()::text, (SELECT pg_catalog.count(*) FROM told), ARRAY(SELECT turn FROM gone)"""
 
 HOLD = """\
-SELECT {now}, pg_catalog.pg_current_xact_id()::text, q.ctid::text, {q_columns}
+SELECT {now}, pg_catalog.pg_current_xact_id()::text, {q_columns}
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
-    SELECT h.ctid, h.* FROM {tasks} AS h
+    SELECT h.* FROM {tasks} AS h
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
       AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE{skip}) AS q"""
 
-# Of the rows at these places, those that are still held as ``HOLD`` found them.
-_HELD = """unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
-     AS i(task_name, task_instance, version, holder{changed})
-WHERE t.ctid = ANY (%(places)s::text[]::tid[])
-  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+# The rows that this transaction holds, or has claimed.
+_OWN = """\
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
+         AS i(task_name, task_instance, version, holder{changed})
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM {tasks} AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.version = i.version THEN t.picked_by = i.holder ELSE false END
+        OFFSET 0) AS h
+)"""
+_IS_OWN = """\
+t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
   AND t.version = i.version AND t.picked_by = i.holder"""
-REMOVE = f"DELETE FROM {{tasks}} AS t\nUSING {_HELD}"
+REMOVE = f"{_OWN}\nDELETE FROM {{tasks}} AS t USING held AS i\nWHERE {_IS_OWN}"
 RELEASE = f"""\
+{_OWN}
 UPDATE {{tasks}} AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
     wanted_due = NULL, marked = NULL, version = least(t.version, {{last_version}} + 1) + 1, {{sets}}
-FROM {_HELD}"""
+FROM held AS i
+WHERE {_IS_OWN}"""
 
 # Renew claims, or mark tasks that give up as started. The last condition is in a CASE, as in
 # FINISH: else each mark would read all rows that this worker holds.
@@ -351,21 +376,30 @@ WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(s
 RETURNING {DURABLY}"""
 
 ENTRIES = """\
-SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
     l.started
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
 CROSS JOIN LATERAL (
-    SELECT e.ctid, e.* FROM {slots} AS e
+    SELECT e.* FROM {slots} AS e
     WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
     {lock}) AS l"""
 
+# Found by key, and written by place.
 RECORD = """\
+WITH known AS MATERIALIZED (
+    SELECT e.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+         AS i(task_name, task_instance, slot, token{changed})
+    CROSS JOIN LATERAL (
+        SELECT s.ctid FROM {slots} AS s
+        WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+          AND CASE WHEN s.token = i.token THEN s.finished IS NULL ELSE false END
+        OFFSET 0) AS e
+)
 UPDATE {slots} AS s
 SET {sets}
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
-     AS i(task_name, task_instance, slot, token{changed})
-WHERE s.ctid = ANY (%(places)s::text[]::tid[])
-  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+FROM known AS i
+WHERE s.ctid = ANY (ARRAY(SELECT place FROM known)) AND s.ctid = i.place
   AND s.token = i.token AND s.finished IS NULL"""
 
 # The newest decided slot of each plan row that has missed slots: one descent into ledger and gaps
@@ -382,82 +416,20 @@ SELECT greatest(
 FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
 ORDER BY i.turn"""
 
-# The rows that this transaction has claimed.
-_OWN = """\
-WITH held AS MATERIALIZED (
-    SELECT h.ctid AS place, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]{arrays})
-         AS i(task_name, task_instance, version{changed})
-    CROSS JOIN LATERAL (
-        SELECT t.ctid FROM {tasks} AS t
-        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
-          AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
-        OFFSET 0) AS h
-"""
 # Write the decided slots on the rows that this transaction has claimed, and enter them into the
 # ledger as CLAIM does. A slot's start is the time of its claim.
-BEGIN = f"""{_OWN}\
-), begun AS (
+ENTER = f"""\
+{_OWN}, begun AS (
     UPDATE {{tasks}} AS t
     SET {{sets}}
     FROM held AS i
-    WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
-      AND t.version = i.version AND t.picked_by = %(holder)s
+    WHERE {_IS_OWN}
     RETURNING t.*
 ), ledger AS (
-    INSERT INTO {{slots}} AS s
-        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
-    SELECT task_name, task_instance, slot,
-        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
-        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
-        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(claimed_at)s::timestamptz END
-    FROM begun
-    {{again}}
-    RETURNING s.task_name, s.task_instance
+{_enter("begun", "%(claimed_at)s::timestamptz")}
 )
-SELECT b.count, l.task_name, l.task_instance
+SELECT b.count, l.task_name, l.task_instance, l.slot
 FROM (SELECT pg_catalog.count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
-
-# Start rows that this transaction has claimed and that one decision serves, with their gap, if
-# any. Left out are rows of which ledger or gaps know a slot from ``since`` on, and those whose
-# last gap reaches ``beyond``: it may go on.
-START_ALIKE = f"""{_OWN}\
-    WHERE (SELECT true FROM {{slots}} AS s
-           WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot >= %(since)s::timestamptz
-           LIMIT 1) IS NULL
-      AND coalesce((SELECT g.last_slot FROM {{gaps}} AS g
-                    WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
-                    ORDER BY g.first_slot DESC LIMIT 1) < %(beyond)s::timestamptz, true)
-), begun AS (
-    UPDATE {{tasks}} AS t
-    SET slot = %(slot)s::timestamptz, next_slot = %(next_slot)s::timestamptz, watermark = %(watermark)s::timestamptz,
-        origin = %(origin)s::text, collapsed = %(collapsed)s::bigint, pending = %(pending)s::json
-    WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.picked_by = %(holder)s
-    RETURNING t.task_name, t.task_instance, t.version
-), several AS (
-    INSERT INTO {{gaps}} (task_name, task_instance, first_slot, last_slot, count, reason, created)
-    SELECT task_name, task_instance, %(first)s::timestamptz, %(last)s::timestamptz, %(count)s::bigint,
-        %(reason)s::text, %(at)s::timestamptz
-    FROM begun WHERE %(count)s::bigint > 1
-    ON CONFLICT DO NOTHING
-), ledger AS (
-    INSERT INTO {{slots}} AS s
-        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
-    SELECT task_name, task_instance, %(slot)s::timestamptz,
-        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
-        coalesce(%(origin)s::text, 'schedule'), 1, %(collapsed)s::bigint, version, %(holder)s,
-        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(at)s::timestamptz END
-    FROM begun
-    ON CONFLICT DO NOTHING
-    RETURNING s.task_name, s.task_instance
-), skipped AS (
-    INSERT INTO {{slots}} (task_name, task_instance, slot, outcome, reason, finished)
-    SELECT task_name, task_instance, %(first)s::timestamptz, 'skipped', %(reason)s::text, %(at)s::timestamptz
-    FROM begun WHERE %(count)s::bigint = 1
-    ON CONFLICT DO NOTHING
-)
-SELECT n.count = %(asked)s, l.task_name, l.task_instance
-FROM (SELECT pg_catalog.count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s"""
 
 # A ledger row for a single slot that will not run, a gap row for several. The job's last gap goes
 # on if it ends with the slot before (``after``), has the same reason, and no slot of an earlier
@@ -528,7 +500,6 @@ PARTS = {
     "window": str(WINDOW),
     "most_held": str(MOST_HELD),
     "unasked": " AND ".join(f"t.{name} IS NULL" for name in _UNASKED),
-    "again": AGAIN,
     "all_paused": ALL_PAUSED,
     "heads": HEADS,
     "slots_are_due": SLOTS_ARE_DUE,
