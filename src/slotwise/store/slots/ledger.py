@@ -361,7 +361,7 @@ def _ending(tables: Tables) -> sa.Update:
         slots.update()
         .where(
             *plan,
-            slots.c.slot.in_(newest.scalar_subquery()),
+            slots.c.slot.in_(sa.select(newest.subquery("newest").c.slot)),
             slots.c.finished.is_(None),
             ~stands,
         )
