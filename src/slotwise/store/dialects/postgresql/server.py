@@ -75,6 +75,5 @@ class PostgreSQLServer(ByKey):
         sent = sa.literal(json.dumps(list(rows), default=str), sa.Text)
         titles = [sa.column(name, kind) for name, kind in types.items()]
         given = sa.func.pg_catalog.jsonb_to_recordset(sa.cast(sent, postgresql.JSONB))
-        return given.table_valued(*titles, name="given_rows").render_derived(
-            with_types=True
-        )
+        rows_of = given.table_valued(*titles)
+        return rows_of.render_derived(name="given_rows", with_types=True)
