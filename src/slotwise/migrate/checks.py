@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.migrate.target import Target
-from slotwise.store.schema.tables import SCHEMA_REVISION, SCHEMA_VERSION, tables
+from slotwise.store.schema.tables import SCHEMA_REVISION, SCHEMA_VERSION, Tables, tables
 
 _VERSION = re.compile("[1-9][0-9]{0,8}")
 
@@ -97,37 +97,55 @@ def _refuse_missing(
 ) -> None:
     """Raise SchemaMismatch, with a cure that keeps what is there, for what somebody removed."""
     expected = tables(target.prefix, target.schema, connection.dialect.name)
-    indexes = sa.inspect(connection).get_multi_indexes(
-        schema=target.schema, filter_names=list(there)
-    )
-    known = {index["name"] for found in indexes.values() for index in found}
-    missing: dict[str, list[str]] = {"table": [], "column": [], "index": []}
-    for table in expected.metadata.sorted_tables:
-        if table.name not in there:
-            missing["table"].append(table.name)
-            continue
-        lacking = [one.name for one in table.columns if one.name not in there[table.name]]
-        missing["column"] += [f"{table.name}.{name}" for name in lacking]
-        missing["index"] += [
-            str(one.name) for one in table.indexes if one.name not in known
-        ]
+    lost_tables, lost_columns, lost_indexes = _missing(connection, target, expected, there)
+    found = [*lost_tables, *lost_columns, *lost_indexes]
     sql = target.command("sql")
-    cures = {
-        "table": f"restore a backup, or make it again, empty, with its CREATE TABLE in: {sql}",
-        "column": "restore a backup of its table",
-        "index": f"make it again with its CREATE INDEX in: {sql}",
-    }
-    found = [f"{kind} {name}" for kind, names in missing.items() for name in names]
-    cure = next((cures[kind] for kind, names in missing.items() if names), "")
-    if not found and not has_version:
+    if lost_tables:
+        cure = f"restore a backup, or make it again, empty, with its CREATE TABLE in: {sql}"
+    elif lost_columns:
+        cure = "restore a backup of its table"
+    elif lost_indexes:
+        cure = f"make it again with its CREATE INDEX in: {sql}"
+    elif has_version:
+        return
+    else:
         meta = expected.meta.fullname
         found = [f"rows of table {expected.meta.name}"]
         cure = (
             "restore a backup of it; if this slotwise made the tables, say so: "
             f"INSERT INTO {meta} VALUES ('schema_version', '{SCHEMA_VERSION}')"
         )
-    if found:
-        raise SchemaMismatch(f"missing in the database: {', '.join(found)}; {cure}")
+    raise SchemaMismatch(f"missing in the database: {', '.join(found)}; {cure}")
+
+
+def _missing(
+    connection: sa.Connection,
+    target: Target,
+    expected: Tables,
+    there: Mapping[str, set[str]],
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the tables, columns and indexes that are missing."""
+    found = sa.inspect(connection).get_multi_indexes(
+        schema=target.schema, filter_names=list(there)
+    )
+    known = {index["name"] for indexes in found.values() for index in indexes}
+    every = expected.metadata.sorted_tables
+    present = [table for table in every if table.name in there]
+    return (
+        [f"table {table.name}" for table in every if table.name not in there],
+        [
+            f"column {table.name}.{column.name}"
+            for table in present
+            for column in table.columns
+            if column.name not in there[table.name]
+        ],
+        [
+            f"index {index.name}"
+            for table in present
+            for index in table.indexes
+            if index.name not in known
+        ],
+    )
 
 
 def _secured(connection: sa.Connection, target: Target) -> list[sa.Row[Any]]:

@@ -7,6 +7,8 @@ session's user into it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
@@ -102,58 +104,78 @@ _TASK = (
     "    AND (NEW.slot IS NULL OR NEW.slot = coalesce(NEW.parked_due, NEW.execution_time))"
 )
 
-_REFUSED = """\
--- A role without {lacking} on this table writes only such rows. The trigger comes before the unique
--- index: a refused row blocks no other transaction.
-CREATE OR REPLACE FUNCTION {schema}."{prefix}refuse_rows"() RETURNS trigger LANGUAGE plpgsql \
+_FUNCTION = """\
+CREATE OR REPLACE FUNCTION {schema}."{prefix}NAME"() RETURNS trigger LANGUAGE plpgsql \
 SET search_path = pg_catalog AS $$
 BEGIN
-  RAISE EXCEPTION 'role % may not write such a row into %', current_user, TG_TABLE_NAME
-    USING ERRCODE = 'check_violation';
+BODY
 END $$;
-CREATE OR REPLACE TRIGGER "{prefix}refuse_rows" BEFORE {event} ON {table}
-  FOR EACH ROW WHEN (({allowed}) IS NOT TRUE
-    AND NOT pg_catalog.has_table_privilege('{table}'::pg_catalog.regclass, '{lacking}'))
-  EXECUTE FUNCTION {schema}."{prefix}refuse_rows"();"""
-
-_SLOTS_REFUSED = """\
--- A role without DELETE on the ledger notes the success of what runs, and of nothing else.
-CREATE OR REPLACE FUNCTION {schema}."{prefix}refuse_slots"() RETURNS trigger LANGUAGE plpgsql \
-SET search_path = pg_catalog AS $$
-BEGIN
-  IF TG_OP = 'UPDATE' AND OLD.outcome = '{running}' OR EXISTS (
-    SELECT FROM {tasks} AS t WHERE t.task_name = NEW.task_name
-      AND t.task_instance = NEW.task_instance AND t.kind = '{task}' AND t.picked)
-  THEN RETURN NEW; END IF;
+CREATE OR REPLACE TRIGGER "{prefix}NAME" BEFORE EVENT ON {table}
+  FOR EACH ROW CONDITION EXECUTE FUNCTION {schema}."{prefix}NAME"();"""
+_REFUSE = """\
   RAISE EXCEPTION 'role % may not write such a row into %', current_user, TG_TABLE_NAME
-    USING ERRCODE = 'check_violation';
-END $$;
-CREATE OR REPLACE TRIGGER "{prefix}refuse_slots" BEFORE INSERT OR UPDATE ON {table}
-  FOR EACH ROW WHEN (NOT pg_catalog.has_table_privilege('{table}'::pg_catalog.regclass, 'DELETE'))
-  EXECUTE FUNCTION {schema}."{prefix}refuse_slots"();"""
+    USING ERRCODE = 'check_violation';"""
+_LACKS = "NOT pg_catalog.has_table_privilege('{table}'::pg_catalog.regclass, 'RIGHT')"
 
-#: It runs as the inserting role; ``session_user`` is the role that logged in.
-_SIGNED = """\
-GRANT USAGE ON SEQUENCE {sequence} TO {role};
--- Each row of the audit has the server's time, and ends its author with the session's user; no
--- row changes.
-CREATE OR REPLACE FUNCTION {schema}."{prefix}sign_controls"() RETURNS trigger LANGUAGE plpgsql \
-SET search_path = pg_catalog AS $$
-BEGIN
+
+def _trigger(name: str, event: str, body: str, condition: str = "") -> str:
+    """Return a trigger with its function. It comes before the unique index: a refused row blocks
+    no other transaction.
+    """
+    text = _FUNCTION.replace("NAME", name).replace("EVENT", event)
+    return text.replace("CONDITION", condition and f"WHEN ({condition})").replace(
+        "BODY", body
+    )
+
+
+def _refused(event: str, allowed: str, right: str) -> str:
+    """Return the trigger that lets a role without a right on the table write some rows only."""
+    lacks = _LACKS.replace("RIGHT", right)
+    condition = f"({allowed}) IS NOT TRUE\n    AND {lacks}"
+    return _trigger("refuse_rows", event, _REFUSE, condition)
+
+
+#: Each row of the audit has the server's time, and ends its author with the session's user; no row
+#: changes. The function runs as the inserting role; ``session_user`` is the role that logged in.
+_SIGNED = "GRANT USAGE ON SEQUENCE {sequence} TO {role};\n" + _trigger(
+    "sign_controls",
+    "INSERT OR UPDATE OR DELETE",
+    f"""\
   IF TG_OP = 'INSERT' THEN
-    IF strpos(NEW.author, '{signed_by}') > 0 OR length(NEW.author) > {author}
-      OR length(NEW.note) > {note} OR jsonb_typeof(NEW.arguments::jsonb) <> 'object' THEN
+    IF strpos(NEW.author, '{SIGNED_BY}') > 0 OR length(NEW.author) > {AUTHOR_LIMIT}
+      OR length(NEW.note) > {NOTE_LIMIT} OR jsonb_typeof(NEW.arguments::jsonb) <> 'object' THEN
       RAISE EXCEPTION 'such an author, note or argument is not kept'
         USING ERRCODE = 'check_violation';
     END IF;
-    NEW.author := NEW.author || '{signed_by} ' || session_user || ')';
+    NEW.author := NEW.author || '{SIGNED_BY} ' || session_user || ')';
     NEW.at := statement_timestamp();
     RETURN NEW;
   END IF;
-  RAISE EXCEPTION 'the audit is append-only';
-END $$;
-CREATE OR REPLACE TRIGGER {prefix}sign_controls BEFORE INSERT OR UPDATE OR DELETE ON {table}
-  FOR EACH ROW EXECUTE FUNCTION {schema}."{prefix}sign_controls"();"""
+  RAISE EXCEPTION 'the audit is append-only';""",
+)
+#: A role without DELETE on the ledger notes the success of what runs, and of nothing else.
+_RUNNING = _trigger(
+    "refuse_slots",
+    "INSERT OR UPDATE",
+    f"""\
+  IF TG_OP = 'UPDATE' AND OLD.outcome = '{Outcome.RUNNING}' OR EXISTS (
+    SELECT FROM {{tasks}} AS t WHERE t.task_name = NEW.task_name
+      AND t.task_instance = NEW.task_instance AND t.kind = '{Kind.TASK}' AND t.picked)
+  THEN RETURN NEW; END IF;
+{_REFUSE}""",
+    _LACKS.replace("RIGHT", "DELETE"),
+)
+_WAITING = _refused("INSERT", _TASK, "UPDATE")
+#: By role: tables and their triggers.
+_TRIGGERS = {
+    "worker": {
+        "meta": _refused("INSERT OR UPDATE", _NOTE, "DELETE"),
+        "controls": _SIGNED,
+    },
+    "enqueuer": {"tasks": _WAITING},
+    "application": {"tasks": _WAITING, "slots": _RUNNING},
+    "operator": {"controls": _SIGNED},
+}
 
 
 def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
@@ -164,73 +186,40 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
         )
     place = Target(prefix=prefix, schema=schema).tables
     quote = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
-    rights = _RIGHTS[role]
-    columns = {
-        "read": _columns_but(place.tasks, "task_data"),
-        "numbered": _columns_but(place.controls, "id"),
-    }
+
+    def full(table: str, where: str | None = schema) -> str:
+        return str(quote.format_table(sa.table(f"{prefix}{table}", schema=where)))
+
     names = {
         "role": quote.quote_identifier(to),
         "schema": quote.quote(schema or "public"),
         "prefix": prefix,
+        "sequence": full("controls_id_seq"),
+        # for a function, which has a search_path of its own
+        "tasks": full("tasks", schema or "public"),
+        "read": _columns_but(place.tasks, "task_data"),
+        "numbered": _columns_but(place.controls, "id"),
     }
-
-    def full(table: str) -> str:
-        return str(quote.format_table(sa.table(f"{prefix}{table}", schema=schema)))
-
-    def trigger(template: str, table: str, **parts: object) -> str:
-        return template.format(table=full(table), **names, **parts)
-
     create = ", CREATE" * (role == "migrator")
     # CREATE TRIGGER waits for readers of the table, and every worker would wait behind it.
-    lines = [
-        "SET LOCAL lock_timeout = '3s';",
-        "GRANT USAGE{create} ON SCHEMA {schema} TO {role};".format(create=create, **names),
-    ]
-    for table, right in rights.items():
-        lines.append(
-            f"GRANT {right.format(**columns)} ON {full(table)} TO {names['role']};"
-        )
-    if role == "worker":
-        lines.append(
-            trigger(
-                _REFUSED,
-                "meta",
-                allowed=_NOTE,
-                event="INSERT OR UPDATE",
-                lacking="DELETE",
-            )
-        )
-    if rights.get("controls") == _AUDIT:
-        lines.append(
-            trigger(
-                _SIGNED,
-                "controls",
-                sequence=full("controls_id_seq"),
-                signed_by=SIGNED_BY,
-                author=AUTHOR_LIMIT,
-                note=NOTE_LIMIT,
-            )
-        )
-    if role in ("enqueuer", "application"):
-        lines.append(
-            trigger(_REFUSED, "tasks", allowed=_TASK, event="INSERT", lacking="UPDATE")
-        )
+    lines = ["SET LOCAL lock_timeout = '3s';"]
+    lines.append(_filled(f"GRANT USAGE{create} ON SCHEMA {{schema}} TO {{role}};", names))
+    for table, right in _RIGHTS[role].items():
+        lines.append(_filled(f"GRANT {right} ON {full(table)} TO {{role}};", names))
+    for table, text in _TRIGGERS.get(role, {}).items():
+        lines.append(_filled(text, {**names, "table": full(table)}))
+    if "tasks" in _TRIGGERS.get(role, {}):
         lines.append(
             "-- To confine this role to some tasks, see Tenants in the page on security."
         )
-    if role == "application":
-        lines.append(
-            trigger(
-                _SLOTS_REFUSED,
-                "slots",
-                # the function has a search_path of its own
-                tasks=full("tasks") if schema else f"public.{full('tasks')}",
-                running=Outcome.RUNNING,
-                task=Kind.TASK,
-            )
-        )
     return "\n".join(lines) + "\n"
+
+
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    """Put names into a statement, whose other braces stay."""
+    for name, value in names.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
 
 
 def _columns_but(table: sa.Table, left_out: str) -> str:

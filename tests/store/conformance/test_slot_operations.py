@@ -709,7 +709,7 @@ def test_a_job_that_runs_is_not_deleted(bench: Bench, operations: Operations) ->
     """One line that says where it runs."""
     bench.tick()
     bench.claim_one("plain")
-    with pytest.raises(ConfigurationError, match="runs on host:1:a"):
+    with pytest.raises(ConfigurationError, match="runs on 'host:1:a'"):
         operations.delete("plain")
 
 

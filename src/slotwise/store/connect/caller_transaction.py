@@ -76,13 +76,7 @@ class Joined:
         compiled = _compiled(statement) if parameters else _compile(statement)
         cursor = cast("Cursor[TupleRow]", self.driver.cursor(row_factory=tuple_row))
         if self._own_types:
-            from psycopg import adapters
-            from psycopg.pq import Format
-
-            for name in ("timestamptz", "jsonb"):
-                loader = adapters.get_loader(oid := adapters.types[name].oid, Format.TEXT)
-                assert loader is not None
-                cursor.adapters.register_loader(oid, loader)
+            _load_as_psycopg(cursor)
         text, values = compiled.string, compiled.construct_params(parameters)
         if compiled.post_compile_params:  # an IN, whose list is written out
             expanded = compiled.construct_expanded_state(parameters)
@@ -91,6 +85,18 @@ class Joined:
         return Rows(
             self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount
         )
+
+
+def _load_as_psycopg(cursor: Cursor[TupleRow]) -> None:
+    """Let a cursor load times and JSON as psycopg does by itself."""
+    from psycopg import adapters
+    from psycopg.pq import Format
+
+    for name in ("timestamptz", "jsonb"):
+        oid = adapters.types[name].oid
+        loader = adapters.get_loader(oid, Format.TEXT)
+        assert loader is not None
+        cursor.adapters.register_loader(oid, loader)
 
 
 def _compile(statement: sa.Executable) -> SQLCompiler:

@@ -89,7 +89,9 @@ _REFUSING_WORDS = re.compile(
 )
 _CURES = {
     r"(bad|invalid) .*value": "correct this option in the database address",
-    r"password|authentication|no pg_hba": "correct the user or the password, or let the user in with pg_hba.conf",
+    r"password|authentication|no pg_hba": (
+        "correct the user or the password, or let the user in with pg_hba.conf"
+    ),
     r'permission denied for database "(?P<name>[^"]*)"': (
         'let the user in: GRANT CONNECT ON DATABASE "{name}" TO the user'
     ),
@@ -101,7 +103,9 @@ _CURES = {
     r'too many connections for database "(?P<name>[^"]*)"': (
         'close connections to it, or allow it more: ALTER DATABASE "{name}" CONNECTION LIMIT -1'
     ),
-    r"too many (clients|connections)|connection slots": "raise max_connections, or close connections of others",
+    r"too many (clients|connections)|connection slots": (
+        "raise max_connections, or close connections of others"
+    ),
     r"starting up|shutting down|recovery": "wait until the server accepts connections",
     r"translate host name|resolve|name or service": "correct the host name",
     r"timed? ?out": "check the network and the firewall between this machine and the server",

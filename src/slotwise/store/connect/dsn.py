@@ -232,19 +232,18 @@ def _url(options: Mapping[str, str]) -> URL:
         raise _not_understood("a host holds no ; = or space, and a port is a number")
     if rest.get("sslmode", "").lower() == "true":
         rest["sslmode"] = "require"
-    if is_plain := not re.search("[,/@]", host) and "," not in port:
-        rest = {key: value for key, value in rest.items() if key not in ("host", "port")}
-    return URL.create(
+    # a URL drops a password without a user
+    username = rest.pop("user", "" if "password" in rest else None)
+    made = URL.create(
         POSTGRESQL,
-        username=rest.pop(
-            "user", "" if "password" in rest else None
-        ),  # a URL drops a password without a user
+        username=username,
         password=rest.pop("password", None),
-        host=(host or None) if is_plain else None,
-        port=int(port) if is_plain and port else None,
         database=rest.pop("dbname", None),
-        query=rest,
     )
+    if re.search("[,/@]", host) or "," in port:
+        return made.set(query=rest)
+    rest = {key: value for key, value in rest.items() if key not in ("host", "port")}
+    return made.set(host=host or None, port=int(port) if port else None, query=rest)
 
 
 def _from_sqlite_url(text: str) -> URL:

@@ -163,13 +163,10 @@ class PostgreSQLLink:
 
     def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
         """Return an engine without connections. That of migrations has no deadlines."""
-        deadlines = self._deadlines()
+        parameters = self._parameters(role)
         waits = {"pool_timeout": self._settings.heartbeat_interval.total_seconds()}
         if role == "migrations":
-            deadlines = {}
             waits = {}
-        planned = _PLANNED if role == "claims" else {}
-        parameters = pinned_over(deadlines | planned | self._options)
         engine = create_engine(
             self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits
         )
@@ -180,11 +177,10 @@ class PostgreSQLLink:
 
         def begin(connection: Connection) -> None:
             if self._pooled:
-                calls = ", ".join("pg_catalog.set_config(%s, %s, true)" for _ in parameters)
-                values = tuple(sum(parameters.items(), ()))
-                found = connection.exec_driver_sql(f"SELECT {TIMELINE}, {calls}", values)
-                driver: Any = connection.connection.driver_connection
-                driver.timeline = found.scalar()
+                _set_for_transaction(connection, parameters)
+
+        def checkin(_: object, record: ConnectionPoolEntry) -> None:
+            record.info["rests_since"] = time.monotonic()
 
         def checkout(
             connection: Driver, record: ConnectionPoolEntry, _proxy: object
@@ -194,15 +190,17 @@ class PostgreSQLLink:
 
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
-        event.listen(
-            engine,
-            "checkin",
-            lambda _, record: record.info.update(rests_since=time.monotonic()),
-        )
+        event.listen(engine, "checkin", checkin)
         event.listen(engine, "checkout", checkout)
         event.listen(engine, "do_execute", _execute_with_notification)
         event.listen(engine, "handle_error", self._on_error)
         return engine
+
+    def _parameters(self, role: str) -> dict[str, str]:
+        """Return the parameters of a session. Building an index takes as long as it takes."""
+        deadlines = {} if role == "migrations" else self._deadlines()
+        planned = _PLANNED if role == "claims" else {}
+        return pinned_over(deadlines | planned | self._options)
 
     @contextmanager
     def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
@@ -381,6 +379,15 @@ class PostgreSQLLink:
                 waits,
                 statement,
             )
+
+
+def _set_for_transaction(connection: Connection, parameters: Mapping[str, str]) -> None:
+    """Set the parameters until the transaction ends, behind a pooler; read the timeline, too."""
+    calls = ", ".join("pg_catalog.set_config(%s, %s, true)" for _ in parameters)
+    values = tuple(sum(parameters.items(), ()))
+    found = connection.exec_driver_sql(f"SELECT {TIMELINE}, {calls}", values)
+    driver: Any = connection.connection.driver_connection
+    driver.timeline = found.scalar()
 
 
 def _replace_if_dead(

@@ -84,13 +84,9 @@ def backfill(
         so_far.found[0] if so_far.found else _find(at, row, first, last, again)
     )
     chunk = found.slots[so_far.rows : so_far.rows + transaction.CHUNK]
-    oldest = (
-        None
-        if forgotten or not chunk
-        else chunk[0]
-        if so_far.rows
-        else min(first, chunk[0])
-    )
+    oldest = None
+    if chunk and not forgotten:
+        oldest = chunk[0] if so_far.rows else min(first, chunk[0])
     if so_far.is_rehearsed or not chunk:
         _refuse_pruned(at, row, oldest)
         return replace(so_far, rows=len(found.slots), is_done=True, found=(found,))
@@ -105,19 +101,30 @@ def backfill(
         pace=None if pace is None else format_duration(pace),
         failed=failed or None,
     )
+    _enter(at, row, chunk, again, number)
+    _refuse_pruned(at, row, oldest)
+    rows = so_far.rows + len(chunk)
+    if is_done := rows == len(found.slots):
+        start_backfill(at.transaction, row, number, concurrency, pace)
+    return replace(so_far, rows=rows, number=number, is_done=is_done, found=(found,))
+
+
+def _enter(
+    at: Operation,
+    row: Row,
+    chunk: Sequence[datetime],
+    again: Collection[str],
+    number: int,
+) -> None:
+    """Queue the slots of a chunk that are still missing."""
     entries, missing = _missing(at, row, chunk, again)
     ledger.reopen(at.transaction, row, missing, Reason.BACKFILL)
-    _refuse_pruned(at, row, oldest)
     begun = {
         slot: (entry["attempts"], entry["finished"])
         for slot, entry in entries.items()
         if entry["attempts"]
     }
     queue_backfill(at.transaction, row, missing, begun, number)
-    rows = so_far.rows + len(chunk)
-    if is_done := rows == len(found.slots):
-        start_backfill(at.transaction, row, number, concurrency, pace)
-    return replace(so_far, rows=rows, number=number, is_done=is_done, found=(found,))
 
 
 def _find(

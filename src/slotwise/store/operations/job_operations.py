@@ -100,31 +100,31 @@ def pause(at: Operation, job: str, so_far: Progress) -> Progress:
     number = so_far.number or at.sign("pause", job=job)
     due = tasks.c.execution_time
     waits = ~tasks.c.picked
-    statement = (
-        tasks.update()
-        .where(*_among(tasks, rows))
-        .values(
-            state=RowState.PAUSED,
-            parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
-            execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
-            # A row beside the plan keeps the operation that made it, and a held row the trigger
-            # that waits for it.
-            control=sa.case(
-                (is_plan(tasks), sa.func.coalesce(tasks.c.control, number)),
-                else_=tasks.c.control,
-            ),
-        )
+    # A row beside the plan keeps the operation that made it, and a held row the trigger that waits
+    # for it.
+    of_plan = sa.func.coalesce(tasks.c.control, number)
+    _update(
+        at,
+        rows,
+        state=RowState.PAUSED,
+        parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
+        execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
+        control=sa.case((is_plan(tasks), of_plan), else_=tasks.c.control),
     )
-    at.connection.execute(statement)
     return so_far.beyond(rows, after, number=number)
 
 
-def _among(tasks: sa.Table, rows: Sequence[Row]) -> list[sa.ColumnElement[bool]]:
-    """Whether a row is among these locked ones of a job."""
-    return [
-        tasks.c.task_name == rows[0].task_name,
-        tasks.c.task_instance.in_([row.task_instance for row in rows]),
-    ]
+def _update(
+    at: Operation,
+    rows: Sequence[Row],
+    *conditions: sa.ColumnElement[bool],
+    **values: object,
+) -> None:
+    """Write the same columns into those of these locked rows of a job that meet the conditions."""
+    tasks = at.tasks
+    ids = [row.task_instance for row in rows]
+    mine = [tasks.c.task_name == rows[0].task_name, tasks.c.task_instance.in_(ids)]
+    at.connection.execute(tasks.update().where(*mine, *conditions).values(**values))
 
 
 def pause_all(at: Operation) -> bool:
@@ -154,19 +154,16 @@ def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progre
     # The end of a held row looks for triggers that wait for it, if an operation has written to
     # that row.
     is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
-    statement = (
-        tasks.update()
-        .where(*_among(tasks, rows), tasks.c.state == RowState.PAUSED)
-        .values(
-            state=None,
-            parked_due=None,
-            control=sa.case((is_done, None), else_=tasks.c.control),
-            execution_time=sa.case(
-                (tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)
-            ),
-        )
+    due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks))
+    _update(
+        at,
+        rows,
+        tasks.c.state == RowState.PAUSED,  # the others have passed slots, and are awake
+        state=None,
+        parked_due=None,
+        control=sa.case((is_done, None), else_=tasks.c.control),
+        execution_time=due,
     )
-    at.connection.execute(statement)
     return so_far.beyond(rows, after, number=number, found=(*so_far.found, *found))
 
 
@@ -244,29 +241,28 @@ def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) ->
     number = so_far.number
     rows, after = at.chunk_of(job, so_far, tasks.c.state.is_distinct_from(RowState.DELETED))
     if number is None:
-        held = (
-            sa.select(tasks.c.picked_by)
-            .where(tasks.c.task_name == job, tasks.c.picked)
-            .limit(1)
-        )
-        if (holder := at.connection.execute(held).first()) is not None:
-            raise ConfigurationError(
-                f"job {job!r} runs on {holder[0]}; cancel it (slotwise cancel "
-                f"{job}), or wait for its end"
-            )
-        worker = (
-            None if known else registered(at.connection, at.store.tables, at.now).get(job)
-        )
-        if worker is not None:
-            raise ConfigurationError(
-                f"worker {worker} registers job {job!r}; stop it, or deploy it without the job"
-            )
-        count = (
-            sa.select(sa.func.count()).select_from(tasks).where(tasks.c.task_name == job)
-        )
-        number = at.sign("delete", job=job, rows=at.connection.scalar(count))
+        _refuse_to_delete(at, job, known=known)
+        of_job = tasks.c.task_name == job
+        count = at.connection.scalar(sa.select(sa.func.count()).where(of_job))
+        number = at.sign("delete", job=job, rows=count)
     end(at, rows)
     return so_far.beyond(rows, after, number=number)
+
+
+def _refuse_to_delete(at: Operation, job: str, *, known: bool) -> None:
+    """Raise ConfigurationError for a job that runs, or that a live worker would plan again."""
+    tasks = at.tasks
+    held = sa.select(tasks.c.picked_by).where(tasks.c.task_name == job, tasks.c.picked)
+    if (holder := at.connection.execute(held.limit(1)).first()) is not None:
+        raise ConfigurationError(
+            f"job {job!r} runs on {holder[0]!r:.80}; cancel it (slotwise cancel "
+            f"{job}), or wait for its end"
+        )
+    worker = registered(at.connection, at.store.tables, at.now).get(job)
+    if worker is not None and not known:
+        raise ConfigurationError(
+            f"worker {worker} registers job {job!r}; stop it, or deploy it without the job"
+        )
 
 
 def end(at: Operation, rows: Sequence[Row]) -> None:
@@ -333,30 +329,34 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
     reaper, of those after it.
     """
     until = min(until, at.now)
-    tasks = at.tasks
-    found = []
-    rows = at.rows(is_plan(tasks), tasks.c.slot <= until)
-    for row, decided in zip(rows, at.caught_up(*rows), strict=True):
-        schedule = schedule_in(row)
-        unbegun = passed = passing(decided, schedule, until, Reason.SETTLED)
-        if row.picked:
-            at.skip(row, *(unbegun.gaps if unbegun else ()))
-        else:
-            passed = passing(replace(decided, attempt=0), schedule, until, Reason.SETTLED)
-            _pass(at, row, unbegun, Reason.SETTLED)
-        if passed is not None:
-            at.change(row, **passed.row)
-            count = slots_in(unbegun.gaps if unbegun else ()) + (
-                row.attempt > 0 and not row.picked
-            )
-            next_slot = passed.row["next_slot" if row.picked else "slot"]
-            found.append(
-                SettledJob(
-                    job=row.task_name,
-                    instance=row.task_instance,
-                    slots=count,
-                    next_slot=next_slot,
-                )
-            )
+    rows = at.rows(is_plan(at.tasks), at.tasks.c.slot <= until)
+    found = [
+        settled
+        for row, decided in zip(rows, at.caught_up(*rows), strict=True)
+        if (settled := _settle(at, row, decided, until)) is not None
+    ]
     at.sign("settle_until", until=until.isoformat(), slots=sum(one.slots for one in found))
     return found
+
+
+def _settle(at: Operation, row: Row, decided: Row, until: datetime) -> SettledJob | None:
+    """Pass the slots of a locked row up to an instant; ``decided``: the row as ledger and gaps
+    have it. Return None if none has come.
+    """
+    schedule = schedule_in(row)
+    unbegun = passed = passing(decided, schedule, until, Reason.SETTLED)
+    if row.picked:
+        at.skip(row, *(unbegun.gaps if unbegun else ()))
+    else:
+        passed = passing(replace(decided, attempt=0), schedule, until, Reason.SETTLED)
+        _pass(at, row, unbegun, Reason.SETTLED)
+    if passed is None:
+        return None
+    at.change(row, **passed.row)
+    is_cancelled = row.attempt > 0 and not row.picked
+    return SettledJob(
+        job=row.task_name,
+        instance=row.task_instance,
+        slots=slots_in(unbegun.gaps if unbegun else ()) + is_cancelled,
+        next_slot=passed.row["next_slot" if row.picked else "slot"],
+    )

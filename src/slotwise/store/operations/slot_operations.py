@@ -202,35 +202,42 @@ def cancel(
     """Ask what runs to stop, or end the given slot (without ``instance`` the job's own); return
     the slots.
     """
-    rows = _rows(at, job, instance if slot is None else instance or RECURRING)
     if slot is None:
-        chosen = [row for row in rows if row.slot is not None and row.picked]
+        chosen = [row for row in _rows(at, job, instance) if row.slot and row.picked]
     else:
-        chosen = [row for row in rows if row.slot == slot]
-        where = f"slot {at.told(slot, *rows)} of job {job!r}"
-        if not chosen:
-            entry = _entry(at, job, slot, instance or RECURRING)
-            raise ConfigurationError(
-                f"{where} does not run: {entry['outcome'] if entry else 'it is not in the ledger'}"
-            )
-        if any(row.is_plan and not row.picked and not row.attempt for row in chosen):
-            raise ConfigurationError(
-                f"{where} has not begun; to leave it out: slotwise skip-next {job}"
-            )
+        chosen = _begun(at, job, slot, instance or RECURRING)
     for row in chosen:
         number = at.sign("cancel", job=job, slot=row.slot, id=row.plan_key.task_instance)
-        if row.picked or row.attempt:
-            due = {} if row.picked else moved(row, min(row.due, at.now))
-            at.change(
-                row,
-                cancel_requested=at.now,
-                control=row.control or number,
-                called_off=None,
-                **due,
-            )
-        else:
+        if not row.picked and not row.attempt:
             cancel_waiting(at, row, Reason.OPERATOR)
+            continue
+        due = {} if row.picked else moved(row, min(row.due, at.now))
+        at.change(
+            row,
+            cancel_requested=at.now,
+            control=row.control or number,
+            called_off=None,
+            **due,
+        )
     return [row.slot for row in chosen if row.slot is not None]
+
+
+def _begun(at: Operation, job: str, slot: datetime, instance: str) -> list[Row]:
+    """Lock the rows of a slot. Raises ConfigurationError unless the slot has begun, or waits in a
+    row of its own.
+    """
+    rows = _rows(at, job, instance)
+    chosen = [row for row in rows if row.slot == slot]
+    where = f"slot {at.told(slot, *rows)} of job {job!r}"
+    if not chosen:
+        entry = _entry(at, job, slot, instance)
+        state = "it is not in the ledger" if entry is None else entry["outcome"]
+        raise ConfigurationError(f"{where} does not run: {state}")
+    if any(row.is_plan and not row.picked and not row.attempt for row in chosen):
+        raise ConfigurationError(
+            f"{where} has not begun; to leave it out: slotwise skip-next {job}"
+        )
+    return chosen
 
 
 def _rows(at: Operation, job: str, instance: str | None) -> list[Row]:
@@ -255,12 +262,26 @@ def cancel_waiting(at: Operation, row: Row, reason: str) -> None:
 def cancel_backfill(
     at: Operation, job: str, so_far: Progress, instance: str | None = None
 ) -> Progress:
-    """End a chunk of the slots of backfills that have not begun, of all instances or of one.
+    """End a chunk of the slots of backfills that have not begun, of all instances or of one."""
+    waiting = _of_backfills(at.tasks, job, instance)
+    count = at.connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
+    if not so_far.rows and not count:
+        _rows(at, job, instance)  # raises without a job
+    if so_far.is_rehearsed or not count:
+        return replace(so_far, rows=so_far.rows + count, is_done=True)
+    number = so_far.number or at.sign("cancel_backfill", job=job, slots=count, id=instance)
+    rows = _queued_first(at, waiting)
+    for row in rows:
+        cancel_waiting(at, row, Reason.OPERATOR)
+    return replace(
+        so_far, rows=so_far.rows + len(rows), number=number, is_done=len(rows) == count
+    )
 
-    Queued ones go first, so that no end releases another slot.
-    """
-    tasks = at.tasks
-    id = at.tasks.c.task_instance
+
+def _of_backfills(
+    tasks: sa.Table, job: str, instance: str | None
+) -> list[sa.ColumnElement[bool]]:
+    """Whether a row waits for a slot of a backfill that has not begun."""
     waiting = [
         tasks.c.task_name == job,
         tasks.c.origin == Origin.BACKFILL,
@@ -269,23 +290,16 @@ def cancel_backfill(
     ]
     if instance is not None:
         waiting.append(tasks.c.plan_instance == id_of(instance))
-    count = (
-        at.connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*waiting))
-        or 0
-    )
-    if not so_far.rows and not count:
-        _rows(at, job, instance)  # raises without a job
-    if so_far.is_rehearsed or not count:
-        return replace(so_far, rows=so_far.rows + count, is_done=True)
-    number = so_far.number or at.sign("cancel_backfill", job=job, slots=count, id=instance)
-    queued_first = sa.case((tasks.c.state == RowState.QUEUED, 0), else_=1)
-    some = sa.select(id).where(*waiting).order_by(queued_first, id).limit(transaction.CHUNK)
+    return waiting
+
+
+def _queued_first(at: Operation, waiting: Sequence[sa.ColumnElement[bool]]) -> list[Row]:
+    """Lock a chunk of these rows; queued ones go first, so that no end releases another slot."""
+    id = at.tasks.c.task_instance
+    order = sa.case((at.tasks.c.state == RowState.QUEUED, 0), else_=1)
+    some = sa.select(id).where(*waiting).order_by(order, id).limit(transaction.CHUNK)
     rows = at.rows(*waiting, id.in_(at.connection.scalars(some).all()))
-    for row in sorted(rows, key=lambda row: row.state != RowState.QUEUED):
-        cancel_waiting(at, row, Reason.OPERATOR)
-    return replace(
-        so_far, rows=so_far.rows + len(rows), number=number, is_done=len(rows) == count
-    )
+    return sorted(rows, key=lambda row: row.state != RowState.QUEUED)
 
 
 def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) -> None:

@@ -63,57 +63,62 @@ def compare(
 ) -> list[DeployChange]:
     """What planning these jobs would change, by name; nothing is changed."""
     store = Store(database, definitions, keep=False)
-    tasks = store.tables.tasks
-    columns = [
-        tasks.c[name]
-        for name in ("task_name", "schedule", "plan", "slot", "picked", "state")
-    ]
-    own_rows = sa.select(*columns).where(tasks.c.task_instance == RECURRING, is_plan(tasks))
     with store.transaction() as connection:
-        rows = {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
-    plans = Planner(store).plan(
-        [found for found in definitions.values() if found.is_job], revision
-    )
-    now = (
-        store.now()
-    )  # after planning: what starts at once is planned for the instant of its planning
+        rows = _own_rows(connection, store)
+    jobs = [found for found in definitions.values() if found.is_job]
+    plans = Planner(store).plan(jobs, revision)
+    # after planning: what starts at once is planned for the instant of its planning
+    with store.transaction() as connection:
+        now = store.dialect.now(connection)
+        known = registered(connection, store.tables, now)
     changes = [
         _change(rows.get(plan.job), plan, definitions[plan.job], now) for plan in plans
     ]
-    with store.transaction() as connection:
-        known = registered(connection, store.tables, now)
-    orphans = [
-        DeployChange(
-            job=name,
-            change="orphaned",
-            before=row["schedule"],
-            known_by=known.get(name),
-            before_slots=_slots(row["schedule"], utc(row["slot"])),
-        )
-        for name, row in rows.items()
-        if name not in definitions
-    ]
-    return sorted([*changes, *orphans], key=lambda change: change.job)
+    for name, row in rows.items():
+        if name not in definitions:
+            changes.append(
+                DeployChange(
+                    job=name,
+                    change="orphaned",
+                    before=row["schedule"],
+                    known_by=known.get(name),
+                    before_slots=_slots(row["schedule"], utc(row["slot"])),
+                )
+            )
+    return sorted(changes, key=lambda change: change.job)
+
+
+def _own_rows(connection: sa.Connection, store: Store) -> dict[str, sa.RowMapping]:
+    """Return the jobs' own rows by name."""
+    tasks = store.tables.tasks
+    wanted = ("task_name", "schedule", "plan", "slot", "picked", "state")
+    columns = [tasks.c[name] for name in wanted]
+    own_rows = sa.select(*columns).where(tasks.c.task_instance == RECURRING, is_plan(tasks))
+    return {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
 
 
 def _change(
     row: sa.RowMapping | None, plan: Plan, definition: Definition, now: datetime
 ) -> DeployChange:
-    before = None if row is None else row["schedule"]
-    declared = Declared.readable(None if row is None else row["plan"]).fingerprint
-    is_same = plan.change != "kept" or declared in (None, definition.fingerprint)
-    after = plan.refused or plan.schedule
     after_slots = _slots(plan.schedule, plan.next_slot)
-    waits = row is None or (not row["picked"] and row["state"] is None)
-    return DeployChange(
+    change = DeployChange(
         job=plan.job,
-        change=plan.change if is_same else "policies",
-        before=before,
-        before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])),
-        after=after,
+        change=plan.change,
+        after=plan.refused or plan.schedule,
         after_slots=after_slots,
-        at_once=bool(waits and after_slots and after_slots[0] <= now),
         superseded=sum(gap.count for gap in plan.superseded),
+    )
+    is_due = bool(after_slots) and after_slots[0] <= now
+    if row is None:
+        return replace(change, at_once=is_due)
+    declared = Declared.readable(row["plan"]).fingerprint
+    is_same = plan.change != "kept" or declared in (None, definition.fingerprint)
+    return replace(
+        change,
+        change=plan.change if is_same else "policies",
+        before=row["schedule"],
+        before_slots=_slots(row["schedule"], utc(row["slot"])),
+        at_once=is_due and not row["picked"] and row["state"] is None,
     )
 
 

@@ -95,10 +95,8 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
     A row remembers one earlier schedule. Slots that the schedule before that one still owes are
     skipped.
     """
-    is_paused, activation = (
-        row.state == RowState.PAUSED,
-        max(now, row.watermark or now),
-    )  # the clock may be stepped back
+    is_paused = row.state == RowState.PAUSED
+    activation = max(now, row.watermark or now)  # the clock may be stepped back
     row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
     before, closed = _owed(row, after, activation)
     row = replace(
@@ -121,28 +119,34 @@ def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Ad
     if row.slot is None:
         return before, Advance(row={})
     decided = max(row.slot, row.watermark or row.slot)
-    before = (
-        Once(row.slot)
-        if before.from_end
-        else before.settled(decided if row.attempt else row.slot - TICK)
-    )
+    if before.from_end:
+        before = Once(row.slot)
+    else:
+        before = before.settled(decided if row.attempt else row.slot - TICK)
     if after.from_end:
         newest = before.latest_before(activation + TICK, floor=decided) or decided
         gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
         return before, Advance(row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
-    if not isinstance(before, Succession) or before.at >= activation:
-        return before, Advance(row={})
-    earlier = before.before
+    if isinstance(before, Succession) and before.at < activation:
+        return _without_earlier(row, before, activation)
+    return before, Advance(row={})
+
+
+def _without_earlier(
+    row: Row, before: Succession, activation: datetime
+) -> tuple[Schedule, Advance]:
+    """Skip what the earlier of two schedules still owes: a row remembers one."""
     at = before.at
-    if not (_has_slot(earlier, at, activation) or _has_slot(before.after, at, activation)):
-        return earlier, Advance(row={})
+    has_earlier = _has_slot(before.before, at, activation)
+    if not has_earlier and not _has_slot(before.after, at, activation):
+        return before.before, Advance(row={})
     passed = passing(row, before, at, Reason.SUPERSEDED)
-    gaps = passed.gaps if passed else ()
+    if passed is None:
+        return before.after, Advance(row={"watermark": at})
     # A slot that has begun stays. The watermark then says that the newer schedule owes nothing
     # from before ``at``.
-    return before.after, Advance(
-        row={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps
-    )
+    columns = {"watermark": at} if row.attempt else passed.row
+    return before.after, Advance(row=columns, gaps=passed.gaps)
 
 
 def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
@@ -153,23 +157,14 @@ def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
 def _columns(
     row: Row, before: Schedule, after: Schedule, activation: datetime, now: datetime
 ) -> dict[str, Any]:
-    name = name_of(row.key)
-    schedule = (
-        after
-        if row.schedule is None or after.from_end
-        else succeed(before, activation, after)
-    )
+    schedule = after
+    if row.schedule is not None and not after.from_end:
+        schedule = succeed(before, activation, after)
+    text = {"schedule": stored_text(schedule, name_of(row.key))}
     if row.picked:
-        return {"schedule": stored_text(schedule, name)}
+        return text
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
-        left = undecided(schedule, row.slot, row.watermark)
-        columns: dict[str, Any] = {
-            "schedule": stored_text(schedule, name),
-            "next_slot": slot_after(left, row.slot),
-        }
-        if row.attempt == 0 and not schedule.runs(row.slot):
-            columns |= moved(row, due_at(schedule, row.slot))
-        return columns
+        return text | _of_begun(row, row.slot, schedule)
     columns = ahead(after, first_slot(row, after, now))
     if (
         row.slot is not None
@@ -178,7 +173,16 @@ def _columns(
     ):
         # min_interval has moved the due time, and holds for the slots of the new schedule, too.
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
-    return {"schedule": stored_text(after, name), **columns}
+    return {"schedule": stored_text(after, name_of(row.key)), **columns}
+
+
+def _of_begun(row: Row, slot: datetime, schedule: Schedule) -> dict[str, Any]:
+    """Return the columns of a row whose slot stays; a spread may move its due time."""
+    left = undecided(schedule, slot, row.watermark)
+    columns: dict[str, Any] = {"next_slot": slot_after(left, slot)}
+    if row.attempt == 0 and not schedule.runs(slot):
+        columns |= moved(row, due_at(schedule, slot))
+    return columns
 
 
 def write(

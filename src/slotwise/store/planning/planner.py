@@ -4,11 +4,10 @@ only proposes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -16,8 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from slotwise.decide.claim import Advance
 from slotwise.errors import ConfigurationError, InvalidSchedule, PlanMissing, located
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, Gap, Key
+from slotwise.model.records import RECURRING, Gap, Key, Row
 from slotwise.model.vocabulary import RowState
+from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.dialects.port import Transaction
@@ -57,6 +57,13 @@ class Plan:
     superseded: Sequence[Gap] = ()
 
 
+class Deploy(NamedTuple):
+    """The deploy that plans. ``from_due``: see ``Planner.plan``."""
+
+    revision: Revision
+    from_due: timedelta | None
+
+
 class Planner:
     """Plans jobs in short transactions, so that many workers may start at once: unchanged and new
     ones in batches.
@@ -65,6 +72,7 @@ class Planner:
     def __init__(self, store: Store, author: Author = WORKER) -> None:
         """``author``: who signs a changed schedule in the audit."""
         self._store = store
+        self._dialect = store.dialect
         self._tasks = store.tables.tasks
         self._author = author
 
@@ -74,28 +82,16 @@ class Planner:
         A deploy is one decision: no row changes before all jobs have passed.
         """
         named = {job.name: job for job in jobs}
-        with self._store.transaction() as connection:
-            for name, job in named.items():
-                if job.schedule is not None and job.schedule.calendars:
-                    with located(f"job {name}", InvalidSchedule):
-                        known = calendars_of(connection, self._store.tables, job.schedule)
-                        job.schedule.bind(name, known)
-        for name, job in named.items():
-            if job.schedule is not None and not job.schedule.calendars:
-                with located(f"job {name}", InvalidSchedule):
-                    job.schedule.bind(name, {})
-        self._refuse_tasks(named)
-
-    def _refuse_tasks(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError for a job whose row would have the key of a task's."""
         tasks = self._tasks
         theirs = sa.select(tasks.c.task_name).where(
-            self._store.dialect.among(tasks.c.task_name, names),
+            self._dialect.among(tasks.c.task_name, named),
             tasks.c.task_instance == RECURRING,
             ~is_plan(tasks),
         )
         try:
             with self._store.transaction() as connection:
+                for job in named.values():
+                    self._bound(connection, job)
                 found = connection.scalars(theirs).first()
         except DBAPIError as error:
             if not is_about_a_row(error):
@@ -120,17 +116,17 @@ class Planner:
         ``from_due``: a new row's first slot is the last one that came, unless the next one comes
         within this time.
         """
-        ours = revision or Revision(started=self._store.now())
+        deploy = Deploy(revision or Revision(started=self._store.now()), from_due)
         ordered = sorted(jobs, key=lambda job: job.name)
         self.check(ordered)
         done: dict[str, Plan] = {}
         for first in range(0, len(ordered), BATCH):
-            for plan in self._together(ordered[first : first + BATCH], ours, from_due):
+            for plan in self._plan_alike(ordered[first : first + BATCH], deploy):
                 done[plan.job] = plan
                 tell(plan)
         for job in ordered:
             if job.name not in done:
-                done[job.name] = self._plan(job, ours, from_due=from_due)
+                done[job.name] = self._plan_one(job, deploy)
                 tell(done[job.name])
         return [done[job.name] for job in ordered]
 
@@ -146,9 +142,7 @@ class Planner:
 
     def missing(self, jobs: Sequence[Definition]) -> list[Definition]:
         """Return the jobs without a row."""
-        named = self._store.dialect.among(
-            self._tasks.c.task_name, [job.name for job in jobs]
-        )
+        named = self._dialect.among(self._tasks.c.task_name, [job.name for job in jobs])
         own_rows = sa.select(self._tasks.c.task_name).where(
             self._tasks.c.task_instance == RECURRING, named
         )
@@ -156,9 +150,16 @@ class Planner:
             found = set(connection.scalars(own_rows))
         return [job for job in jobs if job.name not in found]
 
-    def _together(
-        self, jobs: Sequence[Definition], ours: Revision, from_due: timedelta | None
-    ) -> list[Plan]:
+    def _bound(self, connection: sa.Connection, job: Definition) -> Schedule:
+        """Return the job's schedule with its calendars, which stay locked."""
+        assert job.schedule is not None
+        with located(f"job {job.name}", InvalidSchedule):
+            known = calendars_of(connection, self._store.tables, job.schedule)
+            return job.schedule.bind(job.name, known)
+
+    # -- many rows in one transaction -------------------------------------------------------------
+
+    def _plan_alike(self, jobs: Sequence[Definition], deploy: Deploy) -> list[Plan]:
         """Plan in one transaction those of some jobs whose rows are as the code wants them, at
         most starts all, and those without a row and a history. Of kept rows only the deploy is
         noted.
@@ -166,155 +167,97 @@ class Planner:
         known = {job.name: job for job in jobs}
         try:
             with self._store.transaction() as connection:
-                found = (
-                    connection.execute(_rows_to_plan(self._store, list(known)))
-                    .mappings()
-                    .all()
-                )
-                rows = [
-                    row for row in found if _is_kept(known[row["task_name"]], row, ours)
+                rows = _rows_to_plan(self._store, list(known))
+                found = connection.execute(rows).mappings().all()
+                kept = [
+                    row
+                    for row in found
+                    if _is_kept(known[row["task_name"]], row, deploy.revision)
                 ]
-                noted = [
-                    row["task_name"]
-                    for row in rows
-                    if ours.replaces(Declared.readable(row["plan"]).by)
-                ]
-                # the rest of the document is as the code declares it, or the row would not be kept
-                if noted:
-                    tasks = self._tasks
-                    deploy = Declared(revision=ours.text, deployed=ours.started).document()
-                    mine = tasks.c.task_name.in_(noted), tasks.c.task_instance == RECURRING
-                    plan = self._store.dialect.merged(tasks.c.plan, deploy)
-                    connection.execute(tasks.update().where(*mine).values(plan=plan))
+                self._note_deploy(connection, kept, deploy.revision)
                 there = {row["task_name"] for row in found}
-                added = self._add(
-                    connection,
-                    [job for job in jobs if job.name not in there],
-                    ours,
-                    from_due,
-                )
+                new = [job for job in jobs if job.name not in there]
+                added = self._add(connection, new, deploy)
         except DBAPIError as error:
             if not is_about_a_row(error):
                 raise
             return []  # one by one it is told whose
-        kept = [
+        plans = [
             Plan(
                 job=row["task_name"],
                 change="kept",
                 schedule=row["schedule"],
                 next_slot=utc(row["slot"]),
             )
-            for row in rows
+            for row in kept
         ]
-        return kept + added
+        return plans + added
+
+    def _note_deploy(
+        self, connection: sa.Connection, kept: Sequence[sa.RowMapping], ours: Revision
+    ) -> None:
+        """Write the deploy into rows of an earlier one. The rest of their documents is as the code
+        declares it, or the rows would not be kept.
+        """
+        tasks = self._tasks
+        noted = [
+            row["task_name"]
+            for row in kept
+            if ours.replaces(Declared.readable(row["plan"]).by)
+        ]
+        if noted:
+            document = Declared(revision=ours.text, deployed=ours.started).document()
+            mine = tasks.c.task_name.in_(noted), tasks.c.task_instance == RECURRING
+            plan = self._dialect.merged(tasks.c.plan, document)
+            connection.execute(tasks.update().where(*mine).values(plan=plan))
 
     def _add(
-        self,
-        connection: sa.Connection,
-        jobs: Sequence[Definition],
-        ours: Revision,
-        from_due: timedelta | None,
+        self, connection: sa.Connection, jobs: Sequence[Definition], deploy: Deploy
     ) -> list[Plan]:
         """Insert the rows of new jobs. A job with a history, calendars, a min_interval or data is
         left out.
 
         Race: another transaction inserts a row first. That one is left out, too.
         """
-        jobs = [
-            job
-            for job in jobs
-            if job.schedule
-            and not job.schedule.calendars
-            and job.min_interval is None
-            and _data_of(job) is None
-        ]
-        if not jobs:
+        simple = [job for job in jobs if _is_simple(job)]
+        if not simple:
             return []
-        keys = [Key(job.name, RECURRING) for job in jobs]
-        newest = self._store.dialect.newest_decided(
-            connection, keys, strict=[job.name for job in jobs]
+        keys = [Key(job.name, RECURRING) for job in simple]
+        newest = self._dialect.newest_decided(
+            connection, keys, strict=[job.name for job in simple]
         )
-        now = self._store.dialect.now(connection)
-        rows = {}
-        for job, key, decided in zip(jobs, keys, newest, strict=True):
-            if decided is None and job.schedule is not None:
-                with suppress(InvalidSchedule):  # one by one it is told whose
-                    schedule = job.schedule.bind(job.name, {})
-                    new = born(
-                        key,
-                        schedule,
-                        None,
-                        now,
-                        from_due=from_due,
-                        latest=job.start_within or LATE,
-                    )
-                    rows[job.name] = new | {
-                        "priority": job.priority,
-                        "plan": _document_of(job, ours),
-                    }
+        now = self._dialect.now(connection)
+        rows = {
+            job.name: _new_row(job, self._bound(connection, job), None, now, deploy)
+            for job, decided in zip(simple, newest, strict=True)
+            if decided is None
+        }
         if not rows:
             return []
-        added = self._store.dialect.insert_missing(
-            connection, self._tasks, list(rows.values())
-        )
+        added = self._dialect.insert_missing(connection, self._tasks, list(rows.values()))
+        at = Transaction(connection, self._dialect, now)
         for row in connection.execute(_rows_to_plan(self._store, added)).mappings():
             if row["orphaned"]:
-                end_orphans(
-                    Transaction(connection, self._store.dialect, now),
-                    Key(row["task_name"], RECURRING),
-                )
-        return [
-            Plan(
-                job=name,
-                change="added",
-                schedule=rows[name]["schedule"],
-                next_slot=rows[name]["slot"],
-            )
-            for name in added
-        ]
+                end_orphans(at, Key(row["task_name"], RECURRING))
+        return [_added(rows[name]) for name in added]
 
-    def _plan(
-        self, job: Definition, revision: Revision, *, from_due: timedelta | None
-    ) -> Plan:
+    # -- one row ----------------------------------------------------------------------------------
+
+    def _plan_one(self, job: Definition, deploy: Deploy) -> Plan:
         with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
-            assert job.schedule is not None
-            with located(f"job {job.name}", InvalidSchedule):
-                calendars = calendars_of(connection, self._store.tables, job.schedule)
-                schedule = job.schedule.bind(job.name, calendars)
+            schedule = self._bound(connection, job)
             key = Key(job.name, RECURRING)
             row, plan = lock(connection, self._store, key)
             # Race: only under the row's lock is no slot claimed that is younger than the
             # activation.
-            now = self._store.dialect.now(connection)
-            end_orphans(Transaction(connection, self._store.dialect, now), key)
+            at = self._store.at(connection)
+            end_orphans(at, key)
             if row is None:
-                strict = {job.name} if job.gives_up else ()
-                (newest,) = self._store.dialect.newest_decided(
-                    connection, [key], strict=strict
-                )
-                new = born(
-                    key,
-                    schedule,
-                    newest,
-                    now,
-                    from_due=from_due,
-                    latest=job.start_within or LATE,
-                )
-                self._keep_distance(connection, job, new, now)
-                new |= {
-                    "priority": job.priority,
-                    "plan": _document_of(job, revision),
-                    "task_data": _data_of(job),
-                }
-                if self._store.dialect.insert_new(connection, self._tasks, new):
-                    return Plan(
-                        job=job.name,
-                        change="added",
-                        schedule=new["schedule"],
-                        next_slot=new["slot"],
-                    )
+                new = self._insert(at, job, schedule, deploy)
+                if new is not None:
+                    return new
                 row, plan = lock(connection, self._store, key)  # somebody else was first
-                now = self._store.dialect.now(connection)
+                at = self._store.at(connection)
             if (
                 row is None
             ):  # something deletes rows of that table: ``verify`` names the job
@@ -324,74 +267,123 @@ class Planner:
                     schedule=str(job.schedule),
                     next_slot=None,
                 )
-            if not row.is_plan:
-                raise _is_a_tasks(job.name)
-            kept = Plan(
-                job=job.name,
-                change="kept",
-                schedule=row.schedule or "-",
-                next_slot=row.slot,
+            return self._change(at, job, row, plan, schedule, deploy.revision)
+
+    def _insert(
+        self, at: Transaction, job: Definition, schedule: Schedule, deploy: Deploy
+    ) -> Plan | None:
+        """Insert the row; return None if another transaction was first."""
+        strict = {job.name} if job.gives_up else ()
+        key = Key(job.name, RECURRING)
+        (newest,) = self._dialect.newest_decided(at.connection, [key], strict=strict)
+        new = _new_row(job, schedule, newest, at.now, deploy)
+        self._keep_distance(at, job, new)
+        new["task_data"] = _data_of(job)
+        return (
+            _added(new)
+            if self._dialect.insert_new(at.connection, self._tasks, new)
+            else None
+        )
+
+    def _change(
+        self,
+        at: Transaction,
+        job: Definition,
+        row: Row,
+        plan: Mapping[str, object] | None,
+        schedule: Schedule,
+        ours: Revision,
+    ) -> Plan:
+        """Change a locked row as the code wants it, unless a newer deploy has planned it."""
+        if not row.is_plan:
+            raise _is_a_tasks(job.name)
+        kept = Plan(
+            job=job.name, change="kept", schedule=row.schedule or "-", next_slot=row.slot
+        )
+        planned = readable(row.schedule)
+        theirs = Declared.readable(plan).by
+        is_same = planned is not None and planned.last == schedule
+        if ours.is_older(theirs):
+            outdated = replace(
+                kept, change="outdated", refused=str(schedule), planned_by=theirs
             )
-            planned = readable(row.schedule)
-            theirs = Declared.readable(plan).by
-            same = planned is not None and planned.last == schedule
-            if revision.is_older(theirs):
-                outdated = replace(
-                    kept, change="outdated", refused=str(schedule), planned_by=theirs
-                )
-                return kept if same else outdated
-            changes = Advance(row={}) if same else replanned(row, schedule, now)
-            self._keep_distance(connection, job, changes.row, now)
-            told: dict[str, object] = {
-                "priority": job.priority,
-                "plan": _document_of(job, revision, theirs),
-            }
-            if row.task_data != _data_of(job):
-                told["task_data"] = _data_of(job)
-            write(
-                connection, self._store, row, replace(changes, row=told | changes.row), now
-            )
-            if same:
-                return kept
-            text, slot = (
-                changes.row.get(name, getattr(row, name)) for name in ("schedule", "slot")
-            )
-            operation = Operation(
-                connection=connection, store=self._store, now=now, author=self._author
-            )
-            operation.sign(
-                DEPLOY,
-                job=job.name,
-                before=None if planned is None else str(planned.last),
-                after=str(schedule),
-                revision=revision.text,
-            )
-            return replace(
-                kept,
-                change="changed",
-                schedule=text,
-                next_slot=slot,
-                superseded=changes.gaps,
-            )
+            return kept if is_same else outdated
+        changes = Advance(row={}) if is_same else replanned(row, schedule, at.now)
+        self._keep_distance(at, job, changes.row)
+        told = {"priority": job.priority, "plan": _document_of(job, ours, theirs)}
+        if row.task_data != _data_of(job):
+            told["task_data"] = _data_of(job)
+        changes = replace(changes, row=told | changes.row)
+        write(at.connection, self._store, row, changes, at.now)
+        if is_same:
+            return kept
+        operation = Operation(
+            connection=at.connection, store=self._store, now=at.now, author=self._author
+        )
+        operation.sign(
+            DEPLOY,
+            job=job.name,
+            before=None if planned is None else str(planned.last),
+            after=str(schedule),
+            revision=ours.text,
+        )
+        return replace(
+            kept,
+            change="changed",
+            schedule=changes.row["schedule"],
+            next_slot=changes.row.get("slot", row.slot),
+            superseded=changes.gaps,
+        )
 
     def _keep_distance(
-        self,
-        connection: sa.Connection,
-        job: Definition,
-        columns: dict[str, Any],
-        now: datetime,
+        self, at: Transaction, job: Definition, columns: dict[str, Any]
     ) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
-        where = (
-            "parked_due" if columns.get("state") == RowState.PAUSED else "execution_time"
-        )
+        is_paused = columns.get("state") == RowState.PAUSED
+        where = "parked_due" if is_paused else "execution_time"
         if job.min_interval is None or where not in columns:
             return
-        last = connection.scalar(
-            sa.select(last_start(self._store.tables, job.name, RECURRING, now))
-        )
+        latest = last_start(self._store.tables, job.name, RECURRING, at.now)
+        last = at.connection.scalar(sa.select(latest))
         if last is not None:
             columns[where] = max(columns[where], utc(last) + job.min_interval)
+
+
+def _is_simple(job: Definition) -> bool:
+    """Whether the row of a new job depends on nothing but the code."""
+    return (
+        job.schedule is not None
+        and not job.schedule.calendars
+        and job.min_interval is None
+        and _data_of(job) is None
+    )
+
+
+def _new_row(
+    job: Definition,
+    schedule: Schedule,
+    newest: datetime | None,
+    now: datetime,
+    deploy: Deploy,
+) -> dict[str, Any]:
+    row = born(
+        Key(job.name, RECURRING),
+        schedule,
+        newest,
+        now,
+        from_due=deploy.from_due,
+        latest=job.start_within or LATE,
+    )
+    return row | {"priority": job.priority, "plan": _document_of(job, deploy.revision)}
+
+
+def _added(columns: Mapping[str, Any]) -> Plan:
+    return Plan(
+        job=columns["task_name"],
+        change="added",
+        schedule=columns["schedule"],
+        next_slot=columns["slot"],
+    )
 
 
 def _is_a_tasks(name: str) -> ConfigurationError:
