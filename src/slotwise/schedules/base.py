@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol, TypedDict, Unpack
 
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
@@ -389,6 +389,15 @@ def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
     return schedule.running.next_after(slot) if schedule.runs(slot) else slot
 
 
+class SpanParts(TypedDict, total=False):
+    """The parts of a duration, in place of a duration."""
+
+    days: int
+    hours: int
+    minutes: int
+    seconds: float
+
+
 class Every(Schedule):
     """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. Slots lie both before and
     after the anchor.
@@ -405,22 +414,16 @@ class Every(Schedule):
         self,
         interval: timedelta | str | None = None,
         anchor: datetime | str = EPOCH,
-        *,
-        days: int = 0,
-        hours: int = 0,
-        minutes: int = 0,
-        seconds: float = 0,
+        **parts: Unpack[SpanParts],
     ) -> None:
-        span = _positive(
-            "Every", interval, days=days, hours=hours, minutes=minutes, seconds=seconds
-        )
+        span = _positive("Every", interval, parts)
         grid = Grid(to_micros(in_utc(anchor)), span // TICK)
         self._set(interval=span, anchor=in_utc(anchor), line=grid)
         self._set(combines=not (grid.start % SECOND or grid.step % SECOND))
         self._set(_text=f"EVERY|{format_duration(span)}|{instant_text(self.anchor)}")
 
 
-def _positive(kind: str, value: timedelta | str | None, **given: float) -> timedelta:
+def _positive(kind: str, value: timedelta | str | None, given: SpanParts) -> timedelta:
     """Return the one duration that a constructor was given, as a value or in parts. Raises
     InvalidSchedule.
     """
@@ -452,15 +455,9 @@ class FixedDelay(Schedule):
     def __init__(
         self,
         delay: timedelta | str | None = None,
-        *,
-        days: int = 0,
-        hours: int = 0,
-        minutes: int = 0,
-        seconds: float = 0,
+        **parts: Unpack[SpanParts],
     ) -> None:
-        span = _positive(
-            "FixedDelay", delay, days=days, hours=hours, minutes=minutes, seconds=seconds
-        )
+        span = _positive("FixedDelay", delay, parts)
         self._set(
             delay=span,
             line=Delay(span // TICK),

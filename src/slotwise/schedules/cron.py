@@ -20,7 +20,6 @@ from slotwise.schedules.cron_fields import (
     MINUTE,
     MONTH,
     SECOND,
-    Field,
     has_hash,
     month_days,
     quoted,
@@ -131,19 +130,6 @@ class Cron(LocalSchedule):
         from slotwise.schedules.quartz import quartz_schedule
 
         return quartz_schedule(expression, tz)
-
-    @property
-    def numeric(self) -> tuple[str, ...]:
-        """The six fields in numbers, ascending ranges and steps, as every cron reads them.
-
-        A day field with L, W or # is `*`. Raises InvalidSchedule for an H that is not bound.
-        """
-        texts = list(self.texts)
-        if self.dates.from_end or self.dates.nearest:
-            texts[3] = "*"
-        if self.dates.nth:
-            texts[5] = "*"
-        return tuple(map(Field.numeric, FIELDS, texts))
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         bound = _hashed(self.expression, name)

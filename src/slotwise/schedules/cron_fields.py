@@ -38,16 +38,6 @@ class Field:
         """
         return ",".join(self._plain_item(item) for item in text.split(","))
 
-    def numeric(self, text: str) -> str:
-        """Return the field in numbers for other crons: `*` and `*/n` as they are, no 7 for Sunday,
-        no range across the end. Raises InvalidSchedule.
-        """
-        if text in ("*", "?", "*/1"):
-            return "*"
-        items = text.split(",")
-        plain = [item if item.startswith("*/") else self.plain(item) for item in items]
-        return ",".join(item.removesuffix("/1") for item in ",".join(plain).split(","))
-
     def value(self, text: str) -> int:
         """The number that a number or name stands for. Raises InvalidSchedule."""
         if text in self.names:

@@ -7,9 +7,11 @@ often: such a schedule is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Final
 
 from slotwise import ConfigurationError, Cron, Daily, Every, Schedule
@@ -21,6 +23,7 @@ _MINUTE: Final = timedelta(minutes=1)
 #: How many years of clock changes are compared.
 _YEARS: Final = 3
 _STAR: Final = ("*", "?")
+_STEP: Final = re.compile(r"\*/[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> 
         )
     if seconds[0]:
         notes.append(f"it fires at the minute; the pod waits {seconds[0]} s for its slot")
-    _, minute, hour, _, month, _ = schedule.numeric
+    _, minute, hour, _, month, _ = map(_numeric, schedule.texts, schedule.values)
     day, weekday = _days(schedule, notes, every_day=every_day)
     return Firing(
         schedule=f"{minute} {hour} {day} {month} {weekday}",
@@ -110,12 +113,32 @@ def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> 
     )
 
 
+def _numeric(text: str, values: Sequence[int]) -> str:
+    """A field in numbers: no names, and no range across the end."""
+    if text in ("*", "?", "*/1") or not values:
+        return "*"
+    if _STEP.fullmatch(text):
+        return text
+    runs = [
+        [value for _, value in run]
+        for _, run in groupby(enumerate(values), key=lambda one: one[1] - one[0])
+    ]
+    parts = [
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
+    ]
+    return ",".join(parts)
+
+
 def _days(schedule: Cron, notes: list[str], *, every_day: bool) -> tuple[str, str]:
     """The fields of the day and the weekday: those of the schedule, or every day."""
     dates = schedule.dates
-    day, weekday = schedule.numeric[3], schedule.numeric[5]
+    has_more = bool(dates.from_end or dates.nearest), bool(dates.nth)
+    day, weekday = (
+        "*" if more else _numeric(schedule.texts[at], schedule.values[at])
+        for at, more in zip((3, 5), has_more, strict=True)
+    )
     is_both = schedule.texts[3] not in _STAR and schedule.texts[5] not in _STAR
-    if dates.from_end or dates.nearest or dates.nth:
+    if any(has_more):
         notes.append(
             f"L, W and # became every day ({schedule.expression}); a pod "
             "without a slot ends with 0"
