@@ -103,7 +103,7 @@ class Union:
 class Combined(Schedule, ABC):
     """A schedule made of others, for each of which holds what is asked of it."""
 
-    __slots__ = ()
+    __slots__ = ("running", "schedules")
     schedules: tuple[Schedule, ...]
     running: Schedule
 
@@ -111,12 +111,10 @@ class Combined(Schedule, ABC):
     def _on(self, *schedules: Schedule) -> Schedule:
         """Return the same made of other schedules."""
 
-    def _combine(self, *schedules: Schedule) -> None:
+    def _combine(self, line: Line, text: str, *schedules: Schedule) -> None:
         running = tuple(part.running for part in schedules)
-        self._set(
-            schedules=schedules,
-            running=self if running == schedules else self._on(*running),
-        )
+        self._set(line=line, _text=text, schedules=schedules)
+        self._set(running=self if running == schedules else self._on(*running))
 
     def leaves(self) -> Iterator[Schedule]:
         return chain.from_iterable(part.leaves() for part in self.schedules)
@@ -146,7 +144,7 @@ class AnyOf(Combined):
     A slot runs if any of them runs it. Raises InvalidSchedule.
     """
 
-    __slots__ = ("running", "schedules")
+    __slots__ = ()
     combines = True
 
     def __init__(self, *schedules: Schedule) -> None:
@@ -162,11 +160,8 @@ class AnyOf(Combined):
                 raise InvalidSchedule(
                     f"{part} cannot be combined: only slots at whole seconds of real time can"
                 )
-        self._set(
-            line=Union(tuple(part.line for part in parts)),
-            _text=f"ANY({'; '.join(map(str, parts))})",
-        )
-        self._combine(*parts)
+        union = Union(tuple(part.line for part in parts))
+        self._combine(union, f"ANY({'; '.join(map(str, parts))})", *parts)
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return AnyOf(*schedules)
@@ -180,7 +175,7 @@ class Between(Combined):
     InvalidSchedule without one.
     """
 
-    __slots__ = ("combines", "end", "from_end", "running", "schedule", "schedules", "start")
+    __slots__ = ("combines", "end", "from_end", "schedule", "start")
     schedule: Schedule
     start: datetime | None
     end: datetime | None
@@ -201,18 +196,17 @@ class Between(Combined):
             schedule=schedule,
             start=start,
             end=end,
-            line=Window(schedule.line, low, high),
             from_end=schedule.from_end,
             combines=schedule.combines,
-            _text=f"BETWEEN({schedule}; {from_text}; {until_text})",
         )
+        window = Window(schedule.line, low, high)
+        self._combine(window, f"BETWEEN({schedule}; {from_text}; {until_text})", schedule)
         if self._is_empty():
             told = [f"from {from_text} on"] if start else []
             told += [f"before {until_text}"] if end else []
             raise InvalidSchedule(
                 f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none"
             )
-        self._combine(schedule)
 
     def _is_empty(self) -> bool:
         """Whether no slot is left; false where its slots are not known yet."""
@@ -253,7 +247,7 @@ class Spread(Combined):
     InvalidSchedule.
     """
 
-    __slots__ = ("by", "running", "schedule", "schedules")
+    __slots__ = ("by", "schedule")
     schedule: Schedule
     by: timedelta
 
@@ -268,13 +262,8 @@ class Spread(Combined):
             raise InvalidSchedule(
                 f"{schedule} spread by {format_duration(by)}; more than zero is needed"
             )
-        self._set(
-            schedule=schedule,
-            by=by,
-            line=schedule.line,
-            _text=f"SPREAD({schedule}; {format_duration(by)})",
-        )
-        self._combine(schedule)
+        self._set(schedule=schedule, by=by)
+        self._combine(schedule.line, f"SPREAD({schedule}; {format_duration(by)})", schedule)
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return Spread(schedules[0], self.by)
