@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slotwise.client.arguments import Item, fresh_ids, taken, wanted
 from slotwise.errors import ConfigurationError, InstanceExists, SlotwiseError
-from slotwise.model.records import IfExists, Wanted, When
+from slotwise.model.records import IfExists, Wanted, When, is_whole
 from slotwise.payload.payload import Payload
 from slotwise.store.connect.caller_transaction import Joinable, whole
 from slotwise.store.dialects.task_statements import Taken
@@ -38,6 +38,17 @@ class Chunk(NamedTuple):
     named: bool
 
 
+def size_of_chunks(given: object, copy: bool, name: str) -> int:
+    """Return how many items a chunk has at most. Raise ConfigurationError."""
+    if given is None:
+        return COPY_CHUNK if copy else CHUNK
+    if not is_whole(given, 1, COPY_CHUNK):
+        raise ConfigurationError(
+            f"schedule_many({name!r}, chunk_size={given!r}): expected 1 to {COPY_CHUNK:,}"
+        )
+    return given
+
+
 def chunks(
     items: Iterable[object],
     name: str,
@@ -51,39 +62,51 @@ def chunks(
     Raises what ``schedule`` raises, with the place of the item.
     """
     ids = fresh_ids()
-    rows = list[Wanted]()
-    seen = set[str]()
-    first = 0
-    held = 0
-    named = False
+    begun = _Open(0)
     for place, item in enumerate(_taken_one_by_one(items, name)):
-        try:
+        with _naming(place, item):
             row = wanted(item, name, payload, ids, usual, priority)
-        except SlotwiseError as error:
-            own = (
-                f" (id {item.id!r:.60})"
-                if isinstance(item, Item) and isinstance(item.id, str)
-                else ""
-            )
-            raise type(error)(f"items[{place}]{own}: {error}") from error
-        if row.instance in seen:
-            yield Chunk(first, rows, named)
-            rows = []
-            seen = set()
-            first = place
-            held = 0
-        rows.append(row)
-        seen.add(row.instance)
-        named = named or (isinstance(item, Item) and item.id is not None)
-        held += 0 if row.data is None else len(row.data)
-        if len(rows) >= size or held >= BYTES:
-            yield Chunk(first, rows, named)
-            rows = []
-            seen = set()
-            first = place + 1
-            held = 0
-    if rows:
-        yield Chunk(first, rows, named)
+        if row.instance in begun.seen:
+            yield begun.chunk
+            begun = _Open(place)
+        begun.add(row, named=isinstance(item, Item) and item.id is not None)
+        if len(begun.rows) >= size or begun.held >= BYTES:
+            yield begun.chunk
+            begun = _Open(place + 1)
+    if begun.rows:
+        yield begun.chunk
+
+
+class _Open:
+    """A chunk that takes further rows."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.rows = list[Wanted]()
+        self.seen = set[str]()
+        self.held = 0
+        self.named = False
+
+    def add(self, row: Wanted, *, named: bool) -> None:
+        self.rows.append(row)
+        self.seen.add(row.instance)
+        self.held += 0 if row.data is None else len(row.data)
+        self.named = self.named or named
+
+    @property
+    def chunk(self) -> Chunk:
+        return Chunk(self.first, self.rows, self.named)
+
+
+@contextmanager
+def _naming(place: int, item: object) -> Iterator[None]:
+    """Say in an error which item it is about."""
+    try:
+        yield
+    except SlotwiseError as error:
+        id = item.id if isinstance(item, Item) else None
+        own = f" (id {id!r:.60})" if isinstance(id, str) else ""
+        raise type(error)(f"items[{place}]{own}: {error}") from error
 
 
 def _taken_one_by_one(items: object, name: str) -> Iterator[object]:

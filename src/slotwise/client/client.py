@@ -4,7 +4,6 @@ handler; also awaited.
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -36,8 +35,8 @@ from slotwise.client.arguments import (
     when,
     wrong_id,
 )
-from slotwise.client.bulk import CHUNK, COPY_CHUNK, GATHER, Chunk, Load, chunks
-from slotwise.client.calls import Awaited, awaited, call
+from slotwise.client.bulk import GATHER, Chunk, Load, chunks, size_of_chunks
+from slotwise.client.calls import call
 from slotwise.client.lost_replies import LostReplies
 from slotwise.client.transactions import Transactions
 from slotwise.errors import ConfigurationError
@@ -46,7 +45,7 @@ from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import ListedState, Outcome
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joinable, Result, call_within
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.database_errors import lacks_tables
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
@@ -61,6 +60,7 @@ from slotwise.store.queue.queue import (
 )
 
 if TYPE_CHECKING:
+    from slotwise.client.async_client import AsyncClient
     from slotwise.client.inspection import Inspection
     from slotwise.client.opening import Application
     from slotwise.client.operations import Operations
@@ -441,6 +441,8 @@ class Client(Commands):
     @property
     def aio(self) -> AsyncClient:
         """The same commands for asyncio applications."""
+        from slotwise.client.async_client import AsyncClient  # late: it imports this module
+
         return AsyncClient(self)
 
     @overload
@@ -524,30 +526,26 @@ class Client(Commands):
             raise ConfigurationError(
                 f"schedule_many({name!r}): copy=True excludes if_exists; remove one of them"
             )
-        size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
-        if not is_whole(size, 1, COPY_CHUNK):
-            raise ConfigurationError(
-                f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000"
-            )
+        size = size_of_chunks(chunk_size, copy, name)
         usual = when(at, delay, name)
         rank = weight(priority, known, f"schedule_many({name!r}")
-        tell = functools.partial(self._tell_of, name) if connection is None else None
-        joining = functools.partial(
-            self._transactions.joining, connection, name, surely=True
-        )
+        found = chunks(items, name, payload_for(task, name, known), usual, rank, size)
         store = self._make_store()
         # Hooks run in the caller's thread; SQLite in memory has one connection.
-        is_ahead = (
-            copy
-            and connection is None
-            and not store.at_insert
-            and store.database.dialect_name == "postgresql"
+        is_alone = connection is None and not store.at_insert
+        is_ahead = copy and is_alone and store.database.dialect_name == "postgresql"
+        load = Load(
+            name=name,
+            joining=functools.partial(
+                self._transactions.joining, connection, name, surely=True
+            ),
+            if_exists=chosen,
+            copy=copy,
+            thread=ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None,
+            tell=functools.partial(self._tell_of, name) if connection is None else None,
+            progress=progress,
         )
-        thread = ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None
-        load = Load(name, joining, chosen, copy, thread, tell, progress)
-        return load.put_all(
-            chunks(items, name, payload_for(task, name, known), usual, rank, size)
-        )
+        return load.put_all(found)
 
     def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:
         """Wake workers: at once for the first due rows, then now and then. Return whether they
@@ -624,43 +622,3 @@ class Client(Commands):
     def wrong_id(id: object) -> str | None:
         """Return what is wrong with the id of a task, with the cure; None for a valid one."""
         return wrong_id(id)
-
-
-class AsyncClient(Awaited[Client], Commands):
-    """The commands of Client with the same arguments, awaited.
-
-    ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection; for
-    recurring instances one of SQLAlchemy. Without one, a thread waits for the database, and
-    ``items`` and ``progress`` of ``schedule_many`` are used on that thread. It finishes even if
-    the caller is cancelled.
-    """
-
-    @overload
-    async def schedule(
-        self, task: TaskOf[None], data: None = None, **options: Unpack[Options]
-    ) -> Receipt: ...
-    @overload
-    async def schedule(
-        self, task: TaskOf[T], data: T, **options: Unpack[Options]
-    ) -> Receipt: ...
-    async def schedule(
-        self, task: TaskOf[T], data: T | None = None, **options: Unpack[Options]
-    ) -> Receipt:
-        """As ``Client.schedule``."""
-        return await self._run(Client.schedule, task, data, **options)
-
-    schedule_many = awaited(Client.schedule_many)
-
-    async def _run(
-        self, body: Callable[..., Result], *given: object, **named: object
-    ) -> Result:
-        connection = named.pop("connection", None)
-        if connection is None:
-            return await super()._run(body, *given, **named)
-        client = self._inner
-        installation = client._make_store().installation
-        if installation.is_unknown:  # else the command would read the id in the event loop
-            await asyncio.to_thread(installation.learn)
-        return await call_within(
-            connection, lambda joined: body(client, *given, **named, connection=joined)
-        )

@@ -60,17 +60,24 @@ class Transactions:
                 queue = queue_of(store.dialect, self.horizon, store.at_insert)
                 yield queue, store.installation.join(connection, name)
                 return
-            is_asked = surely and store.database.dialect_name == "postgresql"
-            if store.at_insert or is_asked or not store.dialect.is_one_statement:
-                # Hooks and rows commit together; then the statements notify workers.
-                wake = self.horizon if store.at_insert else None
-                with store.surely() as own:
-                    yield queue_of(store.dialect, wake, store.at_insert), own
-                if word is not None and not store.at_insert:
-                    store.database.wake_ups.tell(word)
-                return
+            with self._own(store, word, surely=surely) as (queue, own):
+                yield queue, own
+
+    @contextmanager
+    def _own(
+        self, store: Store, word: str | None, *, surely: bool
+    ) -> Iterator[tuple[Queue, sa.Connection]]:
+        is_asked = surely and store.database.dialect_name == "postgresql"
+        if not (store.at_insert or is_asked) and store.dialect.is_one_statement:
             with store.database.telling(word) as own:
                 yield queue_of(store.dialect), own
+            return
+        # Hooks and rows commit together; then the statements notify workers.
+        wake = self.horizon if store.at_insert else None
+        with store.surely() as own:
+            yield queue_of(store.dialect, wake, store.at_insert), own
+        if word is not None and not store.at_insert:
+            store.database.wake_ups.tell(word)
 
     @contextmanager
     def beside(self, connection: Connection | None, name: str) -> Iterator[sa.Connection]:

@@ -429,7 +429,7 @@ def nothing(bench: Bench) -> None:
             left_out,
             1,
             "skipped",
-            ["An operator skipped it", "ada requested skip-next: holiday"],
+            ["An operator skipped it", "ada requested skip_next: holiday"],
         ),
         (
             held,

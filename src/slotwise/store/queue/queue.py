@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.records import (
     FOREVER,
+    Follow,
     FollowUps,
     IfExists,
     Key,
@@ -283,30 +283,38 @@ def write_follow_ups(
     Race: in the order of keys, so that two settlements cannot deadlock; those of one id keep the
     order of their calls.
     """
-    turns: Counter[Key] = Counter()
-    groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}
-    for name, wanted, if_exists in (follow for one in succeeded for follow in one.follows):
-        turns[key := Key(name, wanted.instance)] += 1
-        groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(
-            wanted
-        )
-    for (_, name, if_exists, blocked), some in sorted(groups.items()):
+    follows = [follow for one in succeeded for follow in one.follows]
+    arrivals = [key for one in succeeded for key in set(one.arrivals)]
+    for (_, name, if_exists, blocked), some in sorted(_groups(follows).items()):
         if not blocked:
             queue.put_many(connection, name, some, if_exists)
             continue
         for wanted in sorted(some):
             queue.put(connection, name, wanted, if_exists)
-    arrivals = sorted(key for one in succeeded for key in set(one.arrivals))
-    for key, arrived in groupby(arrivals):
-        if not queue.tasks.arrive(connection, key, len(list(arrived))):
+    for key, count in sorted(Counter(arrivals).items()):
+        if not queue.tasks.arrive(connection, key, count):
             logger.warning(
                 "ctx.count_down: no task %r with the id %r is blocked; this "
                 "arrival counts for nothing",
                 *key,
             )
-    return {follow.task for one in succeeded for follow in one.follows} | {
-        key.task_name for key in arrivals
-    }
+    return {follow.task for follow in follows} | {key.task_name for key in arrivals}
+
+
+def _groups(
+    follows: Sequence[Follow],
+) -> dict[tuple[int, str, IfExists, bool], list[Wanted]]:
+    """Return what one statement can write together: by the ordinal of the id's call, the task,
+    ``if_exists``, and whether it is blocked.
+    """
+    turns = Counter[Key]()
+    groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}
+    for name, wanted, if_exists in follows:
+        key = Key(name, wanted.instance)
+        turns[key] += 1
+        group = turns[key], name, if_exists, wanted.waits_for > 0
+        groups.setdefault(group, []).append(wanted)
+    return groups
 
 
 class TaskCommands:

@@ -99,9 +99,7 @@ def health(store: Store, overdue_after: timedelta) -> Health:
     """Count rows that are overdue, past their lease, dead or unreadable; orphans apart, if any
     worker is alive.
     """
-    workers = all_workers(store)
-    live = [worker for worker in workers if worker.live]
-    known = {name for worker in live for name in worker.tasks}
+    fleet = _Fleet(all_workers(store))
     overdue = _Overdue()
     behind = list[str]()
     with store.transaction() as connection:
@@ -109,28 +107,25 @@ def health(store: Store, overdue_after: timedelta) -> Health:
         paused = all_paused(connection, store.tables)
         if paused is None:
             before = now - overdue_after
-            overdue = _overdue(store, connection, before, known if live else None)
+            overdue = _overdue(store, connection, before, fleet.known)
             behind = _behind(store, connection, now)
         silent, undecoded = _silent(store, connection, now)
         unreadable = _unreadable(store, connection) + undecoded
         hanging = {
-            worker.worker: _run_by(store, connection, worker.worker)
-            for worker in live
-            if worker.state == WorkerState.HANGING
+            name: _run_by(store, connection, name)
+            for name in fleet.in_state(WorkerState.HANGING)
         }
         (dead,) = read(connection, store, _DEAD, {})
-        locked_out = read(
-            connection, store, _LOCKED_OUT, {"oldest": _OLDEST, "most": _SOME}
-        )
+        most = {"oldest": _OLDEST, "most": _SOME}
+        locked_out = read(connection, store, _LOCKED_OUT, most)
         ended_calendars = _ended_calendars(store, connection, now + _CALENDAR_NOTICE)
-    lost = [name for name in silent if live and name not in known]
-    damaged = [one.worker for one in workers if one.state == WorkerState.UNREADABLE]
-    gone = {one.worker for one in workers if not one.live}.difference(damaged)
+    lost = [name for name in silent if not fleet.may_run(name)]
+    damaged = fleet.in_state(WorkerState.UNREADABLE)
     return Health(
         now=now,
-        live_workers=len(live),
+        live_workers=len(fleet.live),
         hanging=hanging,
-        gone_workers=sorted(gone),
+        gone_workers=sorted(fleet.silent.difference(damaged)),
         overdue=overdue.rows,
         oldest_due=overdue.oldest,
         silent=len(silent) - len(lost),
@@ -140,12 +135,35 @@ def health(store: Store, overdue_after: timedelta) -> Health:
         unreadable_workers=sorted(damaged),
         orphans=overdue.orphans + len(lost),
         orphan_tasks=sorted({*lost, *overdue.orphan_tasks})[:MOST_NAMES],
-        refused=sorted({name for worker in live for name in worker.refused}),
-        unroutable=_unroutable(store, overdue, live),
-        unreadable=[one for one in unreadable if one.task in known or not live],
+        refused=fleet.refused,
+        unroutable=_unroutable(store, overdue, fleet.live),
+        unreadable=[one for one in unreadable if fleet.may_run(one.task)],
         paused=None if paused is None else paused_by(paused, common_zone(store)),
         ended_calendars=ended_calendars,
     )
+
+
+class _Fleet:
+    """The workers, and what the live ones know."""
+
+    def __init__(self, workers: Sequence[WorkerInfo]) -> None:
+        self._workers = workers
+        self.live = [worker for worker in workers if worker.live]
+        self.silent = {worker.worker for worker in workers if not worker.live}
+        names = {name for worker in self.live for name in worker.tasks}
+        #: The tasks that live workers know; None without live workers.
+        self.known = names if self.live else None
+
+    @property
+    def refused(self) -> list[str]:
+        return sorted({name for worker in self.live for name in worker.refused})
+
+    def may_run(self, name: str) -> bool:
+        """Whether a live worker knows this task, or none is alive to say so."""
+        return self.known is None or name in self.known
+
+    def in_state(self, state: WorkerState) -> list[str]:
+        return [worker.worker for worker in self._workers if worker.state == state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,12 +249,16 @@ def _job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) 
         runs_on=declared.runs_on,
         revision=declared.revision,
         deployed=declared.deployed,
-        refused=[
-            {"worker": worker.worker, "revision": worker.revision}
-            for worker in workers
-            if worker.live and name in worker.refused
-        ],
+        refused=_refused(name, workers),
     )
+
+
+def _refused(name: str, workers: Sequence[WorkerInfo]) -> Sequence[dict[str, str | None]]:
+    return [
+        {"worker": worker.worker, "revision": worker.revision}
+        for worker in workers
+        if worker.live and name in worker.refused
+    ]
 
 
 def _state(row: sa.RowMapping, *, is_parked: bool) -> str:
