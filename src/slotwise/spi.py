@@ -72,11 +72,6 @@ if TYPE_CHECKING:
         register_reason,
     )
     from slotwise.payload.codecs import register_codec
-    from slotwise.registry.application import (
-        ApplicationFailed,
-        lifespan_errors,
-        load_registry,
-    )
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
     from slotwise.registry.inline import run_inline
     from slotwise.registry.isolated import run_isolated
@@ -187,11 +182,6 @@ _HOMES = {
     "slotwise.engine.process.single_run": ("Ended", "SingleRun"),
     "slotwise.engine.process.slot_run": ("SlotEnd", "SlotRun"),
     "slotwise.engine.process.supervisor": ("Supervisor",),
-    "slotwise.registry.application": (
-        "ApplicationFailed",
-        "lifespan_errors",
-        "load_registry",
-    ),
     "slotwise.registry.isolated": ("run_isolated",),
     "slotwise.registry.validation": (
         "check_callables",
@@ -223,7 +213,6 @@ __all__ = [
     "REASONS",
     "START_WAIT",
     "Aborted",
-    "ApplicationFailed",
     "Arranged",
     "AttemptOutcome",
     "BatchClaimed",
@@ -305,8 +294,6 @@ __all__ = [
     "format_duration",
     "hide_password",
     "is_known",
-    "lifespan_errors",
-    "load_registry",
     "parse_duration",
     "pasteable",
     "read_document",

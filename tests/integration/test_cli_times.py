@@ -18,7 +18,7 @@ from tests.databases import Databases
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.spi import load_registry
+from slotwise.cli.shared.application import load_registry
 from slotwise.testing import ManualClock, ManualWorker
 
 APP = """

@@ -14,7 +14,7 @@ import pytest
 from slotwise import ConfigurationError
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.spi import ApplicationFailed, load_registry
+from slotwise.cli.shared.application import ApplicationFailed, load_registry
 
 ONE = """
     from slotwise import Every, JobRegistry, job

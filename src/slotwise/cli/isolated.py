@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 
 from slotwise import Settings
+from slotwise.cli.shared.application import load_registry
 from slotwise.contrib.logging import configure, keep_one_console
 from slotwise.spi import run_isolated
 
@@ -18,4 +19,4 @@ def prepare(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_isolated(int(sys.argv[1]), prepare)
+    run_isolated(int(sys.argv[1]), load_registry, prepare)

@@ -16,6 +16,7 @@ import click
 from slotwise import ConfigurationError, JobCancelled, JobRegistry, Settings
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.application import lifespan_errors
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import (
     FORMS,
@@ -39,7 +40,6 @@ from slotwise.spi import (
     SlotRun,
     StopSignals,
     error_summary,
-    lifespan_errors,
     reap_as_process_one,
 )
 

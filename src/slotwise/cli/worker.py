@@ -18,6 +18,7 @@ import click
 from slotwise import JobRegistry
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.application import lifespan_errors
 from slotwise.cli.shared.error_report import report_error
 from slotwise.cli.shared.exits import end_now, end_soon
 from slotwise.cli.shared.options import (
@@ -40,7 +41,6 @@ from slotwise.spi import (
     Supervisor,
     Worker,
     format_duration,
-    lifespan_errors,
     reap_as_process_one,
 )
 

@@ -29,13 +29,14 @@ from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import Event, HandlerStarted
 from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
-from slotwise.registry.application import load_registry
 from slotwise.registry.registry import JobRegistry
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import is_transient
 
 _PR_SET_PDEATHSIG = 1
 
+#: Imports an application by its name, from a folder.
+Load: TypeAlias = Callable[[str, Path], JobRegistry]
 #: What the program above configures from the application's settings, such as logging.
 Prepare: TypeAlias = Callable[[Settings], object]
 
@@ -66,16 +67,17 @@ class Message(TypedDict, total=False):
     stop: str
 
 
-def run_isolated(descriptor: int, prepare: Prepare) -> None:
+def run_isolated(descriptor: int, load: Load, prepare: Prepare) -> None:
     """Run the attempt that the parent, a worker, requests over this socket; then end the process.
 
-    ``prepare`` is called with the application's settings before the handler starts.
+    ``load`` imports the application. ``prepare`` is called with its settings before the handler
+    starts.
     """
     os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=descriptor))
     _follow_parent()
     request = _first(channel)
-    channel.send(**say_outcome(_obey(request, channel, prepare)))
+    channel.send(**say_outcome(_obey(request, channel, load, prepare)))
     with suppress(OSError, ValueError):  # a full disk, or a stream that the handler closed
         sys.stdout.flush()
         sys.stderr.flush()
@@ -106,12 +108,14 @@ def _die() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _obey(request: AttemptRequest, channel: Channel, prepare: Prepare) -> AttemptOutcome:
+def _obey(
+    request: AttemptRequest, channel: Channel, load: Load, prepare: Prepare
+) -> AttemptOutcome:
     """Run the attempt. The main thread is the handler's, or that of the loop on which it runs:
     only there can it set signal handlers.
     """
     try:
-        registry = _registry(request, channel, prepare)
+        registry = _registry(request, channel, load, prepare)
         is_async = registry.definitions[request["task"]].is_async
         loop = asyncio.new_event_loop() if is_async else None
         worker = registry.make_worker(host_loop=loop)
@@ -201,12 +205,14 @@ def _find_claim(
     raise AssertionError("pauses never end")
 
 
-def _registry(request: AttemptRequest, channel: Channel, prepare: Prepare) -> JobRegistry:
+def _registry(
+    request: AttemptRequest, channel: Channel, load: Load, prepare: Prepare
+) -> JobRegistry:
     """The application's registry, whose worker reports the start of a handler. Of that worker,
     only the runner is used, with the same handler, interceptors and lifespan.
     """
     sys.path[:] = request["path"]
-    registry = load_registry(request["app"], Path.cwd())
+    registry = load(request["app"], Path.cwd())
     registry.configure(**request["settings"] | {"only": []})
     prepare(registry.settings)
     alone = replace(registry.definitions[request["task"]], isolation=None)

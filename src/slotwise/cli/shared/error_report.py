@@ -15,8 +15,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise import ConfigurationError, DatabaseProblem, SlotwiseError
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.application import ApplicationFailed
 from slotwise.cli.shared.terminal import say_error, say_json, say_lines
-from slotwise.spi import ApplicationFailed, describe_error, hide_password
+from slotwise.spi import describe_error, hide_password
 
 BUG = "this is a bug in slotwise; please report it with the lines above"
 

@@ -132,7 +132,7 @@ class Given:
         ``jobs`` are added to it. If there are any, the application is optional.
         """
         from slotwise import JobRegistry
-        from slotwise.spi import load_registry
+        from slotwise.cli.shared.application import load_registry
 
         app = self.settings().app
         if app is None and not jobs:

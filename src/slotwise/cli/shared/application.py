@@ -12,13 +12,16 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
-from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
-from slotwise.registry.registry import JobRegistry, RegistryBuilder
+from slotwise import ConfigurationError, DatabaseProblem, SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise import JobRegistry
+    from slotwise.spi import Worker
 
 _SPEC = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<name>\w+(?:\.\w+)*))?")
-_OURS = str(Path(__file__).resolve().parents[1])
+_OURS = str(Path(__file__).resolve().parents[2])
 
 
 class ApplicationFailed(ConfigurationError):
@@ -176,6 +179,8 @@ def _only_registry(module: ModuleType) -> JobRegistry:
 
 def _registries(module: ModuleType) -> dict[str, JobRegistry]:
     """The module's registries, each under its first name."""
+    from slotwise import JobRegistry
+
     found: dict[str, JobRegistry] = {}
     for name, value in vars(module).items():
         if isinstance(value, JobRegistry) and all(
@@ -199,9 +204,11 @@ def _attribute(module: ModuleType, path: str, spec: str) -> object:
 
 def _registry(value: object, spec: str) -> JobRegistry:
     """Return a registry, also from a builder, or from a function without arguments."""
+    from slotwise import JobRegistry
+
     if inspect.isroutine(value):
         value = _made(value, spec)
-    if isinstance(value, RegistryBuilder):
+    if isinstance(value, type(JobRegistry.builder())):
         value = value.build()
     if not isinstance(value, JobRegistry):
         what = (
