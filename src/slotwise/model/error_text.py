@@ -139,18 +139,15 @@ def error_summary(error: str | None) -> str:
     500 characters.
     """
     lines = (error or "").strip().splitlines()
-    began = [place for place, line in enumerate(lines) if line == _TRACEBACK]
-    if (
-        not began and lines and lines[0].lstrip(_DRAWN).endswith(_TRACEBACK)
-    ):  # of an exception group, itself the first
-        lines = [line.removeprefix("  | ") for line in lines]
-        began = [0]
-    said = [
-        line
-        for line in lines[began[-1] + 1 if began else 0 :]
-        if line.strip() and not line.startswith("  ")
-    ]
-    line = (said or lines or [""])[0].strip()
+    if not lines:
+        return ""
+    if _TRACEBACK in lines:
+        last = len(lines) - lines[::-1].index(_TRACEBACK)
+        lines = lines[last:] or lines
+    elif lines[0].lstrip(_DRAWN).endswith(_TRACEBACK):  # of an exception group
+        lines = [line.removeprefix("  | ") for line in lines[1:]] or lines
+    said = [line for line in lines if line.strip() and not line.startswith("  ")]
+    line = (said or lines)[0].strip()
     return line if len(line) <= LIMIT else f"{line[: LIMIT - 1]}…"
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import shlex
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from slotwise.errors import SlotwiseError
@@ -284,29 +283,32 @@ def settlement_event(
     if transition is None:
         return None
     record = transition.record or transition.ended
-    reason, error = (record.reason, record.error) if record else (None, None)
+    reason = None if record is None else record.reason
     if transition.label == Release.HANDED_BACK:
-        return HandedBackEvent(**about(claim), reason=reason or "handed back")
+        return HandedBackEvent(**about(claim), reason=reason or Release.HANDED_BACK)
+    error = None if record is None else record.error
     error = error or (transition.row or {}).get("last_error")
-    kind: Callable[..., Settled] = Settled
-    if transition.label in (Outcome.FAILED, Outcome.LOST):
-        kind = SettledFailed if record is None or record.final else SettledAgain
-    elif transition.label == Outcome.DEAD:
-        dead = (
-            SettledDead
-            if unfit is None
-            else partial(SettledUnfit, rows=unfit)
-            if unfit
-            else SettledUnfitToo
-        )
-        kind = partial(dead, cure=_cure(claim))
-    told = error_summary(error) if error else None
-    return kind(
-        **about(claim),
-        outcome=transition.label,
-        reason=reason,
-        error=told,
-        exception=exception,
+    facts = about(claim) | {
+        "outcome": transition.label,
+        "reason": reason,
+        "error": error_summary(error) or None,
+        "exception": exception,
+    }
+    if transition.label == Outcome.DEAD:
+        return _dead(facts, _cure(claim), unfit)
+    if transition.label not in (Outcome.FAILED, Outcome.LOST):
+        return Settled(**facts)
+    is_final = record is None or record.final
+    return SettledFailed(**facts) if is_final else SettledAgain(**facts)
+
+
+def _dead(facts: dict[str, Any], cure: str, unfit: int | None) -> SettledDead:
+    if unfit is None:
+        return SettledDead(cure=cure, **facts)
+    return (
+        SettledUnfit(cure=cure, rows=unfit, **facts)
+        if unfit
+        else SettledUnfitToo(cure=cure, **facts)
     )
 
 
