@@ -11,7 +11,9 @@ from slotwise.model.exports import late
 
 if TYPE_CHECKING:
     from slotwise.client.inspection import AsyncInspection, Inspection
-    from slotwise.explain.explanation import Explanation, JobExplanation, TaskExplanation
+    from slotwise.explain.job_explanation import JobExplanation
+    from slotwise.explain.slot_explanation import Explanation
+    from slotwise.explain.task_explanation import TaskExplanation
     from slotwise.model.records import RECURRING
     from slotwise.model.values import Value, json_value
     from slotwise.schedules.comparison import ScheduleComparison, compare_schedules
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from slotwise.store.reading.workers import WorkerInfo
 
 _HOMES = {
-    "slotwise.explain.explanation": ("Explanation", "JobExplanation", "TaskExplanation"),
+    "slotwise.explain.job_explanation": ("JobExplanation",),
+    "slotwise.explain.slot_explanation": ("Explanation",),
+    "slotwise.explain.task_explanation": ("TaskExplanation",),
     "slotwise.client.inspection": ("AsyncInspection", "Inspection"),
     "slotwise.model.records": ("RECURRING",),
     "slotwise.model.values": ("Value", "json_value"),

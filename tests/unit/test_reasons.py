@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from slotwise import Calendar, Cron
-from slotwise.explain.explanation import explain
+from slotwise.explain.slot_explanation import explain
 from slotwise.inspect import SlotInfo
 from slotwise.spi import REASONS, Row
 from slotwise.store.reading.facts import Facts

@@ -18,7 +18,7 @@ import pytest
 
 import slotwise
 from slotwise import ConfigurationError
-from slotwise.explain.explanation import how_ended
+from slotwise.explain.sentences import how_ended
 from slotwise.model import vocabulary
 from slotwise.model.vocabulary import LossPolicy, Release, Sentences
 from slotwise.spi import (

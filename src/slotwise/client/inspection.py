@@ -16,14 +16,9 @@ from zoneinfo import ZoneInfo
 from slotwise.client.arguments import AnyTask, Task, instant_of, name_of
 from slotwise.client.calls import Awaited, call
 from slotwise.client.client import Client
-from slotwise.explain.explanation import (
-    Explanation,
-    JobExplanation,
-    TaskExplanation,
-    explain,
-    explain_now,
-    explain_task,
-)
+from slotwise.explain.job_explanation import JobExplanation, explain_now
+from slotwise.explain.slot_explanation import Explanation, explain
+from slotwise.explain.task_explanation import TaskExplanation, explain_task
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.schedules import Calendar, Schedule
@@ -276,18 +271,13 @@ class Reads:
         """Return why a slot ran, or did not, in sentences."""
         name = name_of(job)
         wanted = instant_of(slot)
-        return explain(
-            facts(self._store, name, wanted, id or RECURRING),
-            self._store.definitions.get(name),
-        )
+        return explain(facts(self._store, name, wanted, id or RECURRING))
 
     @read
     def explain_job(self, job: AnyTask, *, id: str | None = None) -> JobExplanation | None:
         """Return why a job does not run now, and when it will; None if there is no such job."""
         name = name_of(job)
-        return explain_now(
-            self._store, name, id or RECURRING, self._store.definitions.get(name)
-        )
+        return explain_now(self._store, name, id or RECURRING)
 
     @read
     def failures(
@@ -351,9 +341,7 @@ class Reads:
         hold it back.
         """
         name = name_of(task)
-        return explain_task(
-            task_facts(self._store, name, id), self._store.definitions.get(name)
-        )
+        return explain_task(task_facts(self._store, name, id))
 
     @read
     def tasks(

@@ -11,7 +11,7 @@ from tests.store.bench import Bench, at
 from tests.store.hearing import hearing
 
 from slotwise import ConfigurationError
-from slotwise.explain.explanation import explain
+from slotwise.explain.slot_explanation import explain
 from slotwise.model.records import Failed, HandedBack
 from slotwise.operations import Operations
 from slotwise.spi import Claim

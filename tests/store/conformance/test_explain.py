@@ -10,7 +10,8 @@ import pytest
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise import CatchUp, Every, Overlap, Retry
-from slotwise.explain.explanation import explain, explain_now
+from slotwise.explain.job_explanation import explain_now
+from slotwise.explain.slot_explanation import explain
 from slotwise.inspect import Explanation
 from slotwise.model.records import Aborted, Died, Failed, HandedBack, to_micros
 from slotwise.spi import Claim, Database
@@ -20,7 +21,7 @@ from slotwise.store.slots.retention import Pruner
 
 
 def told(bench: Bench, slot: datetime, name: str = "plain") -> Explanation:
-    return explain(facts(bench.store, name, slot), bench.definitions.get(name))
+    return explain(facts(bench.store, name, slot))
 
 
 def sign_in(bench: Bench, *tasks: str) -> None:

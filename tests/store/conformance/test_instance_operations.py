@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tests.store.bench import MINUTE, Bench, a_job, at
 
 from slotwise import ConfigurationError, Disabled, Every, Overlap, Retry, UnknownTask
-from slotwise.explain.explanation import explain
+from slotwise.explain.slot_explanation import explain
 from slotwise.inspect import RECURRING
 from slotwise.model.records import Aborted, Failed
 from slotwise.operations import Operations

@@ -26,7 +26,7 @@ from slotwise import (
     Schedule,
 )
 from slotwise.errors import NewerPayload
-from slotwise.explain.explanation import explain_now
+from slotwise.explain.job_explanation import explain_now
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded, to_micros
 from slotwise.schedules import succeed
 from slotwise.spi import Definition, Reason

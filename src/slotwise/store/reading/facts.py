@@ -11,6 +11,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Schedule
@@ -74,6 +75,8 @@ class Facts:
     pruned_until: datetime | None = None
     load: Load = field(default_factory=Load)
     attempts: Sequence[AttemptInfo] = ()
+    #: What the job declares, if this process knows it.
+    definition: Definition | None = None
 
     @property
     def row(self) -> Row | None:
@@ -156,6 +159,7 @@ class TaskFacts:
     obstacle: str | None
     load: Load
     attempts: Sequence[AttemptInfo] = ()
+    definition: Definition | None = None
 
 
 def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
@@ -204,6 +208,7 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
             all_paused=all_paused(look.connection, store.tables),
             load=look.load(),
             obstacle=why,
+            definition=store.definitions.get(task),
         )
 
 
@@ -290,6 +295,7 @@ class _Look:
             runs_on=Declared.readable(declared[0] if declared else None).runs_on,
             all_paused=all_paused(self.connection, self.store.tables),
             workers=self.workers(),
+            definition=self.store.definitions.get(self.name),
         )
 
     def operations(self) -> list[AuditEntry]:

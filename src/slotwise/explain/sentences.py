@@ -1,0 +1,154 @@
+"""Parts of explanations: instants, counts, reasons, who requested what, and attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from slotwise.model.durations import about, format_duration
+from slotwise.model.error_text import error_summary
+from slotwise.model.records import Row
+from slotwise.model.vocabulary import (
+    REASONS,
+    Origin,
+    Outcome,
+    Reason,
+    Sentences,
+)
+from slotwise.store.operations.transaction import AuditEntry
+from slotwise.store.reading.facts import Facts, TaskFacts
+from slotwise.store.reading.slots import AttemptInfo
+
+#: Start and due time of a slot are compared with this tolerance: a due time may be rounded.
+ROUNDING = timedelta(seconds=1)
+
+
+ORIGINS: dict[str, str] = {
+    Origin.CATCH_UP: "It had been missed, and ran late, as catch-up.",
+    Origin.TRIGGER: "It was triggered by hand, beside the schedule.",
+    Origin.BACKFILL: "It ran for a backfill.",
+}
+
+
+#: A slot that was begun and then lost by a restore of the queue alone, until the job went past it.
+_PASSED = (
+    "It was begun, and a restore of the queue alone lost sight of it ({reason}): it "
+    "ended as {outcome} {ended}."
+)
+#: A reason without a sentence: a handler's own, or that of a feature that is not installed here.
+_UNSAID = "It ended as {outcome} ({reason}) {ended}."
+
+
+def sentences_of(reason: str | None) -> Sentences:
+    return REASONS.get(reason or "", Sentences())
+
+
+def how_ended(outcome: str, reason: str | None, when: str) -> str:
+    """Return the sentence for a slot that has ended; ``when`` is its time, and after how long."""
+    if outcome == Outcome.SUCCEEDED:
+        return f"It succeeded {when}."
+    if reason is None:
+        return f"It ended as {outcome} {when}, for good."
+    is_passed = outcome == Outcome.LOST and sentences_of(reason).skipped is not None
+    sentence = _PASSED if is_passed else sentences_of(reason).ended or _UNSAID
+    return sentence.format(outcome=outcome, reason=reason, ended=when)
+
+
+def paused_by(facts: Facts | TaskFacts) -> str:
+    if (every := facts.all_paused) is not None:
+        note = f": {every.note}" if every.note else ""
+        return f"Everything has been paused since {when(every.since)}, by {every.author}{note}."
+    operations = facts.operations if isinstance(facts, Facts) else ()
+    own = [operation for operation in operations if operation.job is not None]
+    return latest(own, "pause", facts.now) or "The job is paused."
+
+
+def latest(operations: Iterable[AuditEntry], name: str, until: datetime) -> str | None:
+    """Return the last of these operations, the newest first, that has this name; None if there
+    is none.
+    """
+    for operation in operations:
+        if operation.operation == name and operation.at <= until:
+            return said(operation)
+    return None
+
+
+def said(operation: AuditEntry) -> str:
+    of_all = "" if operation.job is not None else " of all"
+    note = f": {operation.note}" if operation.note else ""
+    return (
+        f"At {when(operation.at)} {operation.author} requested "
+        f"{operation.operation}{of_all}{note}."
+    )
+
+
+def when(instant: datetime) -> str:
+    text = instant.astimezone(UTC).isoformat(
+        timespec="milliseconds" if instant.microsecond else "seconds"
+    )
+    return text.replace("+00:00", "Z")
+
+
+def slots(count: int) -> str:
+    return "one slot" if count == 1 else f"{count} slots"
+
+
+#: The number of newest attempts that are described one by one.
+MOST_ATTEMPTS = 5
+
+
+def told_attempts(attempts: Iterable[AttemptInfo]) -> Iterator[str]:
+    """Say who had a slot or a task before, how each of those attempts ended, and since when a lost
+    one is silent.
+    """
+    found = list(attempts)
+    if (more := len(found) - MOST_ATTEMPTS) > 0:
+        yield (
+            f"{'One attempt' if more == 1 else f'{more} attempts'} before the last "
+            f"{MOST_ATTEMPTS} did not succeed."
+        )
+    for one in found[-MOST_ATTEMPTS:]:
+        yield from _attempt(one)
+
+
+def _attempt(one: AttemptInfo) -> Iterator[str]:
+    if one.outcome == Outcome.LOST:
+        claimed = f" at {when(one.claimed)}" if one.claimed else ""
+        yield f"Attempt {one.number} was lost: {one.worker} claimed it{claimed}."
+        yield from silence(one)
+        return
+    how = f"ended as {one.outcome}{f' ({one.reason})' if one.reason else ''}"
+    if one.reason == Reason.TIMEOUT:
+        how = "timed out"
+    elif one.outcome == Outcome.FAILED:
+        how = "failed"
+    ended = f" at {when(one.ended)}" if one.ended else ""
+    error = error_summary(one.error)
+    yield f"Attempt {one.number} {how}{ended}, on {one.worker}{f': {error}' if error else ''}."
+
+
+def silence(attempt: AttemptInfo) -> Iterator[str]:
+    if attempt.ended is not None:
+        yield f"{attempt.worker} was last heard of at {when(attempt.ended)}."
+
+
+def past_timeout(started: datetime, facts: Facts | TaskFacts) -> Iterator[str]:
+    timeout = None if facts.definition is None else facts.definition.timeout
+    if timeout is not None and facts.now - started > timeout:
+        yield (
+            f"Its timeout of {format_duration(timeout)} has passed, and it still runs. "
+            'A thread cannot be ended: restart the worker, or declare isolation="process".'
+        )
+
+
+def signs_of_life(row: Row, facts: Facts | TaskFacts) -> str:
+    told = "; it was asked to stop" if row.cancel_requested else ""
+    if row.last_heartbeat is None:
+        return told
+    silent = facts.now - row.last_heartbeat
+    if row.lease is not None and silent >= row.lease:
+        heir = "a worker takes it over"
+        if facts.obstacle is not None:
+            heir = f"no worker takes it over: {facts.obstacle}"
+        told += f"; its lease of {about(row.lease)} has ended, and {heir}"
+    return f"; the last heartbeat was {about(silent)} ago{told}"

@@ -1,0 +1,92 @@
+"""Explain why a one-time task waits, runs, or is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slotwise.errors import pasteable
+from slotwise.explain.due_times import until_due
+from slotwise.explain.sentences import (
+    how_ended,
+    past_timeout,
+    paused_by,
+    signs_of_life,
+    told_attempts,
+    when,
+)
+from slotwise.model.records import EPOCH, Row, from_micros
+from slotwise.model.values import Value
+from slotwise.model.vocabulary import (
+    ListedState,
+    RowState,
+    SlotState,
+)
+from slotwise.store.reading.facts import TaskFacts
+from slotwise.store.reading.slots import AttemptInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExplanation(Value):
+    """``state`` as in listings, the recorded outcome of a task that has ended, or unknown;
+    ``sentences`` say why.
+    """
+
+    task: str
+    id: str
+    state: str
+    sentences: tuple[str, ...]
+    attempts: tuple[AttemptInfo, ...] = ()
+
+
+def explain_task(facts: TaskFacts) -> TaskExplanation:
+    """Explain why a one-time task waits, runs, or is gone."""
+    row = facts.row
+    end = facts.end
+    if row is None:
+        state = SlotState.UNKNOWN if end is None else end.outcome
+        told = [
+            "No row has this id, and no end is recorded: it has ended without a "
+            "record, was cancelled while it waited, "
+            "or was never scheduled."
+        ]
+        if end is not None and end.finished is not None:
+            earlier = told_attempts(one for one in facts.attempts if one.token != end.token)
+            told = [
+                how_ended(end.outcome, end.reason, f"at {when(end.finished)}"),
+                *earlier,
+            ]
+    else:
+        state = ListedState.RUNNING if row.picked else row.state or SlotState.WAITING
+        told = list(_task(facts, row))
+    return TaskExplanation(
+        task=facts.key.task_name,
+        id=facts.key.task_instance,
+        state=state,
+        sentences=tuple(told),
+        attempts=tuple(facts.attempts),
+    )
+
+
+def _task(facts: TaskFacts, row: Row) -> Iterator[str]:
+    if row.picked:
+        yield (
+            f"It is claimed by {row.picked_by}, attempt "
+            f"{row.attempt}{signs_of_life(row, facts)}."
+        )
+        claimed = from_micros(row.version)
+        if claimed.year > EPOCH.year:  # db-scheduler counts versions from one
+            yield from past_timeout(claimed, facts)
+    elif row.state == RowState.DEAD:
+        tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
+        again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
+        yield pasteable(f"It is dead after {tries}; to try it again: {again}.")
+    elif row.state == RowState.BLOCKED:
+        yield "It waits for other tasks to end."
+    elif facts.all_paused is not None or row.state == RowState.PAUSED:
+        yield paused_by(facts)
+    else:
+        yield from until_due(facts, row)
+    yield from told_attempts(facts.attempts)
+    if facts.error and not row.picked and not facts.attempts:
+        yield f"The last error: {facts.error.strip().splitlines()[-1]}"
