@@ -19,7 +19,7 @@ from slotwise.model.records import HandedBack, Succeeded
 from slotwise.spi import Claim
 from slotwise.store.dialects.port import FIRST, LAST, ClaimRequest, Range
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store
 from slotwise.testing import ManualClock
 

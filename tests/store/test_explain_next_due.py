@@ -21,7 +21,7 @@ from tests.store.hearing import Sent
 
 from slotwise import Disabled
 from slotwise.store.schema.tables import WINDOW
-from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.tuning import FEW
 
 MANY, NAMES, FOREIGN = 100_000, 10_000, 1_000

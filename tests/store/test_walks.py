@@ -21,7 +21,7 @@ from slotwise import Every
 from slotwise.spi import Worker
 
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement.
-FROM_POLL_TO_SETTLED = 13
+FROM_POLL_TO_SETTLED = 17
 #: Modules of slotwise entered for ``client.schedule``, from the call to its INSERT.
 FROM_SCHEDULE_TO_INSERT = 8
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.tuning import FIRST
 
 MOST = 500

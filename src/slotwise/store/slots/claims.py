@@ -23,11 +23,18 @@ from slotwise.store.dialects.port import ClaimRequest, Range, Transaction
 from slotwise.store.dialects.quarantine import quarantine
 from slotwise.store.schema.rows import Change, Held, claim_of, expect
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK
-from slotwise.store.slots.batch_size import BatchSize
 from slotwise.store.slots.due import without
 from slotwise.store.slots.gates import Later, Moment
 from slotwise.store.slots.late_claims import LateClaims
-from slotwise.store.slots.tuning import BATCH, MANY, MOST_APART
+from slotwise.store.slots.tuning import (
+    BATCH,
+    FIRST,
+    LONGEST,
+    MANY,
+    MOST_APART,
+    NOTHING,
+    PART_OF_LEASE,
+)
 
 if TYPE_CHECKING:
     from slotwise.jobs.definition import Definition
@@ -171,10 +178,11 @@ class Claims:
         is_level = False
         self.refused = []
         are_many = len(names) > MANY
-        since = self._due.since(names)
+        since = self._due.since(names) if self._due.is_behind_others else None
         if are_many:
             names, is_level, since = self._due.names(names, limit, since)
-        names = without(names, self.left_out())
+        if full := self.left_out():
+            names = without(names, full)
         if not names:
             return Taken(0, [], [])
         size = min(limit, self._batch_size.size)
@@ -359,3 +367,24 @@ def _can_read(row: Row) -> bool:
         return not row.is_plan or parse_schedule(row.schedule or "-") is not None
     except InvalidSchedule:
         return False
+
+
+class BatchSize:
+    """How many due slots a claim takes, up to ``most``: as many late ones as it can decide about
+    in a moment.
+
+    Race: a claim's lease runs while it decides, and nothing starts before its commit. If decisions
+    took that long, the claim would be handed back as a whole, again and again. Full claims of
+    slots on time grow, and those that were decided at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.size = min(FIRST, most)
+
+    def learn(self, taken: int, late: int, took: float, lease: timedelta) -> None:
+        bearable = min(LONGEST, lease / PART_OF_LEASE).total_seconds()
+        if late and took * NOTHING > bearable:
+            self.size = max(int(min(self._most, late * bearable / took)), 1)
+        elif taken >= self.size:
+            self.size = min(2 * self.size, self._most)

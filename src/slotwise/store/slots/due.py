@@ -47,6 +47,8 @@ class Due:
         #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim
         #: has come since.
         self._begin: tuple[Sequence[str], datetime | None] = ((), None)
+        #: Whether ``since`` is worth a call.
+        self.is_behind_others = False
         self._until = 0.0
         self._is_overdue = False
         #: The names of rows that were due, for how many more claims, and until when.
@@ -95,6 +97,7 @@ class Due:
         if begin is not None or self._begin[0] is names:
             took = self.dialect.clock.elapsed() - began
             self._begin = (names, begin)
+            self.is_behind_others = begin is not None
             self._until = began + max(LOOK_BACK, SHARE * took)
             self._is_overdue = False
         return due
