@@ -25,9 +25,9 @@ from slotwise.jobs.definition import (
     USUAL_PRIORITY,
     Definition,
     is_priority,
-    payload_of,
 )
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
+from slotwise.jobs.payload_reader import payload_of
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import (

@@ -4,54 +4,47 @@ the cure.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
-from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import (
     TYPE_CHECKING,
     Any,
-    Generic,
-    Literal,
     NamedTuple,
     Never,
-    Protocol,
     TypeAlias,
     TypeGuard,
-    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
 )
 
-from slotwise.errors import InvalidJob, InvalidPayload, InvalidSchedule, located
-from slotwise.jobs.context import TaskContext
+from slotwise.errors import InvalidJob, InvalidSchedule, located
 from slotwise.jobs.job import (
-    Declaration,
     DistributedJob,
     FunctionJob,
     FunctionTask,
+    JobPolicies,
     OneTimeTask,
+    TaskPolicies,
     declared,
 )
+from slotwise.jobs.near_misses import refuse_near_misses
+from slotwise.jobs.payload_reader import payload_of, payload_of_job
 from slotwise.jobs.policies import TASK_RETRY, CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import LossPolicy
-from slotwise.payload.codecs import CODECS, JSON, Codec
-from slotwise.payload.converters import called, shape_of
-from slotwise.payload.payload import UNTYPED, Payload, Upgrade
+from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
-T = TypeVar("T")
 AnyDeclaration: TypeAlias = DistributedJob | OneTimeTask[Never]
 
 NAME_LIMIT = 100
@@ -71,12 +64,11 @@ Read: TypeAlias = "Callable[[Any, str], object]"
 
 
 class Policy(NamedTuple):
-    """What may be declared besides name, schedule and execute: types, an example, and for what."""
+    """What may be declared besides name, schedule and execute: types, an example, its reader."""
 
     types: tuple[type, ...]
     example: str
     read: Read
-    of: Literal["jobs", "tasks", "both"]
 
 
 def duration(value: object, where: str) -> timedelta:
@@ -137,11 +129,6 @@ def is_priority(value: object) -> TypeGuard[int]:
     return is_whole(value, -LARGEST_PRIORITY, LARGEST_PRIORITY)
 
 
-_NONE = type(None)
-_SPAN = (timedelta, str, _NONE)
-_INTEGER = (int, _NONE)
-_TEXT = (str, _NONE)
-_RETRY = (Retry, _NONE)
 _CATCH_UPS = "CatchUp.latest(), .none(), .first() or .all()"
 _OVERLAPS = "Overlap.skip(), .queue() or .allow(2)"
 _LOSSES = '"rerun" or "give_up"'
@@ -150,18 +137,18 @@ _PLACES = '"process", or None'
 _A_SPAN = '"5m" or a timedelta'
 _A_RATE = '"100/m": how many in which time'
 _SOME_TAGS = 'a set of tags: {"gpu"}'
-_COLLECTIONS = (tuple, list, set, frozenset)
 _A_NUMBER = "a whole number such as 3"
 
 
-def _policy(
-    types: tuple[type, ...],
-    example: str,
-    read: Read = lambda value, where: value,
-    of: Literal["jobs", "tasks", "both"] = "both",
-) -> dict[str, Policy]:
-    """Return the metadata of a field of ``Definition`` that users may declare."""
-    return {"policy": Policy(types, example, read, of)}
+def _as_it_is(value: object, where: str) -> object:
+    return value
+
+
+def _policy(example: str, read: Read = _as_it_is) -> dict[str, object]:
+    """Return the metadata of a field of ``Definition`` that users may declare; its type is that of
+    the keyword.
+    """
+    return {"example": example, "read": read}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,54 +162,39 @@ class Definition:
     is_async: bool
     schedule: Schedule | None = None
     payload: Payload = UNTYPED
-    catch_up: CatchUp = field(
-        default=CatchUp.latest(), metadata=_policy((CatchUp,), _CATCH_UPS, of="jobs")
-    )
-    overlap: Overlap = field(
-        default=Overlap.skip(), metadata=_policy((Overlap,), _OVERLAPS, of="jobs")
-    )
+    catch_up: CatchUp = field(default=CatchUp.latest(), metadata=_policy(_CATCH_UPS))
+    overlap: Overlap = field(default=Overlap.skip(), metadata=_policy(_OVERLAPS))
     on_lost: str = field(
-        default=LossPolicy.RERUN, metadata=_policy((str,), _LOSSES, _one_of(_LOSSES))
+        default=LossPolicy.RERUN, metadata=_policy(_LOSSES, _one_of(_LOSSES))
     )
-    max_lost: int = field(default=3, metadata=_policy((int,), _A_NUMBER, _count))
+    max_lost: int = field(default=3, metadata=_policy(_A_NUMBER, _count))
     #: Where it is not declared, tasks have TASK_RETRY.
     retry: Retry | None = field(
-        default=None, metadata=_policy(_RETRY, "Retry.exponential(max_attempts=3)")
+        default=None, metadata=_policy("Retry.exponential(max_attempts=3)")
     )
     start_within: timedelta | None = field(
-        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs")
+        default=None, metadata=_policy(_A_SPAN, duration)
     )
-    timeout: timedelta | None = field(
-        default=None, metadata=_policy(_SPAN, _A_SPAN, duration)
-    )
+    timeout: timedelta | None = field(default=None, metadata=_policy(_A_SPAN, duration))
     min_interval: timedelta | None = field(
-        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs")
+        default=None, metadata=_policy(_A_SPAN, duration)
     )
-    spread: timedelta | None = field(
-        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs")
-    )
+    spread: timedelta | None = field(default=None, metadata=_policy(_A_SPAN, duration))
     priority: int = field(
-        default=USUAL_PRIORITY,
-        metadata=_policy((int,), "a whole number such as 50", _priority),
+        default=USUAL_PRIORITY, metadata=_policy("a whole number such as 50", _priority)
     )
     isolation: str | None = field(
-        default=None, metadata=_policy(_TEXT, '"process"', _one_of(_PLACES))
+        default=None, metadata=_policy('"process"', _one_of(_PLACES))
     )
     runs_on: frozenset[str] = field(
-        default=frozenset(), metadata=_policy(_COLLECTIONS, _SOME_TAGS, _tags)
+        default=frozenset(), metadata=_policy(_SOME_TAGS, _tags)
     )
-    record: str = field(
-        default="none", metadata=_policy((str,), _RECORDS, _one_of(_RECORDS), "tasks")
-    )
+    record: str = field(default="none", metadata=_policy(_RECORDS, _one_of(_RECORDS)))
     result_retention: timedelta | None = field(
-        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "tasks")
+        default=None, metadata=_policy(_A_SPAN, duration)
     )
-    concurrency: int | None = field(
-        default=None, metadata=_policy(_INTEGER, _A_NUMBER, _count, "tasks")
-    )
-    rate_limit: Rate | None = field(
-        default=None, metadata=_policy(_TEXT, _A_RATE, _rate, "tasks")
-    )
+    concurrency: int | None = field(default=None, metadata=_policy(_A_NUMBER, _count))
+    rate_limit: Rate | None = field(default=None, metadata=_policy(_A_RATE, _rate))
     is_job: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -279,50 +251,50 @@ class Definition:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _types(hint: Any) -> tuple[type, ...]:
+    """Return the types that a keyword accepts, for ``isinstance``."""
+    found = [get_origin(one) or one for one in get_args(hint) or (hint,)]
+    return tuple(dict.fromkeys(one if isinstance(one, type) else str for one in found))
+
+
+_HINTS = {**get_type_hints(JobPolicies), **get_type_hints(TaskPolicies)}
 #: What users may declare, by name.
 POLICIES: dict[str, Policy] = {
-    one.name: one.metadata["policy"]
+    one.name: Policy(_types(_HINTS[one.name]), **one.metadata)
     for one in fields(Definition)
-    if "policy" in one.metadata
+    if one.metadata
 }
 
 
 def define(subject: object) -> Definition:
-    """Read a job or task (an instance, or a class that takes no arguments); a definition is
-    returned as it is. Raises InvalidJob with the cure.
+    """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with
+    the cure.
     """
-    if isinstance(subject, Definition):
-        return subject
     source = instance_of(subject)
     is_function = isinstance(source, FunctionJob | FunctionTask)
     where = getattr(
         source.execute if is_function else type(source), "__name__", type(source).__name__
     )
-    is_job = isinstance(source, DistributedJob)
     name = name_of(source, where)
     refuse_near_misses(source, where)
-    policies = {
-        word: value
-        for word in POLICIES
-        if (value := policy_of(source, where, word)) is not _UNSAID
-    }
-    if not is_job and policies.get("on_lost") != LossPolicy.GIVE_UP:
-        policies.setdefault("retry", TASK_RETRY)
+    values: dict[str, Any] = {word: policy_of(source, where, word) for word in POLICIES}
+    values = {word: value for word, value in values.items() if value is not _UNSAID}
+    if isinstance(source, OneTimeTask):
+        values["payload"] = payload_of(source, where)
+        if values.get("on_lost") != LossPolicy.GIVE_UP:
+            values.setdefault("retry", TASK_RETRY)
+    else:
+        values["payload"] = payload_of_job(source, where)
+        schedule = declared_schedule(source, where)
+        values["schedule"] = spread_by(schedule, where, name, values.get("spread"))
     handler = handler_of(source, where)
-    definition = Definition(
-        name=name,
-        handler=handler,
-        is_async=inspect.iscoroutinefunction(handler),
-        schedule=spread_by(
-            declared_schedule(source, where), where, name, policies.get("spread")
-        )
-        if is_job
-        else None,
-        payload=payload_of(source, where)
-        if isinstance(source, OneTimeTask)
-        else _of_job(source, where),
-        **policies,
-    )
+    is_async = inspect.iscoroutinefunction(handler)
+    definition = Definition(name=name, handler=handler, is_async=is_async, **values)
+    _refuse_contradictions(definition, where)
+    return definition
+
+
+def _refuse_contradictions(definition: Definition, where: str) -> None:
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(
             f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them'
@@ -333,7 +305,6 @@ def define(subject: object) -> Definition:
         )
     if definition.schedule is not None:
         check_schedule(definition.schedule, definition, where)
-    return definition
 
 
 def rescheduled(definition: Definition, text: str, where: str) -> Definition:
@@ -387,38 +358,6 @@ def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timede
         )
     )
     return min((after - before for before, after in pairwise(slots)), default=None)
-
-
-_OF_JOBS = {"schedule", *(word for word, policy in POLICIES.items() if policy.of == "jobs")}
-_OF_TASKS = {word for word, policy in POLICIES.items() if policy.of == "tasks"}
-_NOT_THE_USERS = (object, ABC, Generic, Protocol, Declaration, DistributedJob, OneTimeTask)
-#: Names that other libraries have for policies of ours.
-_ALIASES = {
-    "on_dead": "on_lost",
-    "misfire": "catch_up",
-    "coalesce": "catch_up",
-    "misfire_grace_time": "catch_up",
-    "max_retries": "retry",
-    "max_instances": "overlap",
-    "max_losses": "max_lost",
-    "max_rate": "rate_limit",
-    "max_concurrency": "concurrency",
-    "prio": "priority",
-    "isolated": "isolation",
-}
-#: The same, but users have these names for objects of their own, too: rejected if the value is a
-#: setting's.
-_IF_A_SETTING = {
-    "queue": "runs_on",
-    "queues": "runs_on",
-    "tag": "runs_on",
-    "tags": "runs_on",
-    "rate": "rate_limit",
-    "retries": "retry",
-    "max_attempts": "retry",
-}
-#: Values that are policies under any name.
-_BY_TYPE = {CatchUp: "catch_up", Overlap: "overlap", Retry: "retry"}
 
 
 def instance_of(subject: object) -> AnyDeclaration:
@@ -539,215 +478,3 @@ def _of_wrong_type(source: object, policy: Policy, value: object) -> str:
     if not isinstance(source, FunctionJob | FunctionTask):
         cure += ", or rename your own attribute"
     return f"{shown}, expected {wanted}; write {cure}"
-
-
-def refuse_near_misses(source: object, where: str) -> None:
-    """Raise InvalidJob for an attribute such as `catchup`, which would change nothing, with the
-    name that was meant.
-    """
-    classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
-    own = {
-        name
-        for owner in (source, *classes)
-        for name in vars(owner)
-        if not name.startswith("_")
-    }
-    is_task = isinstance(source, OneTimeTask)
-    _refuse_other_kind(own, where, is_task=is_task)
-    policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else (_VERSION,)))
-    words = {"schedule", *policies} - (_OF_JOBS if is_task else _OF_TASKS)
-    known = {"name", "execute", *words}
-    # A keyword of the decorator is not the user's attribute.
-    is_ours = isinstance(source, FunctionJob | FunctionTask)
-    for name in sorted(own - known):
-        value = inspect.getattr_static(source, name)
-        if name in _IF_A_SETTING and not is_ours and not _is_a_setting(value):
-            continue
-        meant = _BY_TYPE.get(type(value), "")
-        if not meant or meant in own or meant not in words:
-            meant = (
-                _ALIASES.get(name) or _IF_A_SETTING.get(name) or _nearest(name, policies)
-            )
-        if meant == "rate_limit" and not is_task:
-            meant = "min_interval"
-        if meant:
-            otherwise = "" if is_ours else " otherwise rename your own attribute"
-            raise InvalidJob(f"{where}.{name}: did you mean {meant}?{otherwise}")
-        if is_ours:
-            raise InvalidJob(
-                f"{where}: unknown keyword {name}; known are "
-                f"{', '.join(sorted(known - {'execute'}))}"
-            )
-
-
-def _refuse_other_kind(own: set[str], where: str, *, is_task: bool) -> None:
-    """Raise InvalidJob for a policy of tasks on a job, or of jobs on a task."""
-    others = own & (_OF_JOBS if is_task else _OF_TASKS)
-    if not others:
-        return
-    if is_task:
-        cure = "a one-time task has no slots; make it a DistributedJob, or remove it"
-    else:
-        cure = (
-            "this is for one-time tasks; remove it: the ledger has every slot of a job, "
-            "and overlap or min_interval limit its starts"
-        )
-    raise InvalidJob(f"{where}.{min(others)}: {cure}")
-
-
-def _is_a_setting(value: object) -> bool:
-    """Whether a value is of a kind that settings have: a string, a number, strings, a Retry."""
-    if isinstance(value, _COLLECTIONS):
-        return bool(value) and all(isinstance(one, str) for one in value)
-    return isinstance(value, str | int | float | Retry) and not isinstance(value, bool)
-
-
-def _nearest(name: str, words: Iterable[str]) -> str:
-    squeezed = {word.replace("_", ""): word for word in words}
-    close = difflib.get_close_matches(
-        name.replace("_", "").lower(), squeezed, n=1, cutoff=0.82
-    )
-    return squeezed[close[0]] if close else ""
-
-
-#: Attributes of a task that describe its data.
-_VERSION = "payload_version"
-PAYLOAD_WORDS = ("payload", _VERSION, "upgrades", "codec")
-
-
-def payload_of(
-    source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str
-) -> Payload:
-    """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the
-    cure.
-    """
-    kind = declared(source, "payload")
-    if kind is None:
-        kind = _of_class(source if isinstance(source, type) else type(source), where)
-    if kind is None or isinstance(kind, TypeVar):
-        kind = _of_handler(source.execute, where)
-    if kind is None or isinstance(kind, TypeVar):
-        kind = Any
-    version, upgrades = _versions(source, where)
-    try:
-        with located(where, InvalidPayload):
-            shape = shape_of(kind)
-    except RecursionError:
-        raise InvalidPayload(
-            f"{where}: {called(kind)} contains itself, which only models of "
-            "pydantic and msgspec may; take one of "
-            "these, or dict[str, Any]"
-        ) from None
-    return Payload(
-        kind=kind,
-        shape=shape,
-        codec=_codec(source, where),
-        version=version,
-        upgrades=upgrades,
-    )
-
-
-def _of_job(source: DistributedJob, where: str) -> Payload:
-    """Return the payload of a job: its data is untyped, and its version only tells releases
-    apart.
-    """
-    version = _version(source, where)
-    return (
-        UNTYPED
-        if version == 1
-        else Payload(version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is))
-    )
-
-
-def _as_it_is(data: object) -> object:
-    return data
-
-
-def _version(source: object, where: str) -> int:
-    version: int = declared(source, _VERSION, 1)
-    if not is_whole(version, 1):
-        raise InvalidJob(
-            f"{where}.{_VERSION} is {version!r}; expected a whole number, 1 or more"
-        )
-    return version
-
-
-def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
-    version = _version(source, where)
-    upgrades = declared(source, "upgrades", {})
-    if not isinstance(upgrades, Mapping) or not all(
-        callable(upgrade) for upgrade in upgrades.values()
-    ):
-        raise InvalidJob(
-            f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}"
-        )
-    if set(upgrades) != set(range(1, version)):
-        wanted = ", ".join(map(str, range(1, version))) or "none"
-        raise InvalidJob(
-            f"{where}.upgrades has {sorted(upgrades)}; for payload_version {version} give: {wanted}"
-        )
-    return version, upgrades
-
-
-def _codec(source: object, where: str) -> Codec:
-    name = declared(source, "codec", JSON.name)
-    found = CODECS.get(name) if isinstance(name, str) else None
-    if found is None:
-        known = ", ".join(sorted(CODECS))
-        raise InvalidJob(
-            f"{where}.codec is {name!r}; registered are {known}; call register_codec first"
-        )
-    return found
-
-
-def _of_class(kind: type, where: str) -> object:
-    """Return the type argument of ``OneTimeTask[…]``, through any number of bases; None without
-    one.
-    """
-    for base in kind.__dict__.get("__orig_bases__", ()):
-        origin = get_origin(base)
-        arguments = get_args(base)
-        if origin is OneTimeTask:
-            return _resolved(arguments[0], kind, where)
-        if isinstance(origin, type) and issubclass(origin, OneTimeTask):
-            given = dict(zip(origin.__parameters__, arguments, strict=True))  # type: ignore[attr-defined]
-            return _resolved(_filled(_of_class(origin, where), given), kind, where)
-    found = [
-        _of_class(base, where) for base in kind.__bases__ if issubclass(base, OneTimeTask)
-    ]
-    return next((one for one in found if one is not None), None)
-
-
-def _filled(found: Any, given: Mapping[object, object]) -> object:
-    if isinstance(found, TypeVar):
-        return given.get(found, found)
-    names = getattr(found, "__parameters__", ())
-    return found[tuple(given.get(name, name) for name in names)] if names else found
-
-
-def _resolved(argument: object, kind: type, where: str) -> object:
-    """Return the type argument; names in quotes are looked up in the module of the class."""
-    holder = type(
-        "", (), {"__annotations__": {"data": argument}, "__module__": kind.__module__}
-    )
-    try:
-        return get_type_hints(holder, include_extras=True)["data"]
-    except NameError as error:
-        raise InvalidJob(f"{where}: {error}; name the type itself: payload = …") from None
-
-
-def _of_handler(handler: Callable[..., object], where: str) -> object:
-    """Return the type argument of the handler's ``TaskContext[…]``; None without one."""
-    try:
-        hints = get_type_hints(handler)
-    except Exception as error:  # an annotation may be anything, and is only read for this
-        if "TaskContext[" in str(getattr(handler, "__annotations__", "")):
-            raise InvalidJob(
-                f"{where}: {error}; name the type of the data: payload=…"
-            ) from None
-        return None
-    hints.pop("return", None)
-    context = next(iter(hints.values()), None)
-    return (
-        next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None
-    )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -20,13 +23,9 @@ from typing_extensions import TypeVar
 from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext, T, TaskContext
 from slotwise.jobs.policies import CatchUp, OnLost, Overlap, Retry
+from slotwise.payload.payload import Upgrade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-    from datetime import timedelta
-
-    from slotwise.payload.payload import Upgrade
     from slotwise.schedules import Schedule
 
 

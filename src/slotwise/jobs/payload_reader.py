@@ -1,0 +1,154 @@
+"""The payload that a task declares, read once, at registration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Never, TypeVar, get_args, get_origin, get_type_hints
+
+from slotwise.errors import InvalidJob, InvalidPayload, located
+from slotwise.jobs.context import TaskContext
+from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
+from slotwise.model.records import is_whole
+from slotwise.payload.codecs import CODECS, JSON, Codec
+from slotwise.payload.converters import called, shape_of
+from slotwise.payload.payload import UNTYPED, Payload, Upgrade
+
+_VERSION = "payload_version"
+
+
+def payload_of(
+    source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str
+) -> Payload:
+    """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the
+    cure.
+    """
+    kind = declared(source, "payload")
+    if kind is None:
+        kind = _of_class(source if isinstance(source, type) else type(source), where)
+    if kind is None or isinstance(kind, TypeVar):
+        kind = _of_handler(source.execute, where)
+    if kind is None or isinstance(kind, TypeVar):
+        kind = Any
+    version, upgrades = _versions(source, where)
+    try:
+        with located(where, InvalidPayload):
+            shape = shape_of(kind)
+    except RecursionError:
+        raise InvalidPayload(
+            f"{where}: {called(kind)} contains itself, which only models of "
+            "pydantic and msgspec may; take one of "
+            "these, or dict[str, Any]"
+        ) from None
+    return Payload(
+        kind=kind,
+        shape=shape,
+        codec=_codec(source, where),
+        version=version,
+        upgrades=upgrades,
+    )
+
+
+def payload_of_job(source: DistributedJob, where: str) -> Payload:
+    """Return the payload of a job: its data is untyped, and its version only tells releases
+    apart.
+    """
+    version = _version(source, where)
+    return (
+        UNTYPED
+        if version == 1
+        else Payload(version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is))
+    )
+
+
+def _as_it_is(data: object) -> object:
+    return data
+
+
+def _version(source: object, where: str) -> int:
+    version: int = declared(source, _VERSION, 1)
+    if not is_whole(version, 1):
+        raise InvalidJob(
+            f"{where}.{_VERSION} is {version!r}; expected a whole number, 1 or more"
+        )
+    return version
+
+
+def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
+    version = _version(source, where)
+    upgrades = declared(source, "upgrades", {})
+    if not isinstance(upgrades, Mapping) or not all(
+        callable(upgrade) for upgrade in upgrades.values()
+    ):
+        raise InvalidJob(
+            f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}"
+        )
+    if set(upgrades) != set(range(1, version)):
+        wanted = ", ".join(map(str, range(1, version))) or "none"
+        raise InvalidJob(
+            f"{where}.upgrades has {sorted(upgrades)}; for payload_version {version} give: {wanted}"
+        )
+    return version, upgrades
+
+
+def _codec(source: object, where: str) -> Codec:
+    name = declared(source, "codec", JSON.name)
+    found = CODECS.get(name) if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join(sorted(CODECS))
+        raise InvalidJob(
+            f"{where}.codec is {name!r}; registered are {known}; call register_codec first"
+        )
+    return found
+
+
+def _of_class(kind: type, where: str) -> object:
+    """Return the type argument of ``OneTimeTask[…]``, through any number of bases; None without
+    one.
+    """
+    for base in kind.__dict__.get("__orig_bases__", ()):
+        origin = get_origin(base)
+        arguments = get_args(base)
+        if origin is OneTimeTask:
+            return _resolved(arguments[0], kind, where)
+        if isinstance(origin, type) and issubclass(origin, OneTimeTask):
+            given = dict(zip(origin.__parameters__, arguments, strict=True))  # type: ignore[attr-defined]
+            return _resolved(_filled(_of_class(origin, where), given), kind, where)
+    found = [
+        _of_class(base, where) for base in kind.__bases__ if issubclass(base, OneTimeTask)
+    ]
+    return next((one for one in found if one is not None), None)
+
+
+def _filled(found: Any, given: Mapping[object, object]) -> object:
+    if isinstance(found, TypeVar):
+        return given.get(found, found)
+    names = getattr(found, "__parameters__", ())
+    return found[tuple(given.get(name, name) for name in names)] if names else found
+
+
+def _resolved(argument: object, kind: type, where: str) -> object:
+    """Return the type argument; names in quotes are looked up in the module of the class."""
+    holder = type(
+        "", (), {"__annotations__": {"data": argument}, "__module__": kind.__module__}
+    )
+    try:
+        return get_type_hints(holder, include_extras=True)["data"]
+    except NameError as error:
+        raise InvalidJob(f"{where}: {error}; name the type itself: payload = …") from None
+
+
+def _of_handler(handler: Callable[..., object], where: str) -> object:
+    """Return the type argument of the handler's ``TaskContext[…]``; None without one."""
+    try:
+        hints = get_type_hints(handler)
+    except Exception as error:  # an annotation may be anything, and is only read for this
+        if "TaskContext[" in str(getattr(handler, "__annotations__", "")):
+            raise InvalidJob(
+                f"{where}: {error}; name the type of the data: payload=…"
+            ) from None
+        return None
+    hints.pop("return", None)
+    context = next(iter(hints.values()), None)
+    return (
+        next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None
+    )
