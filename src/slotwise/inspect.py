@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from slotwise.schedules.description import clock, describe_schedule, zone_of
     from slotwise.schedules.outlook import OutlookEntry, outlook, slot_note
     from slotwise.schedules.sentences import explain_schedule
-    from slotwise.schedules.starts import StartCounts, count_starts
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.failures import Failure
@@ -43,7 +42,6 @@ _HOMES = {
     "slotwise.schedules.description": ("clock", "describe_schedule", "zone_of"),
     "slotwise.schedules.outlook": ("OutlookEntry", "outlook", "slot_note"),
     "slotwise.schedules.sentences": ("explain_schedule",),
-    "slotwise.schedules.starts": ("StartCounts", "count_starts"),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.reading.failures": ("Failure",),
@@ -73,7 +71,6 @@ __all__ = [
     "SinceSuccess",
     "SlotInfo",
     "SlotWindow",
-    "StartCounts",
     "TaskCount",
     "TaskExplanation",
     "TaskInfo",
@@ -83,7 +80,6 @@ __all__ = [
     "WorkerInfo",
     "clock",
     "compare_schedules",
-    "count_starts",
     "describe_schedule",
     "explain_schedule",
     "json_value",

@@ -17,8 +17,8 @@ from slotwise import AnyOf, Calendar, Cron, Daily
 from slotwise.cli.entry import status
 from slotwise.cli.schedules import lay_out
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.starts import count_starts
 from slotwise.contrib.picture import Box
-from slotwise.inspect import count_starts
 
 VIENNA = ("--tz", "Europe/Vienna")
 APP = """

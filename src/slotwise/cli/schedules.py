@@ -37,14 +37,13 @@ from slotwise.cli.shared.options import (
     zone_name,
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
+from slotwise.cli.shared.starts import StartCounts, count_starts
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.notations import other_readings
 from slotwise.contrib.picture import Box, Label, Picture
 from slotwise.inspect import (
     OutlookEntry,
-    StartCounts,
     compare_schedules,
-    count_starts,
     explain_schedule,
     json_value,
     outlook,

@@ -10,11 +10,14 @@ from itertools import accumulate, pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from slotwise.errors import InvalidSchedule
-from slotwise.model.records import EARLIEST, FOREVER, KNOWN_YEARS, TICK
-from slotwise.schedules.base import Schedule
+from slotwise import InvalidSchedule, Schedule
+from slotwise.spi import KNOWN_YEARS
 
 _DAY: Final = timedelta(days=1)
+_TICK: Final = timedelta(microseconds=1)
+#: The years that schedules know.
+_FIRST_YEAR: Final = 1900
+_LAST_YEAR: Final = 8999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ def count_starts(
     When clocks change, an hour may be missing or last two hours. Raise InvalidSchedule for days
     outside the years that schedules know.
     """
-    if not EARLIEST.year <= days[0].year <= days[-1].year < FOREVER.year:
+    if not _FIRST_YEAR <= days[0].year <= days[-1].year <= _LAST_YEAR:
         raise InvalidSchedule(f"schedules know {KNOWN_YEARS}")
     edges = _edges(days, zone)
     running = [0] * (len(edges) - 1)
@@ -78,7 +81,7 @@ def _edges(days: Sequence[date], zone: ZoneInfo) -> list[datetime]:
 
 def _edge(day: date, hour: int, zone: ZoneInfo) -> datetime:
     local = datetime(day.year, day.month, day.day, tzinfo=zone) + timedelta(hours=hour)
-    return local.astimezone(UTC) - TICK
+    return local.astimezone(UTC) - _TICK
 
 
 def _add(
