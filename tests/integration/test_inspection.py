@@ -97,7 +97,6 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
         3,
         "collapsed",
     )
-    assert look.gaps("hourly", id="recurring") == [missed]
     assert look.slots("hourly", id="recurring", before=ran.slot) == [missed]
     assert look.slot("hourly", ran.slot) == ran
     assert [one.slot for one in look.pending("hourly", id="recurring")] == [NOON + 6 * HOUR]
@@ -150,7 +149,6 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "job": ("hourly",),
         "instances": ("hourly",),
         "slots": ("hourly",),
-        "gaps": ("hourly",),
         "pending": ("hourly",),
         "slot": ("hourly", NOON + 4 * HOUR),
         "explain": ("hourly", NOON + 4 * HOUR),
@@ -235,7 +233,8 @@ def test_it_opens_without_an_application(
 
 def test_it_opens_for_an_application(registry: JobRegistry) -> None:
     """Its settings say where the tables are, and what its jobs declare is known."""
-    gap = registry.inspect.gaps("hourly")[0].slot
+    gaps = [line for line in registry.inspect.slots("hourly") if line.last is not None]
+    gap = gaps[0].slot
     with Inspection.open(application=registry) as look:
         told = look.explain("hourly", gap).sentences
     with Inspection.open(registry.settings) as look:

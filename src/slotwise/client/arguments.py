@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -24,6 +24,7 @@ from slotwise.jobs.definition import (
     PRIORITIES,
     USUAL_PRIORITY,
     Definition,
+    check_schedule,
     is_priority,
 )
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
@@ -44,7 +45,9 @@ from slotwise.model.records import (
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ListedState
 from slotwise.payload.payload import UNTYPED, Payload
+from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.dialects.task_statements import Status
+from slotwise.store.planning.instances import Instance
 from slotwise.store.queue.queue import TaskInfo
 
 ID_LIMIT = 250
@@ -58,6 +61,9 @@ STATES = (
     ListedState.BLOCKED,
     ListedState.DEAD,
 )
+
+#: The largest value that the column can store.
+MOST_ARRIVALS = 2_147_483_647
 
 #: Prefixes of the ids of a job's own rows.
 _OF_A_JOB = (f"{RECURRING}@", "trigger:")
@@ -189,14 +195,37 @@ def recurring(task: object, id: object) -> tuple[str, str]:
     return name, checked_id(id, name, "schedule_recurring")
 
 
-def unregistered(name: str, known: Iterable[str]) -> UnknownTask:
-    """Return the error for a recurring instance of a task that the registry does not have."""
-    near = get_close_matches(name, known, n=1)
-    cure = "register it here, too: its policies come from the code"
-    if near:
-        cure = f"did you mean {near[0]!r}?"
-    return UnknownTask(
-        f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}"
+def instance_of(
+    definitions: Mapping[str, Definition],
+    task: object,
+    id: object,
+    schedule: object,
+    data: object,
+    priority: object,
+) -> Instance:
+    """Return the recurring instance that ``schedule_recurring`` is to write."""
+    name, instance = recurring(task, id)
+    timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
+    if not isinstance(timing, Schedule):
+        raise ConfigurationError(
+            f"schedule_recurring({name!r}): {timing!r:.60} is not a schedule; write Every('5m')"
+        )
+    known = definitions.get(name)
+    if known is None:
+        near = get_close_matches(name, definitions, n=1)
+        cure = "register it here, too: its policies come from the code"
+        if near:
+            cure = f"did you mean {near[0]!r}?"
+        raise UnknownTask(
+            f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}"
+        )
+    check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
+    return Instance(
+        task=name,
+        id=instance,
+        schedule=timing,
+        data=known.payload.encode(data, name),
+        priority=weight(priority, known, f"schedule_recurring({name!r}"),
     )
 
 
@@ -232,6 +261,20 @@ def checked_id(given: object, name: str, call: str = "schedule") -> str:
     if (problem := wrong_id(given)) is not None:
         raise ConfigurationError(f"{call}({name!r}, id={given!r:.60}): {problem}")
     return str(given)
+
+
+def existing_id(given: object, name: str, call: str) -> str:
+    """Return the id of a task that another program may have written, whatever characters it has.
+    Raise ConfigurationError for what is no string.
+    """
+    return given if isinstance(given, str) else checked_id(given, name, call)
+
+
+def checked_countdown(given: object, name: str) -> None:
+    if not is_whole(given, 0, MOST_ARRIVALS):
+        raise ConfigurationError(
+            f"schedule({name!r}, countdown={given!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
+        )
 
 
 def wrong_id(given: object) -> str | None:

@@ -1,6 +1,4 @@
-"""Schedule tasks from anywhere, one-time and recurring ones: from a request, a script or a
-handler; also awaited.
-"""
+"""Schedule one-time and recurring tasks from anywhere: a request, a script or a handler."""
 
 from __future__ import annotations
 
@@ -20,8 +18,11 @@ from slotwise.client.arguments import (
     Receipt,
     Task,
     checked_choice,
+    checked_countdown,
     checked_id,
+    existing_id,
     fresh_ids,
+    instance_of,
     is_soon,
     page_place,
     payload_for,
@@ -30,7 +31,6 @@ from slotwise.client.arguments import (
     refuse_a_slip,
     taken,
     task_name,
-    unregistered,
     weight,
     when,
     wrong_id,
@@ -41,15 +41,15 @@ from slotwise.client.lost_replies import LostReplies
 from slotwise.client.transactions import Transactions
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
-from slotwise.jobs.definition import Definition, check_schedule
-from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import Follow, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import ListedState, Outcome
-from slotwise.schedules import Schedule, parse_schedule
+from slotwise.schedules import Schedule
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.database_errors import lacks_tables
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
-from slotwise.store.planning.instances import Instance, Instances
+from slotwise.store.planning.instances import Instances
 from slotwise.store.queue.queue import (
     AT_ONCE,
     BulkResult,
@@ -68,11 +68,7 @@ if TYPE_CHECKING:
     from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
-#: Default size of a page of ``list``.
 PAGE = 100
-
-#: The largest value that the column can store.
-MOST_ARRIVALS = 2_147_483_647
 
 
 class Options(TaskOptions, total=False):
@@ -184,7 +180,7 @@ class Commands:
         due = when(at, delay, name, "retry")
         if isinstance(ids, str):
             ids = [ids]
-        wanted = None if ids is None else [checked_id(one, name, "retry") for one in ids]
+        wanted = None if ids is None else [existing_id(one, name, "retry") for one in ids]
         dead = self._retry_dead(connection, name, wanted, due)
         found = []
         for id in dead if wanted is None else wanted:
@@ -306,24 +302,9 @@ class Commands:
         InstanceExists if a one-time task has this id; and what ``schedule`` raises for task, id,
         data and connection.
         """
-        name, instance = recurring(task, id)
         store = self._make_store()
-        known = store.definitions.get(name)
-        if known is None:
-            raise unregistered(name, store.definitions)
-        timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
-        if not isinstance(timing, Schedule):
-            raise ConfigurationError(
-                f"schedule_recurring({name!r}): {timing!r:.60} is not a schedule; write Every('5m')"
-            )
-        check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
-        new = Instance(
-            task=name,
-            id=instance,
-            schedule=timing,
-            data=known.payload.encode(data, name),
-            priority=weight(priority, known, f"schedule_recurring({name!r}"),
-        )
+        new = instance_of(store.definitions, task, id, schedule, data, priority)
+        name = new.task
         with self._transactions.beside(connection, name) as own:
             slot = Instances(store).put(own, new)
             queue_of(store.dialect, self._transactions.horizon).rows.notify(own, name)
@@ -347,7 +328,8 @@ class Commands:
 
     def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
         name, _ = self._known(task, call)
-        return Key(name, checked_id(id, name, call))
+        check = checked_id if call == "arrive" else existing_id
+        return Key(name, check(id, name, call))
 
     def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
         """Return the task's name, and its definition if known here. Raise UnknownTask for a typing
@@ -423,18 +405,14 @@ class Client(Commands):
     @functools.cached_property
     def operations(self) -> Operations:
         """Operations on jobs: pause, trigger, cancel, retry and others."""
-        from slotwise.client.operations import (
-            Operations,
-        )  # late: most workers and clients give none
+        from slotwise.client.operations import Operations  # late: most clients give none
 
         return Operations(self._make_store, self._wake)
 
     @property
     def inspect(self) -> Inspection:
         """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
-        from slotwise.client.inspection import (
-            Inspection,  # late: most workers are not asked
-        )
+        from slotwise.client.inspection import Inspection  # late: most clients read nothing
 
         return Inspection(self._make_store)
 
@@ -581,11 +559,7 @@ class Client(Commands):
             )
         name, known = self._known(task)
         checked_choice(if_exists, name)
-        if not is_whole(countdown, 0, MOST_ARRIVALS):
-            raise ConfigurationError(
-                f"schedule({name!r}, countdown={countdown!r}): a whole number, 0 "
-                f"to {MOST_ARRIVALS:,}"
-            )
+        checked_countdown(countdown, name)
         instance = next(fresh_ids()) if id is None else checked_id(id, name)
         due = when(at, delay, name)
         rank = weight(priority, known, f"schedule({name!r}")

@@ -202,20 +202,6 @@ class Reads:
         )
 
     @read
-    def gaps(
-        self,
-        job: AnyTask,
-        *,
-        id: str | None = None,
-        since: datetime | None = None,
-        limit: int | None = PAGE,
-    ) -> list[SlotInfo]:
-        """Return the ranges of two and more slots of a job that did not run, the newest first."""
-
-        lines = slots.slots(self._store, name_of(job), id, since=_instant(since))
-        return list(islice((line for line in lines if line.last is not None), limit))
-
-    @read
     def pending(
         self,
         job: AnyTask,

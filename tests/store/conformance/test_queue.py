@@ -596,3 +596,25 @@ def test_filters(bench: Bench) -> None:
         "dead": ["dead"],
     }
     assert [line.id for line in bench.client.list(state="waiting")] == ["waits", "other"]
+
+
+@pytest.mark.parametrize("id", ["", " ", "a\nb", "x" * 251, "\u202e"])
+def test_a_task_under_any_id_can_be_named(bench: Bench, id: str) -> None:
+    """Another program may have written it: it is read, moved, retried and cancelled by its id."""
+    tasks = bench.tables.tasks
+
+    def write() -> None:
+        row = {"task_name": "mail", "task_instance": id, "version": 1, "picked": False}
+        with bench.store.transaction() as connection:
+            connection.execute(tasks.insert().values(**row, execution_time=at(60)))
+
+    write()
+    found = bench.client.get("mail", id)
+    assert found is not None
+    assert found.id == id
+    assert bench.client.history("mail", id) == []
+    assert bench.client.reschedule("mail", id).status == "scheduled"
+    assert bench.client.retry("mail", id)[0].status == "scheduled"
+    assert bench.client.cancel("mail", id).status == "cancelled"
+    write()
+    assert bench.client.cancel_all("mail") == 1
