@@ -127,13 +127,7 @@ def among(kind: object, values: Iterable[object]) -> Shape:
     stored: dict[object, object] = {}
     typed: dict[str, object] = {}
     for value in values:
-        form = value.value if isinstance(value, enum.Enum) else value
-        try:
-            form = JSON.decode(JSON.encode(form))
-        except (TypeError, ValueError) as error:
-            raise InvalidPayload(
-                f"{called(kind)}: {value} cannot be written as JSON: {error}"
-            ) from None
+        form = _json_form(kind, value)
         if repr(form) in typed:
             raise InvalidPayload(
                 f"{called(kind)}: {value} and {typed[repr(form)]} are the same in JSON"
@@ -150,6 +144,17 @@ def among(kind: object, values: Iterable[object]) -> Shape:
     few = tuple(stored.values())
     is_plain = not any(isinstance(value, enum.Enum) for value in typed.values())
     return Shape(convert, frozenset(map(type, few)), is_plain=is_plain, few=few)
+
+
+def _json_form(kind: object, value: object) -> object:
+    """Return a value, or that of an enum's member, as JSON gives it back."""
+    form = value.value if isinstance(value, enum.Enum) else value
+    try:
+        return JSON.decode(JSON.encode(form))
+    except (TypeError, ValueError) as error:
+        raise InvalidPayload(
+            f"{called(kind)}: {value} cannot be written as JSON: {error}"
+        ) from None
 
 
 def list_of(
@@ -396,10 +401,9 @@ def _as_invalid(kind: type) -> Iterator[None]:
 
 
 def _data_class(kind: type) -> Shape:
-    with _as_invalid(kind):
-        hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     fields = {
-        spec.name: shape_of(hints[spec.name]).convert
+        spec.name: shape_of(hints[spec.name])
         for spec in dataclasses.fields(kind)
         if spec.init
     }
@@ -410,31 +414,39 @@ def _data_class(kind: type) -> Shape:
             f"{called(kind)} cannot be made of its fields: {error}; give each argument of its "
             "__init__ a field, or a default"
         ) from None
-
     is_simple = _is_simple(kind, fields)
 
     def convert(value: object, writing: bool) -> object:
         if writing:
             instance(value, kind, kind)
-            written = {
-                name: member(name, field, getattr(value, name), True)
-                for name, field in fields.items()
-            }
+            given: Mapping[str, object] = {name: getattr(value, name) for name in fields}
+            written = _converted(fields, given, True)
             if type(value) is not kind or not is_simple:
                 refuse_changes(value, convert(written, False))
             return written
-        given: Mapping[str, object] = instance(value, Mapping, kind)
-        found = {
-            name: member(name, field, given[name], False)
-            for name, field in fields.items()
-            if name in given
-        }
+        found = _converted(fields, instance(value, Mapping, kind), False)
         try:
             return kind(**found)
-        except TypeError as error:  # a field without a default is missing
+        except (TypeError, ValueError) as error:  # a missing field, or its own validation
             raise Misfit(str(error)) from None
 
     return Shape(convert, frozenset({dict}))
+
+
+def _hints(kind: type) -> dict[str, object]:
+    with _as_invalid(kind):
+        return get_type_hints(kind, include_extras=True)
+
+
+def _converted(
+    fields: Mapping[str, Shape], given: Mapping[str, object], writing: bool
+) -> dict[str, object]:
+    """Convert those fields of a record that are given."""
+    return {
+        name: member(name, shape.convert, given[name], writing)
+        for name, shape in fields.items()
+        if name in given
+    }
 
 
 def _is_simple(kind: Any, fields: Collection[str]) -> bool:
@@ -451,9 +463,8 @@ def _is_simple(kind: Any, fields: Collection[str]) -> bool:
 
 
 def _typed_dict(kind: Any) -> Shape:
-    with _as_invalid(kind):
-        hints = get_type_hints(kind, include_extras=True)
-    fields = {name: shape_of(hint).convert for name, hint in hints.items()}
+    hints = _hints(kind)
+    fields = {name: shape_of(hint) for name, hint in hints.items()}
     # string annotations show this only once resolved
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
     required = {name for name, hint in hints.items() if get_origin(hint) is Required}
@@ -465,10 +476,6 @@ def _typed_dict(kind: Any) -> Shape:
             raise Misfit(f"{min(missing)} is missing")
         if writing:
             refuse_loss(given, fields)
-        return {
-            name: member(name, field, given[name], writing)
-            for name, field in fields.items()
-            if name in given
-        }
+        return _converted(fields, given, writing)
 
     return Shape(convert, frozenset({dict}))
