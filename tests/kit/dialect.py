@@ -28,6 +28,8 @@ BUILT_IN_ONLY = {
     "tests/store/test_roles.py::test_an_enqueuer_may_not": "grants: it keeps no receipts",
     "tests/integration/test_wakeup_listener.py": "notifications",
     "tests/integration/test_pipelined_notify.py": "notifications",
+    "tests/integration/test_client_joins.py::test_each_call_is_one": "calls of one statement",
+    "tests/integration/test_client_joins.py::test_a_chunk_with_ids": "the same",
     "tests/integration/test_prepared_statements.py": "statements that the server keeps",
 }
 

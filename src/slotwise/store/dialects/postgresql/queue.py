@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any, cast
+from typing import cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import IntegrityError
 
 from slotwise.model.records import FOREVER, IfExists, Key, Wanted
@@ -42,7 +42,21 @@ from slotwise.store.schema.tables import is_task
 #: By id. Here: the server would do it by its language's rules.
 _by_id = itemgetter(0)
 
-_KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
+#: The rows of a chunk, in the order of ``COPIED``. Each column travels as one string, which the
+#: server splits: an array costs the driver more than the rows cost the server. No id has a control
+#: character. The version is a subquery, so that it is computed once, and not for each row.
+_CHUNK = """\
+SELECT 'task', CAST(:name AS text), i.instance, pg_catalog.decode(i.data, 'hex'),
+    coalesce(i.due, {now} + i.delay), coalesce(i.due, {now} + i.delay), false,
+    (SELECT CAST(extract(epoch FROM {now}) * 1000000.0 AS bigint)),
+    (SELECT CAST(extract(epoch FROM {now}) * 1000000.0 AS bigint)), i.priority
+FROM unnest(
+        pg_catalog.string_to_array(CAST(:ids AS text), pg_catalog.chr(10)),
+        pg_catalog.string_to_array(CAST(:all_data AS text), ',', ''),
+        CAST(CAST(:dues AS text) AS timestamptz[]),
+        CAST(CAST(:delays AS text) AS interval[]),
+        CAST(CAST(:ranks AS text) AS smallint[]))
+    AS i(instance, data, due, delay, priority)"""
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
@@ -203,39 +217,10 @@ class PostgreSQLTasks(TaskStatements):
         scheduled = functions.count(sa.literal_column("*")).filter(~put.c.picked)
         return sa.select(scheduled, *notified).select_from(put)
 
-    def _asked_rows(self) -> sa.Select[Any]:
-        """Each column travels as one string, which the server splits: an array costs the driver
-        more than the rows cost the server. No id has a control character.
-        """
-        functions = sa.func.pg_catalog
-        sent = {
-            name: sa.bindparam(name, type_=sa.Text)
-            for name in ("ids", "all_data", "dues", "delays", "ranks")
-        }
-        columns: dict[str, tuple[Any, Expression]] = {
-            "instance": (sa.Text, functions.string_to_array(sent["ids"], "\n")),
-            "data": (sa.Text, functions.string_to_array(sent["all_data"], ",", "")),
-            "due": (Instant, sa.cast(sent["dues"], ARRAY(Instant))),
-            "delay": (sa.Interval, sa.cast(sent["delays"], ARRAY(sa.Interval))),
-            "priority": (sa.SmallInteger, sa.cast(sent["ranks"], ARRAY(sa.SmallInteger))),
-        }
-        titles = [sa.column(title, kind) for title, (kind, _) in columns.items()]
-        arrays = [array for _, array in columns.values()]
-        asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
-        created = sa.select(self.created()).scalar_subquery()  # once, and not for each row
-        due = sa.func.coalesce(asked.c.due, self.now() + asked.c.delay)
-        return sa.select(
-            _KIND,
-            _TASK,
-            asked.c.instance,
-            functions.decode(asked.c.data, "hex"),
-            due,
-            due,
-            sa.false(),
-            created,
-            created,
-            asked.c.priority,
-        )
+    def _asked_rows(self) -> sa.TextualSelect:
+        now = ":now" if self._is_manual else "pg_catalog.statement_timestamp()"
+        rows = sa.text(_CHUNK.format(now=f"CAST({now} AS timestamptz)"))
+        return rows.columns(*(self.tasks.c[name] for name in COPIED))
 
     def put_new(
         self,
