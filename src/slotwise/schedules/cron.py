@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import product, starmap
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
@@ -100,21 +100,22 @@ class Cron(LocalSchedule):
         one_of("day_rule", day_rule, DayRule)
         zone = zone_named(tz)
         try:
-            texts, fixed, values, dates, pattern = _parse(expression, day_rule)
+            found = _parse(expression, day_rule)
         except InvalidSchedule as error:
             raise hinted(error, expression, zone.key) from None
-        text = " ".join(texts)
-        hashed = any(map(has_hash, texts))
-        lack = Unbound(
-            f"{quoted(text)} has an H, which only the name of a job turns into a number"
-        )
-        self._prepare(lack if hashed else pattern, zone, gap, fold, fixed=fixed)
+        text = " ".join(found.texts)
+        pattern: LocalPattern | Unbound = found.pattern
+        if any(map(has_hash, found.texts)):
+            pattern = Unbound(
+                f"{quoted(text)} has an H, which only the name of a job turns into a number"
+            )
+        self._prepare(pattern, zone, gap, fold, fixed=found.fixed)
         self._set(
             expression=text,
             day_rule=day_rule,
-            texts=_six(texts),
-            values=values,
-            dates=dates,
+            texts=_six(found.texts),
+            values=found.values,
+            dates=found.dates,
         )
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
         self._set(_text=f"CRON|{text}|{self.zone.key}{rule}{self._options()}")
@@ -138,42 +139,58 @@ class Cron(LocalSchedule):
         return Cron(bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold)
 
 
-@lru_cache(maxsize=4096)
-def _parse(
-    expression: str, rule: DayRule
-) -> tuple[tuple[str, ...], bool, tuple[Sequence[int], ...], DatePattern, LocalPattern]:
+class _Parsed(NamedTuple):
     """The fields as written, whether their times are fixed, their values, and the days and times
     that they pick.
     """
+
+    texts: tuple[str, ...]
+    fixed: bool
+    values: tuple[Sequence[int], ...]
+    dates: DatePattern
+    pattern: LocalPattern
+
+
+@lru_cache(maxsize=4096)
+def _parse(expression: str, rule: DayRule) -> _Parsed:
     texts = _split(expression)
-    second, minute, hour, day, month, weekday = _six(
-        _hashed(" ".join(texts), "any").split()
-    )
+    numbers = _six(_hashed(" ".join(texts), "any").split())
+    _, minute, hour, day, month, _ = numbers
+    values, dates = _read(numbers, rule)
+    days = days_of(dates)
+    if not days:
+        raise InvalidSchedule(
+            f"{quoted(expression)} can never fire: day {day} and month {month} never meet"
+        )
+    times = starmap(since_midnight, product(*values[2::-1]))
+    fixed = not (minute.startswith("*") or hour.startswith("*"))
+    return _Parsed(texts, fixed, values, dates, LocalPattern(days, times))
+
+
+def _read(
+    texts: Sequence[str], rule: DayRule
+) -> tuple[tuple[Sequence[int], ...], DatePattern]:
+    """The values of six fields, and the days that they pick."""
+    second, minute, hour, day, month, weekday = texts
     day, weekday = ("*" if text == "?" else text for text in (day, weekday))
     clock = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
-    (of_month, from_end, nearest), (of_week, nth) = month_days(day), week_days(weekday)
+    of_month, from_end, nearest = month_days(day)
+    of_week, nth = week_days(weekday)
     values = _expand((*clock, of_month, MONTH.plain(month), of_week))
-    seconds, minutes, hours, days, months, weekdays = values
     if rule == "or":  # an unrestricted field is always satisfied
         both = not {day, weekday}.isdisjoint(("*", "*/1"))
     else:
         both = rule == "and" or day.startswith("*") or weekday.startswith("*")
-    dates = DatePattern(
-        months=frozenset(months),
-        days=frozenset(days),
+    days, months, weekdays = map(frozenset, values[3:])
+    return values, DatePattern(
+        months=months,
+        days=days,
         from_end=from_end,
         nearest=nearest,
-        weekdays=frozenset(weekdays),
+        weekdays=weekdays,
         nth=nth,
         both=both,
     )
-    if not days_of(dates):
-        raise InvalidSchedule(
-            f"{quoted(expression)} can never fire: day {day} and month {month} never meet"
-        )
-    times = starmap(since_midnight, product(hours, minutes, seconds))
-    fixed = not (minute.startswith("*") or hour.startswith("*"))
-    return texts, fixed, values, dates, LocalPattern(days_of(dates), times)
 
 
 def _split(expression: str) -> tuple[str, ...]:
