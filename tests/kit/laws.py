@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +17,8 @@ import sqlalchemy as sa
 from slotwise.inspect import RECURRING
 from slotwise.model.vocabulary import PLANNED
 from slotwise.spi import Tables
+from slotwise.testing import accounting
+from slotwise.testing.accounting import Gap
 
 
 @dataclass(frozen=True)
@@ -200,56 +201,40 @@ def nothing_left(ledger: Ledger, now: datetime) -> Iterator[Breach]:
 def none_missing(job: str, due: Iterable[datetime], ledger: Ledger) -> Iterator[Breach]:
     """Each of these slots is in the ledger, as one of the schedule, or in a gap."""
     known = set(ledger.planned(job))
-    for slot in due:
-        if slot not in known and not ledger.gap_at(job, slot):
-            yield Breach("every slot", job, slot, "neither in the ledger nor in a gap")
+    yield from _told(job, accounting.missing(due, known, _gaps(job, ledger)))
 
 
 def none_invented(job: str, due: Iterable[datetime], ledger: Ledger) -> Iterator[Breach]:
     """The schedule has each slot that the ledger has."""
-    for slot in sorted(set(ledger.planned(job)) - set(due)):
-        yield Breach("every slot", job, slot, "in the ledger, but never due")
+    yield from _told(job, accounting.phantoms(due, ledger.planned(job)))
 
 
 def none_double(job: str, due: Sequence[datetime], ledger: Ledger) -> Iterator[Breach]:
     """Gaps cover what they count, and neither each other nor the ledger's own rows. ``due``: all
     slots, in order.
     """
+
+    def count(gap: Gap) -> int:
+        return bisect_right(due, gap.last) - bisect_left(due, gap.first)
+
     yield from none_in_two_places(job, ledger)
-    for gap in ledger.gaps.get(job, []):
-        first, last = gap["first_slot"], gap["last_slot"]
-        count = bisect_right(due, last) - bisect_left(due, first)
-        if count != gap["count"]:
-            yield Breach(
-                "every slot",
-                job,
-                first,
-                f"a gap of {gap['count']} covers {count} to {last}",
-            )
+    yield from _told(job, accounting.miscounted(_gaps(job, ledger), count))
 
 
 def none_in_two_places(job: str, ledger: Ledger) -> Iterator[Breach]:
     """Gaps overlap neither each other nor the ledger's own rows. A backfill may add one of another
     origin.
     """
-    gaps, entries = ledger.gaps.get(job, []), ledger.planned(job)
-    for before, gap in pairwise(gaps):
-        if gap["first_slot"] <= before["last_slot"]:
-            yield Breach(
-                "every slot",
-                job,
-                gap["first_slot"],
-                f"two gaps overlap at {gap['first_slot']}",
-            )
-    for gap in gaps:
-        for slot in entries[
-            bisect_left(entries, gap["first_slot"]) : bisect_right(
-                entries, gap["last_slot"]
-            )
-        ]:
-            yield Breach(
-                "every slot",
-                job,
-                slot,
-                f"in the ledger and in the gap from {gap['first_slot']}",
-            )
+    found = accounting.in_two_places(ledger.planned(job), _gaps(job, ledger))
+    yield from _told(job, found)
+
+
+def _gaps(job: str, ledger: Ledger) -> list[Gap]:
+    return [
+        Gap(gap["first_slot"], gap["last_slot"], gap["count"])
+        for gap in ledger.gaps.get(job, [])
+    ]
+
+
+def _told(job: str, found: Iterable[tuple[datetime, str]]) -> Iterator[Breach]:
+    return (Breach("every slot", job, slot, text) for slot, text in found)

@@ -11,10 +11,17 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from slotwise.demo.evidence import OK, Evidence, LedgerRow, Line, PlanRow, Rule
 from slotwise.spi import Outcome
+from slotwise.testing.accounting import (
+    Gap,
+    in_two_places,
+    miscounted,
+    missing,
+    phantoms,
+)
 
 TICK = timedelta(microseconds=1)
 
@@ -145,25 +152,27 @@ def _due(one: Evidence) -> list[datetime]:
 
 
 def _coverage(one: Evidence) -> _Broken:
+    """Each slot is in one place: the test kit's own judgement."""
     due = _due(one)
-    for slot in due:
-        places = sum(gap.first <= slot <= gap.last for gap in one.gaps)
-        places += slot in one.ledger or slot in one.detached
-        if places == 0:
-            yield "missing", slot, "neither in the ledger nor in a gap"
-        elif places > 1:
-            yield "double", slot, f"accounted for in {places} places"
-    yield from _phantoms(one, {*due, one.plan.slot if one.plan else None})
+    rows = sorted(slot for slot, row in one.ledger.items() if row.is_planned)
+    known = {*one.ledger, *one.detached}
+    gaps = sorted(Gap(gap.first, gap.last, gap.count) for gap in one.gaps)
+    awaited = [one.plan.slot] if one.plan and one.plan.slot else []
+    laws = {
+        "missing": [missing(due, known, gaps)],
+        "phantom": [phantoms([*due, *awaited], rows)],
+        "double": [
+            in_two_places(sorted({*rows, *one.detached}), gaps),
+            miscounted(gaps, lambda gap: _count(one, gap)),
+        ],
+    }
+    for law, found in laws.items():
+        for slot, text in chain(*found):
+            yield law, slot, text
 
 
-def _phantoms(one: Evidence, known: Collection[datetime | None]) -> _Broken:
-    for row in one.ledger.values():
-        if row.is_planned and row.slot not in known:
-            yield "phantom", row.slot, "in the ledger, but never due"
-    for gap in one.gaps:
-        count = one.rule.schedule.count_between(gap.first - TICK, gap.last)
-        if count != gap.count:
-            yield "double", gap.first, f"a gap of {gap.count} slots covers {count}"
+def _count(one: Evidence, gap: Gap) -> int:
+    return one.rule.schedule.count_between(gap.first - TICK, gap.last)
 
 
 def _chain(one: Evidence) -> _Broken:
