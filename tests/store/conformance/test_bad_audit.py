@@ -31,7 +31,7 @@ def test_one_bad_row_ends_no_listing(bench: Bench, arguments: str) -> None:
             controls.insert().values(
                 at=at(1),
                 author="x",
-                command="skip-next",
+                command="skip_next",
                 task_name="plain",
                 arguments=arguments,
             )
