@@ -54,7 +54,7 @@ def by_wake_up_url(text: str, _: Path) -> None:
 
 
 def by_option(text: str, _: Path) -> None:
-    assert status(["jobs", "list", "--database-url", text])
+    assert status(["jobs", "--database-url", text])
 
 
 def by_file(text: str, directory: Path) -> None:

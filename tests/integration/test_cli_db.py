@@ -49,7 +49,7 @@ def tables(connection: sa.Connection, schema: str | None = None) -> set[str]:
         ["db", "current"],
         ["db", "check"],
         ["db", "downgrade", "--yes"],
-        ["jobs", "list"],
+        ["jobs"],
         ["health"],
         ["slots", "x"],
     ],

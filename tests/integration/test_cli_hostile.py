@@ -132,11 +132,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 NAME, TASK = shlex.quote(HOSTILE), shlex.quote(f"task {HOSTILE}")
 LINES = [
-    "jobs list",
-    f"jobs show {NAME}",
-    f"jobs show {NAME} --id {NAME}",
-    f"jobs instances {NAME}",
-    f"jobs show x{NAME}",
+    "jobs",
+    f"jobs {NAME}",
+    f"jobs {NAME} --id {NAME}",
+    f"jobs {NAME} --instances",
+    f"jobs x{NAME}",
     "slots",
     f"slots {NAME}",
     f"slots {NAME} --id {NAME}",
@@ -356,9 +356,9 @@ def test_no_listing_is_wider_than_the_terminal(
         json.dumps({"clean-up-" * 9: {"schedule": "0 */5 * * * *", "lockKey": 5101}}),
     )
     listings = [
-        "jobs list",
-        f"jobs instances {NAME}",
-        f"jobs show {NAME}",
+        "jobs",
+        f"jobs {NAME} --instances",
+        f"jobs {NAME}",
         "slots",
         f"slots {NAME}",
         "failures",
@@ -369,7 +369,7 @@ def test_no_listing_is_wider_than_the_terminal(
         "failures --attempts",
         f"slots {NAME} --id {NAME}",
         f"tasks show {TASK} x",
-        "jobs list --app wide",
+        "jobs --app wide",
         "plan --app wide --all",
         "simulate --app wide --from 2026-10-24T00:00Z --days 3 --all",
         "calendar list",
@@ -497,13 +497,13 @@ def test_malformed_rows(
     assert states == {"h:1:f0": "running"} | {
         one["worker"]: "unreadable" for one in workers
     }
-    jobs = {line["job"]: line["state"] for line in ask("jobs list")}
+    jobs = {line["job"]: line["state"] for line in ask("jobs")}
     assert jobs.pop("good") == "waiting"
     assert set(jobs.values()) == {"unreadable"}
     told = ask("health")
     assert (told["live_workers"], len(told["unreadable_workers"])) == (1, len(workers))
-    for line in ("jobs show", "explain", "slots", "failures --job"):
+    for line in ("jobs", "explain", "slots", "failures --job"):
         for name in jobs:
             ask(f"{line} {name}")
-    assert status(["workers"]) == status(["jobs", "list"]) == exits.OK
+    assert status(["workers"]) == status(["jobs"]) == exits.OK
     assert "bad-4 is unreadable: plan is " in capsys.readouterr().err

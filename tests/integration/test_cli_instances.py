@@ -71,10 +71,10 @@ def ask(say: Say) -> Ask:
 
 def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -> None:
     """One line for all of them, and the command that lists them."""
-    (listed,) = ask("jobs", "list")
+    (listed,) = ask("jobs")
     assert (listed["job"], listed["id"], listed["instances"]) == ("feed", "recurring", 25)
-    assert "feed: 25 recurring instances; see: slotwise jobs instances feed" in say(
-        "jobs", "list"
+    assert "feed: 25 recurring instances; see: slotwise jobs feed --instances" in say(
+        "jobs"
     )
 
 
@@ -88,16 +88,16 @@ def test_instances_are_listed_by_id(
 ) -> None:
     """Twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
     monkeypatch.setattr("slotwise.cli.jobs.PAGE", page)
-    everything = [line["id"] for line in ask("jobs", "instances", "feed", "--all")]
+    everything = [line["id"] for line in ask("jobs", "feed", "--instances", "--all")]
     assert everything == [f"c-{number:02}" for number in range(25)]
-    told = say("jobs", "instances", "feed")
-    assert "… more: slotwise jobs instances feed --after c-19" in told
+    told = say("jobs", "feed", "--instances")
+    assert "… more: slotwise jobs feed --instances --after c-19" in told
     assert [
-        line["id"] for line in ask("jobs", "instances", "feed", "--after", "c-19")
+        line["id"] for line in ask("jobs", "feed", "--instances", "--after", "c-19")
     ] == everything[20:]
     failing = [
         line["id"]
-        for line in ask("jobs", "instances", "feed", "--all")
+        for line in ask("jobs", "feed", "--instances", "--all")
         if line["consecutive_failures"]
     ]
     assert failing == ["c-07"]
@@ -105,13 +105,13 @@ def test_instances_are_listed_by_id(
 
 def test_one_instance(say: Say, ask: Ask) -> None:
     """Its row, and its slots apart from all others'."""
-    shown = ask("jobs", "show", "feed", "--id", "c-07")
+    shown = ask("jobs", "feed", "--id", "c-07")
     assert (shown["id"], shown["next_slot"], shown["consecutive_failures"]) == (
         "c-07",
         "2026-01-01T14:00:00Z",
         1,
     )
-    assert say("jobs", "show", "feed", "--id", "c-07").splitlines()[1].split() == [
+    assert say("jobs", "feed", "--id", "c-07").splitlines()[1].split() == [
         "id",
         "c-07",
     ]
@@ -127,19 +127,19 @@ def test_one_instance(say: Say, ask: Ask) -> None:
 
 def test_what_is_not_there(say: Say) -> None:
     """One line, with the command that lists what is."""
-    told = say("jobs", "show", "feed", "--id", "nobody", expected=exits.FAILED)
+    told = say("jobs", "feed", "--id", "nobody", expected=exits.FAILED)
     assert (
-        "'feed' has no recurring instance 'nobody'; see: slotwise jobs instances feed"
+        "'feed' has no recurring instance 'nobody'; see: slotwise jobs feed --instances"
         in told
     )
-    assert "no job 'food'" in say("jobs", "instances", "food", expected=exits.FAILED)
+    assert "no job 'food'" in say("jobs", "food", "--instances", expected=exits.FAILED)
 
 
 def test_a_task_that_has_instances_only_is_listed(ask: Ask) -> None:
     """It has no row of its own."""
     with ManualWorker([task(name="other")(print)], os.environ["DATABASE_URL"]) as other:
         other.client.schedule_recurring("other", "x", "EVERY|1h")
-    assert ask("jobs", "list")[-1] == {"job": "other", "state": "instances", "instances": 1}
+    assert ask("jobs")[-1] == {"job": "other", "state": "instances", "instances": 1}
 
 
 def test_the_month_counts_instances(say: Say) -> None:

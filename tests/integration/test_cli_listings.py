@@ -438,7 +438,7 @@ class TestSlots:
         assert status(command.split()) == exits.FAILED
         told = (
             "error: job 'report' has no recurring instance 'nope'; see: slotwise jobs "
-            "instances report\n"
+            "report --instances\n"
         )
         assert capsys.readouterr().err == told
 
@@ -481,10 +481,10 @@ class TestJobs:
             {"task_name": "a", "schedule": "x", "slot": NOON} | row,
             {"task_name": "a-task"},
         )
-        (line,) = ask("jobs", "list")
+        (line,) = ask("jobs")
         assert (line["job"], line["state"]) == ("a", state)
-        assert ask("jobs", "show", "a") == line
-        assert status(["jobs", "list"]) == status(["jobs", "show", "a"]) == exits.OK
+        assert ask("jobs", "a") == line
+        assert status(["jobs"]) == status(["jobs", "a"]) == exits.OK
 
     def test_compared(
         self,
@@ -514,15 +514,15 @@ class TestJobs:
                 for name, text in texts.items()
             ],
         )
-        lines = ask("jobs", "list", "--app", "app_compared", "--app-dir", str(tmp_path))
+        lines = ask("jobs", "--app", "app_compared", "--app-dir", str(tmp_path))
         assert {line["job"]: line["code"] for line in lines} == {
             "same": "same",
             "changed": "changed",
             "orphan": "orphan",
-            "fresh": "not planned",
+            "fresh": "not_planned",
         }
         assert (
-            status(["jobs", "list", "--app", "app_compared", "--app-dir", str(tmp_path)])
+            status(["jobs", "--app", "app_compared", "--app-dir", str(tmp_path)])
             == exits.OK
         )
 
@@ -552,7 +552,7 @@ class TestJobs:
 
         with ManualWorker(registry, str(store.database.settings.database_url)):
             pass
-        for command in (["jobs", "list"], ["plan", "--all"]):
+        for command in (["jobs"], ["plan", "--all"]):
             lines = ask(*command, "--app", "app_planned")
             found = {line["job"]: line.get("code", line.get("change")) for line in lines}
             same = "same" if command[0] == "jobs" else "kept"
@@ -575,13 +575,11 @@ class TestJobs:
             "tasks",
             *[{"task_name": name, "schedule": "x", "slot": NOON} for name in "abcdefg"],
         )
-        assert [line["job"] for line in ask("jobs", "list")] == [*"abcdefg"]
-        assert [line["job"] for line in ask("jobs", "list", "--after", "b", "-n", "3")] == [
-            *"cde"
-        ]
+        assert [line["job"] for line in ask("jobs")] == [*"abcdefg"]
+        assert [line["job"] for line in ask("jobs", "--after", "b", "-n", "3")] == [*"cde"]
         shown = []
         for arguments in ([], ["--after", "c"], ["--after", "f"], ["--all"]):
-            assert status(["jobs", "list", *arguments]) == exits.OK
+            assert status(["jobs", *arguments]) == exits.OK
             out, err = capsys.readouterr()
             lines = (
                 line
@@ -592,7 +590,7 @@ class TestJobs:
             shown.append(
                 (listed, "".join(line for line in err.splitlines() if "more" in line))
             )
-        more = "… more: slotwise jobs list --after"
+        more = "… more: slotwise jobs --after"
         assert shown == [
             ("abc", f"{more} c"),
             ("def", f"{more} f"),
@@ -603,15 +601,15 @@ class TestJobs:
     def test_unknown(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """The nearest name."""
         add(store, "tasks", {"task_name": "nightly-report", "schedule": "x", "slot": NOON})
-        assert status(["jobs", "show", "nightly-reprot"]) == exits.FAILED
+        assert status(["jobs", "nightly-reprot"]) == exits.FAILED
         assert "did you mean 'nightly-report'?" in capsys.readouterr().err
 
     def test_none(
         self, store: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
     ) -> None:
         """No jobs, no workers: empty lists, and a hint for people."""
-        assert ask("jobs", "list") == ask("workers") == []
-        assert status(["jobs", "list"]) == status(["workers"]) == exits.OK
+        assert ask("jobs") == ask("workers") == []
+        assert status(["jobs"]) == status(["workers"]) == exits.OK
         assert "slotwise worker --app" in capsys.readouterr().out
 
 
@@ -701,10 +699,10 @@ class TestWorkers:
             "tasks",
             {"task_name": "a", "schedule": "x", "slot": NOON, "plan": {"runs_on": runs_on}},
         )
-        (line,) = ask("jobs", "list")
+        (line,) = ask("jobs")
         stuck = "no_live_worker" if reason == "no worker is alive" else "unroutable"
         assert (line["state"], line["reason"]) == (stuck if reason else "waiting", reason)
-        assert status(["jobs", "list"]) == exits.OK
+        assert status(["jobs"]) == exits.OK
         told = (
             f"a is due, and unroutable: {reason}"
             if stuck == "unroutable"
@@ -786,7 +784,7 @@ class TestWorkers:
             ("a", 1, False),
             ("b", 2, True),
         ]
-        assert (told["overdue"], status(["jobs", "list"])) == (0, exits.OK)
+        assert (told["overdue"], status(["jobs"])) == (0, exits.OK)
         assert f"a is {since}" in " ".join(capsys.readouterr().err.split())
 
     def test_silent_claims(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -873,7 +871,7 @@ def test_no_database(
 ) -> None:
     """With --json, stdout has an answer or nothing; whether the cluster is well has one: no."""
     monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:1/x")
-    for command in (["jobs", "list"], ["slots", "a"], ["workers"], ["db", "check"]):
+    for command in (["jobs"], ["slots", "a"], ["workers"], ["db", "check"]):
         assert status([*command, "--json"]) == exits.DATABASE
         told = capsys.readouterr()
         assert told.out == ""
@@ -891,13 +889,13 @@ def test_no_database(
 @pytest.mark.parametrize(
     ("closed", "command"),
     [
-        (">&-", "jobs list"),
-        (">&- 2>&-", "jobs list"),
+        (">&-", "jobs"),
+        (">&- 2>&-", "jobs"),
         *(
             ("<&- >&- 2>&-", one)
             for one in (
-                "jobs list",
-                "jobs list --json",
+                "jobs",
+                "jobs --json",
                 "health --min-workers 0",
                 "db check",
             )

@@ -79,11 +79,6 @@ TEXTS = [
         "to cancel tasks: slotwise tasks cancel NAME ID, or all that are dead: --state dead; see",
     ),
     (
-        "jobs next",
-        exits.USAGE,
-        "write: slotwise schedule next NAME --app MODULE; see: slotwise jobs --help",
-    ),
-    (
         "schedule next night-dst",
         exits.FAILED,
         "; for a job's slots write its name and --app MODULE\n",
@@ -150,7 +145,7 @@ TEXTS = [
     (
         "pause ''",
         exits.USAGE,
-        "Invalid value for '[NAME]': '' is blank; write the name of a job, as slotwise jobs list",
+        "Invalid value for '[NAME]': '' is blank; write the name of a job, as slotwise jobs",
     ),
     (
         "trigger ' '",
@@ -263,7 +258,7 @@ def test_the_login_is_refused(pg_url: str, capsys: pytest.CaptureFixture[str]) -
         hide_password=False
     )
     for command in (
-        ["jobs", "list"],
+        ["jobs"],
         ["health"],
         ["db", "upgrade"],
         ["slots"],
@@ -284,11 +279,11 @@ def test_errors_as_json(
     """With --json, the error is an object on stderr, whatever it is."""
     (tmp_path / "broken.py").write_text("1 / 0")
     cases = [
-        ("jobs show nope --json", exits.FAILED),
+        ("jobs nope --json", exits.FAILED),
         ("slots nope --json", exits.FAILED),
         ("slots --id x --json", exits.USAGE),
         ("nonsense --json", exits.USAGE),
-        ("jobs list --json --database-url postgresql://127.0.0.1:1/x", exits.DATABASE),
+        ("jobs --json --database-url postgresql://127.0.0.1:1/x", exits.DATABASE),
         ("plan --json --app broken", exits.FAILED),
     ]
     for line, expected in cases:
@@ -391,7 +386,7 @@ def test_a_task_without_rows(pg_url: str, capsys: pytest.CaptureFixture[str]) ->
                 "'quiet' is a one-time task; name one of its tasks with --id",
             ),
             (
-                "jobs show quiet",
+                "jobs quiet",
                 exits.FAILED,
                 "live workers register 'quiet' as a one-time task; see: slotwise tasks",
             ),
@@ -447,7 +442,7 @@ def test_a_missing_right(pg_url: str, capsys: pytest.CaptureFixture[str]) -> Non
             bare = url.set(username=name, password="secret").render_as_string(
                 hide_password=False
             )
-            assert status(["jobs", "list", "--database-url", bare]) == exits.DATABASE
+            assert status(["jobs", "--database-url", bare]) == exits.DATABASE
         finally:
             sql.execute(f"DROP ROLE {name}")
     cure = (

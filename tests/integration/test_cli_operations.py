@@ -82,9 +82,9 @@ def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) 
     """Who paused it, and what it waits for; a cluster in which all is paused has nothing that is
     overdue.
     """
-    before = json.loads(say("jobs", "show", "minutely", "--json"))
+    before = json.loads(say("jobs", "minutely", "--json"))
     say("pause", "minutely", "--note", "full")
-    paused = json.loads(say("jobs", "show", "minutely", "--json"))
+    paused = json.loads(say("jobs", "minutely", "--json"))
     assert paused["state"] == "paused"
     assert paused["reason"].startswith("paused by ada at ")
     assert paused["reason"].endswith(": full")
@@ -106,7 +106,7 @@ def test_a_pause_of_all_is_in_sight(
     no operations.
     """
     assert status(["pause", "--all", "--yes", "--note", "disk"]) == exits.OK
-    for arguments in (["jobs", "list"], ["resume", "minutely"], ["audit", "minutely"]):
+    for arguments in (["jobs"], ["resume", "minutely"], ["audit", "minutely"]):
         capsys.readouterr()
         assert status(arguments) == exits.OK
         err = capsys.readouterr().err

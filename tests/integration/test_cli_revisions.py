@@ -94,9 +94,9 @@ def test_refused(shell: Shell, newer: str, older: list[str], cure: str) -> None:
     assert planned["schedule"].startswith("EVERY|1d")
     assert cure in planned["cure"]
 
-    (job,) = asked(shell, "jobs", "list")
+    (job,) = asked(shell, "jobs")
     assert [worker["revision"] for worker in job["refused"]] == (older or [None])
-    for arguments in (["jobs", "list"], ["jobs", "show", "report"]):
+    for arguments in (["jobs"], ["jobs", "report"]):
         done = shell.ask(*arguments)
         words = (
             "live workers whose schedule was refused: 1 with revision "
@@ -112,4 +112,4 @@ def test_refused(shell: Shell, newer: str, older: list[str], cure: str) -> None:
 
     assert straggler.stop() == exits.OK
     assert asked(shell, "health")["refused"] == []
-    assert asked(shell, "jobs", "show", "report")["refused"] == []
+    assert asked(shell, "jobs", "report")["refused"] == []

@@ -130,7 +130,7 @@ def test_succeeded(shell: Shell, pg_url: str) -> None:
     assert done.stdout.split()[3] == line.slot.isoformat()
     assert shell.run("run", "good").returncode == exits.OK
     assert len(ledger(pg_url, "good")) == 2
-    listed = json.loads(shell.ask("jobs", "list", "--json").stdout)
+    listed = json.loads(shell.ask("jobs", "--json").stdout)
     assert [(job["job"], job["state"]) for job in listed] == [("good", "waiting")]
 
 

@@ -38,7 +38,7 @@ def test_what_it_writes_works(
     for command in (
         "slotwise db upgrade",
         "slotwise run nightly-report",
-        "slotwise jobs list",
+        "slotwise jobs",
     ):
         assert f"  {command}" in written
         done = subprocess.run(

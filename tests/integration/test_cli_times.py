@@ -44,9 +44,9 @@ registry = JobRegistry(jobs=[vienna, york, grid], tasks=[mail])
 START = datetime(2026, 10, 23, 12, tzinfo=UTC)
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d)?")
 LISTINGS = [
-    "jobs list",
-    "jobs show vienna",
-    "jobs show york",
+    "jobs",
+    "jobs vienna",
+    "jobs york",
     "slots",
     "slots vienna",
     "slots york -n 3",

@@ -328,7 +328,7 @@ def test_lines_that_cannot_run(shell: Shell) -> None:
         if event.get("logger") == "slotwise.crontab"
     ]
     assert told == ["crontab:2:", "crontab:3:"]
-    (listed,) = json.loads(shell.ask("jobs", "list", "--json").stdout)
+    (listed,) = json.loads(shell.ask("jobs", "--json").stdout)
     assert listed["job"].startswith("c-")
     assert process.stop() == exits.OK
 

@@ -437,8 +437,8 @@ def test_a_reader(
     registry.database.close()
     with a_role(pg_url, "reader", monkeypatch) as url:
         for line in (
-            "jobs list",
-            "jobs show hourly",
+            "jobs",
+            "jobs hourly",
             "slots",
             "failures",
             "audit",

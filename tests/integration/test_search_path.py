@@ -160,7 +160,7 @@ def test_nothing_of_another_schema_is_called(
 
 
 COMMANDS = (
-    "jobs list",
+    "jobs",
     "tasks count",
     "tasks list mail",
     "slots hourly",

@@ -343,7 +343,7 @@ def test_app_is_not_imported_for_reading(
 ) -> None:
     """With SLOTWISE_APP around, reading works without importing it; --app imports it."""
     monkeypatch.setenv("SLOTWISE_APP", "app_that_is_not_there")
-    for arguments in (["jobs", "list"], ["workers"], ["health", "--min-workers", "0"]):
+    for arguments in (["jobs"], ["workers"], ["health", "--min-workers", "0"]):
         assert status([*arguments, "--database-url", sqlite_url]) == exits.OK
     assert (
         status(["workers", "--database-url", sqlite_url, "--app", "app_that_is_not_there"])
@@ -417,7 +417,7 @@ def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> No
 #: absent after each.
 LOADS = [
     (["--version"], ["sqlalchemy", "alembic", "rich", "slotwise.engine"]),
-    (["jobs", "list"], ["alembic", "slotwise.engine", "slotwise.registry.registry"]),
+    (["jobs"], ["alembic", "slotwise.engine", "slotwise.registry.registry"]),
     (["health"], ["alembic", "slotwise.engine", "slotwise.registry.registry"]),
     (["--help"], ["alembic"]),
     (["worker", "--help"], ["alembic"]),

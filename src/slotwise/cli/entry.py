@@ -85,7 +85,7 @@ _NOW: Final = (
     "to run a job now: slotwise trigger NAME on a worker, slotwise run NAME --app "
     "MODULE in the foreground"
 )
-_LISTS: Final = "see: slotwise jobs list, slotwise tasks list, slotwise workers"
+_LISTS: Final = "see: slotwise jobs, slotwise tasks list, slotwise workers"
 
 #: Commands that people try, from other tools or by guessing, and what to write instead.
 GUESSES: Final = {
@@ -112,7 +112,7 @@ GUESSES: Final = {
     ),
     **dict.fromkeys(
         ("status", "ping", "check", "inspect"),
-        "see: slotwise health, or slotwise jobs list",
+        "see: slotwise health, or slotwise jobs",
     ),
     **dict.fromkeys(
         ("enable", "unpause", "continue"), "to end a pause: slotwise resume NAME"

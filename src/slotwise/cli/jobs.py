@@ -17,7 +17,6 @@ from slotwise import UnknownTask
 from slotwise.cli.shared.options import (
     Command,
     Given,
-    Group,
     common,
     lines_option,
     pass_given,
@@ -38,30 +37,64 @@ from slotwise.spi import Definition, ListedState, error_summary
 
 #: Lines of a table of jobs.
 LINES = 100
+#: Lines of a table of recurring instances.
+INSTANCE_LINES = 20
 #: Lines that are read at once.
 PAGE = 500
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
 
-@click.group(
-    cls=Group,
-    guesses={
-        "next": "write: slotwise schedule next NAME --app MODULE",
-        **dict.fromkeys(
-            ("run", "trigger", "start"),
-            "write: slotwise trigger NAME, or slotwise run NAME --app MODULE",
-        ),
-        **dict.fromkeys(
-            ("pause", "resume", "delete", "cancel", "retry"),
-            "it is not a subcommand of jobs: slotwise COMMAND NAME",
-        ),
-        **dict.fromkeys(("history", "slots", "runs"), "write: slotwise slots NAME"),
-    },
-    examples="slotwise jobs list\nslotwise jobs show nightly-report",
+@click.command(
+    cls=Command,
+    examples="""
+    slotwise jobs
+    slotwise jobs --after report-17 -n 500
+    slotwise jobs --app jobs                 also: what the code has and the database not, and the reverse
+    slotwise jobs --json | jq -r '.[] | select(.consecutive_failures > 0) | .job'
+    slotwise jobs nightly-report
+    slotwise jobs poll-feed --instances --after customer-17 -n 50
+    slotwise jobs poll-feed --id customer-17
+    """,
 )
+@click.argument("name", required=False)
+@click.option("--instances", is_flag=True, help="List the recurring instances of NAME.")
+@click.option("--id", metavar="ID", help="Show this recurring instance of NAME.")
+@lines_option(
+    None, f"At most this many lines; by default {LINES}, with --json all the jobs."
+)
+@click.option("--all", "everything", is_flag=True, help="All lines.")
+@click.option("--after", default="", help="Only those with greater names, or ids.")
 @common
-def jobs() -> None:
-    """List jobs and recurring instances, and their states."""
+@pass_given
+def jobs(
+    given: Given,
+    name: str | None,
+    instances: bool,
+    id: str | None,
+    count: int | None,
+    everything: bool,
+    after: str,
+) -> None:
+    """List all jobs that have a row in the database, by name; or show the row of the job NAME.
+
+    With --instances, list the recurring instances of the task NAME, by id: those that
+    client.schedule_recurring created.
+
+    With --app, jobs are compared with the application: "orphan" is no longer in the code,
+    "not_planned" has no row before a worker starts, "changed" has different schedules in the code
+    and in the row; the row decides. A due job is "no_live_worker" if none is up, and "unroutable"
+    if no live worker can claim it. A job whose row has an invalid value is "unreadable". The
+    reasons are printed below the list, and the jobs for which live workers have a schedule that a
+    newer revision has replaced.
+    """
+    if name is None and (instances or id is not None):
+        raise click.UsageError("--instances and --id need a NAME")
+    if name is None:
+        _list_jobs(given, count, everything, after)
+    elif instances:
+        _list_instances(given, name, count or INSTANCE_LINES, everything, after)
+    else:
+        _show_job(given, name, id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,45 +115,19 @@ class _Entry:
         if self.definition is None:
             return "orphan"
         if self.line is None:
-            return "not planned"
+            return ListedState.NOT_PLANNED
         return "changed" if self.change in ("changed", "outdated") else "same"
 
     @property
     def json(self) -> dict[str, object]:
         known: dict[str, object] = {
             "job": self.name,
-            **(as_json(self.line) if self.line else {"state": "not planned"}),
+            **(as_json(self.line) if self.line else {"state": ListedState.NOT_PLANNED}),
         }
         return known if self.change is None else {**known, "code": self.code}
 
 
-@jobs.command(
-    "list",
-    cls=Command,
-    examples="""
-    slotwise jobs list
-    slotwise jobs list --after report-17 -n 500
-    slotwise jobs list --app jobs            also: what the code has and the database not, and the reverse
-    slotwise jobs list --json | jq -r '.[] | select(.consecutive_failures > 0) | .job'
-    """,
-)
-@lines_option(None, f"At most this many lines; by default {LINES}, with --json all.")
-@click.option("--all", "everything", is_flag=True, help="All lines.")
-@click.option("--after", metavar="NAME", default="", help="Only those with greater names.")
-@common
-@pass_given
-def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> None:
-    """List all jobs that have a row in the database, by name.
-
-    With --app, jobs are compared with the application: "orphan" is no longer in the code, "not
-    planned" has no row before a worker starts, "changed" has different schedules in the code and
-    in the row; the row decides. A due job is "no_live_worker" if none is up, and "unroutable" if
-    no live worker can claim it. A job whose row has an invalid value is "unreadable". The reasons
-    are printed below the list.
-
-    Below the list are also the jobs for which live workers have a schedule that a newer revision
-    has replaced.
-    """
+def _list_jobs(given: Given, count: int | None, everything: bool, after: str) -> None:
     application = _application(given)
     with given.inspection() as inspect:
         if given.json:
@@ -144,11 +151,11 @@ def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> 
         say("no jobs yet: a worker plans them when it starts")
     for name, number in sorted(counts.items()):
         say(
-            f"{name}: {number:,} recurring instances; see: slotwise jobs instances "
-            f"{shlex.quote(name)}"
+            f"{name}: {number:,} recurring instances; see: slotwise jobs "
+            f"{shlex.quote(name)} --instances"
         )
     if has_more:
-        say(f"… more: slotwise jobs list --after {shlex.quote(last)}", err=True)
+        say(f"… more: slotwise jobs --after {shlex.quote(last)}", err=True)
 
 
 def _print_page(page: Sequence[_Entry], now: datetime, *, compared: bool) -> None:
@@ -242,7 +249,15 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
             if entry.definition and entry.definition.schedule
             else ""
         )
-        return [entry.name, outcome("not planned"), "–", "–", "–", schedule, *code]
+        return [
+            entry.name,
+            outcome(ListedState.NOT_PLANNED),
+            "–",
+            "–",
+            "–",
+            schedule,
+            *code,
+        ]
     return [entry.name, *_cells(line, now), *code]
 
 
@@ -259,27 +274,9 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     ]
 
 
-@jobs.command(
-    "instances",
-    cls=Command,
-    examples="""
-    slotwise jobs instances poll-feed
-    slotwise jobs instances poll-feed --after customer-17 -n 50
-    slotwise jobs instances poll-feed --all --json | jq -r '.[] | select(.consecutive_failures > 0) | .id'
-    """,
-)
-@click.argument("name")
-@lines_option(20)
-@click.option("--all", "everything", is_flag=True, help="All lines.")
-@click.option("--after", metavar="ID", default="", help="Only those with greater ids.")
-@common
-@pass_given
-def list_instances(
+def _list_instances(
     given: Given, name: str, count: int, everything: bool, after: str
 ) -> None:
-    """List the recurring instances of the task NAME, by id: those that client.schedule_recurring
-    created.
-    """
     with given.inspection() as inspect:
         inspect.check_name(name)
         found = _instances(inspect, name, after)
@@ -294,7 +291,7 @@ def list_instances(
     shown = lines if everything else lines[:count]
     print_table(("ID", *_COLUMNS[1:]), [[line.id, *_cells(line, now)] for line in shown])
     if len(shown) < len(lines):
-        again = f"slotwise jobs instances {shlex.quote(name)} --after {shlex.quote(shown[-1].id)}"
+        again = f"slotwise jobs {shlex.quote(name)} --instances --after {shlex.quote(shown[-1].id)}"
         say(f"… more: {again}", err=True)
 
 
@@ -305,27 +302,13 @@ def _instances(inspect: Inspection, name: str, after: str) -> Iterator[JobInfo]:
         after = page[-1].id
 
 
-@jobs.command(
-    "show",
-    cls=Command,
-    examples="""
-    slotwise jobs show nightly-report
-    slotwise jobs show nightly-report --json
-    slotwise jobs show poll-feed --id customer-17
-    """,
-)
-@click.argument("name")
-@click.option("--id", metavar="ID", help="A recurring instance of it.")
-@common
-@pass_given
-def show_job(given: Given, name: str, id: str | None) -> None:
-    """Show the row of the job NAME."""
+def _show_job(given: Given, name: str, id: str | None) -> None:
     with given.inspection() as inspect:
         line = inspect.job(name, id=id)
         if line is None and id is not None:
             inspect.check_name(name)
             raise UnknownTask(
-                f"{name!r} has no recurring instance {id!r}; see: slotwise jobs instances {name}"
+                f"{name!r} has no recurring instance {id!r}; see: slotwise jobs {name} --instances"
             )
         if line is None:
             is_task = any(

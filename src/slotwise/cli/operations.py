@@ -404,7 +404,7 @@ def _show_slots(found: Backfill, zone: ZoneInfo) -> None:
 @job_command(
     "Remove a job that is no longer in the code.",
     """
-    slotwise jobs list --app jobs                          which jobs are orphans
+    slotwise jobs --app jobs                          which jobs are orphans
     slotwise delete old-report --yes
     """,
     click.option(

@@ -230,7 +230,7 @@ def _next_steps(directory: Path, kept: list[str], password: str) -> list[str]:
         ]
     steps += [
         "slotwise worker                                   # runs what is due, until Ctrl-C",
-        "slotwise jobs list",
+        "slotwise jobs",
     ]
     if (directory / "manage.py").exists():
         steps += [

@@ -118,7 +118,7 @@ def _look_around(console: Console, stage: Stage) -> None:
     lines = [
         "everything keeps running until Ctrl-C. To look around, in another terminal:",
         f"  export DATABASE_URL={stage.url}",
-        f"  {command} jobs list",
+        f"  {command} jobs",
         f"  {command} slots report",
         f"  {command} workers",
         f"  {sys.executable} -m slotwise.demo verdict {stage.home}",

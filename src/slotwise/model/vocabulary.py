@@ -94,6 +94,7 @@ class ListedState(_Word):
     UNROUTABLE = "unroutable"
     NO_LIVE_WORKER = "no_live_worker"
     UNREADABLE = "unreadable"
+    NOT_PLANNED = "not_planned"
     UNKNOWN = "unknown"
 
 
@@ -229,7 +230,7 @@ class Reason(_Word):
         "unreadable",
         "A row of another program had the id of this slot.",
         "It ended as {outcome} {ended}, and its row could not be read: slotwise "
-        "jobs list says why.",
+        "jobs says why.",
         "its worker could not read its row",
     )
     NEXT_SLOT = (

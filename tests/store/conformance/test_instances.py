@@ -660,6 +660,6 @@ def test_a_job_whose_instances_run_is_not_disabled(bench: Bench) -> None:
     bench.client.schedule_recurring("feed", "a", Every(MINUTE))
     state, sentence = told()
     assert state == "instances"
-    assert "slotwise jobs instances feed" in sentence
+    assert "slotwise jobs feed --instances" in sentence
     bench.client.unschedule_recurring("feed", "a")
     assert told()[0] == "disabled"

@@ -502,7 +502,7 @@ def named(
     return checked
 
 
-job_name = named("job", "slotwise jobs list")
+job_name = named("job", "slotwise jobs")
 
 
 def job_command(

@@ -302,7 +302,7 @@ class Operation:
         hint = f"did you mean {near[0]!r}? Otherwise " if near else ""
         return UnknownTask(
             f"no job {job!r} in this database; {hint}start a worker that registers "
-            "it, or see: slotwise jobs list; for "
+            "it, or see: slotwise jobs; for "
             f"tasks: slotwise tasks list {job}"
         )
 
@@ -326,7 +326,7 @@ class Operation:
         self.expect_plan(job)
         raise UnknownTask(
             f"job {job!r} has no recurring instance {instance!r}; see: slotwise "
-            f"jobs instances {job}"
+            f"jobs {job} --instances"
         )
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:

@@ -41,7 +41,7 @@ def check_name(
     if instance != RECURRING and not _is_listed(store, name, instance):
         raise UnknownTask(
             f"job {name!r} has no recurring instance {instance!r}; see: "
-            f"slotwise jobs instances {name}"
+            f"slotwise jobs {name} --instances"
         )
 
 
