@@ -79,12 +79,15 @@ def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str 
     return text
 
 
-def _ids_of(
+def _known_id(ctx: click.Context, option: click.Parameter, text: str) -> str:
+    """Take any id that a row may have but a blank one, which an unset variable gives."""
+    return text if text.strip() else str(id_of(ctx, option, text))
+
+
+def _known_ids(
     ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    for text in texts:
-        id_of(ctx, option, text)
-    return texts
+    return tuple(_known_id(ctx, option, text) for text in texts)
 
 
 _REMOVE: Final = (
@@ -258,7 +261,7 @@ def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
     """,
 )
 @click.argument("name", callback=_task_name)
-@click.argument("id", callback=id_of)
+@click.argument("id", callback=_known_id)
 @common
 @pass_given
 def show_task(given: Given, name: str, id: str) -> None:
@@ -513,7 +516,7 @@ def schedule_task(
     examples="slotwise tasks reschedule send-mail welcome-42 --delay 1h",
 )
 @click.argument("name", callback=_task_name)
-@click.argument("id", callback=id_of)
+@click.argument("id", callback=_known_id)
 @due
 @click.option("--priority", type=PRIORITY, help="Change the priority, too.")
 @common
@@ -536,7 +539,7 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
     """,
 )
 @click.argument("name", callback=_task_name)
-@click.argument("ids", nargs=-1, callback=_ids_of)
+@click.argument("ids", nargs=-1, callback=_known_ids)
 @due
 @dry_run
 @yes
@@ -595,7 +598,7 @@ def retry_tasks(
     """,
 )
 @click.argument("name", callback=_task_name)
-@click.argument("ids", nargs=-1, callback=_ids_of)
+@click.argument("ids", nargs=-1, callback=_known_ids)
 @click.option(
     "--state",
     type=click.Choice([state.value for state in STATES if state != ListedState.RUNNING]),

@@ -38,18 +38,21 @@ _DB_SCHEDULER = """
 #: The columns of each table, as ``name=default``: "*" is part of its key, "!" is never null.
 _COLUMNS = {
     "tasks": f"""{_DB_SCHEDULER}
-        kind='{Kind.TASK}'! slot watermark next_slot schedule plan plan_instance origin collapsed=0! created_version
-        attempt=0! lost_count=0! lease state parked_due wanted_due waits_for cancel_requested unheld_since last_error
-        control pending marked limit_key order_key""",
+        kind='{Kind.TASK}'! slot watermark next_slot schedule plan plan_instance origin
+        collapsed=0! created_version attempt=0! lost_count=0! lease state parked_due wanted_due
+        waits_for cancel_requested unheld_since last_error control pending marked limit_key
+        order_key""",
     "slots": """
-        task_name* task_instance* slot* outcome! reason origin='schedule'! attempts=0! lost=0! aborted=0! collapsed=0!
-        token worker started started_before finished error result expires""",
+        task_name* task_instance* slot* outcome! reason origin='schedule'! attempts=0! lost=0!
+        aborted=0! collapsed=0! token worker started started_before finished error result
+        expires""",
     "gaps": "task_name* task_instance* first_slot* last_slot! count! reason! created!",
     "attempts": """
-        task_name* task_instance* slot* token* number! worker claimed started ended outcome! reason error""",
+        task_name* task_instance* slot* token* number! worker claimed started ended outcome!
+        reason error""",
     "workers": """
-        worker* host! pid! boot_id! tags tasks revision refused passed_over version! capacity! state! started!
-        last_seen! lease! skew""",
+        worker* host! pid! boot_id! tags tasks revision refused passed_over version! capacity!
+        state! started! last_seen! lease! skew""",
     "controls": "id* at! author! command! task_name slot arguments note",
     "calendars": "name* revision! weekend! days! updated!",
     "starts": "task_name* at* count!",
