@@ -307,20 +307,18 @@ class Arranged(Schedule):
         self, schedule: LocalSchedule, how: Arrangement, given: Sequence[Calendar | str]
     ) -> None:
         _check_arrangement(how, given)
-        bound = {one.name: one for one in given if isinstance(one, Calendar)}
-        names = [one.name if isinstance(one, Calendar) else one for one in given]
-        parts = [str(schedule), ", ".join(map(str, given)), how]
-        kind = "EXCLUDING"
-        if isinstance(how, int):
-            kind = "BUSINESS_DAY"
-            parts = [str(schedule), str(how), *([parts[1]] if given else [])]
-        self._set(
-            schedule=schedule,
-            how=how,
-            calendars={calendar_name(name): bound.get(name) for name in names},
-            running=self,
-            _text=f"{kind}({'; '.join(map(str, parts))})",
-        )
+        calendars: dict[str, Calendar | None] = {}
+        for one in given:
+            if isinstance(one, Calendar):
+                calendars[one.name] = one
+            else:
+                calendars[calendar_name(one)] = None
+        listed = ", ".join(map(str, given))
+        if isinstance(how, str):
+            text = f"EXCLUDING({schedule}; {listed}; {how})"
+        else:
+            text = f"BUSINESS_DAY({schedule}; {how}{'; ' * bool(given)}{listed})"
+        self._set(schedule=schedule, how=how, calendars=calendars, running=self, _text=text)
         line = self._line()
         if how == "skip" and isinstance(line, Walk):  # its slots exist, and do not all run
             self._set(line=schedule.line, running=Arranged(schedule, "drop", given))

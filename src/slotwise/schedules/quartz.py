@@ -23,29 +23,33 @@ _ANY: Final = ("*", "?")
 
 def quartz_schedule(expression: str, tz: str | ZoneInfo) -> Schedule:
     """Return the schedule with the slots of a Quartz expression; see `Cron.quartz`."""
+    zone = zone_named(tz)
+    second, minute, hour, *days, years = _fields(expression)
+    if zone.utcoffset(None) is None:  # Quartz goes by the clocks, also with intervals
+        times = second, minute.replace("*", "0-59"), hour.replace("*", "0-23")
+        found = Cron(" ".join((*times, *days)), zone, gap="skip", fold="second")
+    else:
+        found = Cron(" ".join((second, minute, hour, *days)), zone)
+    return found if years in _ANY else _in_years(found, years)
+
+
+def _fields(expression: str) -> tuple[str, ...]:
+    """The seven fields, with names of weekdays. Raises InvalidSchedule."""
     texts = re.sub(r"(?<![^\s,])/", "*/", expression.upper()).split()
     if len(texts) not in (6, 7):
         raise InvalidSchedule(
             f"{quoted(expression)} has {len(texts)} fields; Quartz has 6 (second minute hour "
             "day-of-month month day-of-week), or 7 with a year"
         )
-    second, minute, hour, day, month, weekday = texts[:6]
+    day, weekday = texts[3], texts[5]
     if day not in _ANY and weekday not in _ANY:
         raise InvalidSchedule(
             f"{quoted(expression)}: Quartz requires ? in one of the two day fields"
         )
     if match := _NO_COUNTERPART.search(day):
         raise InvalidSchedule(f"Quartz's {match[0]} has no counterpart; write other days")
-    weekday = "SAT" if weekday == "L" else _DIGITS.sub(_quartz_weekday, weekday)
-    zone = zone_named(tz)
-    if zone.utcoffset(None) is None:  # Quartz goes by the clocks, also with intervals
-        minute, hour = minute.replace("*", "0-59"), hour.replace("*", "0-23")
-        fields = " ".join((second, minute, hour, day, month, weekday))
-        found = Cron(fields, zone, gap="skip", fold="second")
-    else:
-        found = Cron(" ".join((second, minute, hour, day, month, weekday)), zone)
-    years = texts[6] if len(texts) == 7 else "*"
-    return found if years in _ANY else _in_years(found, years)
+    texts[5] = "SAT" if weekday == "L" else _DIGITS.sub(_quartz_weekday, weekday)
+    return (*texts, "*")[:7]
 
 
 def _quartz_weekday(digits: re.Match[str]) -> str:
