@@ -10,17 +10,20 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, backend, engines
 
+from slotwise import Settings
 from slotwise.spi import Database, describe_error
 from slotwise.store.connect import postgresql_connections
+from slotwise.store.connect.database import timeline_of
 from slotwise.store.connect.database_errors import is_transient
 
 
@@ -128,7 +131,7 @@ class TestPools:
                 (role, "session_parameters.FORMATS", {"ignore_system_indexes": "off"})
                 for role in ("main", "heart", "wake-up")
             ),
-            ("main", "postgresql_connections._SOURCE", "1 / 0"),
+            ("main", "postgresql_connections._SOURCE", "SELECT 1 / 0"),
         ],
     )
     def test_a_connection_whose_set_up_fails_is_closed(
@@ -155,6 +158,26 @@ class TestPools:
         with pytest.raises((psycopg.Error, DBAPIError)):
             opened.listen() if role == "wake-up" else getattr(opened, role).connect()
         assert [driver.closed for driver in made] == [True]
+
+    @pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])
+    def test_a_server_that_tells_no_timeline(self, pg_url: str, pooler: bool) -> None:
+        """Its functions may be refused to the role, or unknown to a managed service."""
+        name = f"{sa.make_url(pg_url).database}_plain"
+        hidden = "EXECUTE ON FUNCTION pg_current_wal_lsn()"
+        with psycopg.connect(pg_url, autocommit=True) as owner:
+            owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
+            owner.execute(f"REVOKE {hidden} FROM PUBLIC".encode())
+            url = sa.make_url(pg_url).set(username=name, password="secret")
+            settings = Settings(
+                database_url=url.render_as_string(hide_password=False), pooler=pooler
+            )
+            with closing(Database(settings)) as database:
+                for _ in range(2):
+                    with database.main.begin() as connection:
+                        assert connection.scalar(sa.text("SELECT 1")) == 1
+                        assert timeline_of(connection) is None
+            owner.execute(f"GRANT {hidden} TO PUBLIC".encode())
+            owner.execute(f"DROP ROLE {name}".encode())
 
     def test_a_restart_while_idle_is_nobodys_error(
         self, database: Open, monkeypatch: pytest.MonkeyPatch

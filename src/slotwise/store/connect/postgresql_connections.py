@@ -31,7 +31,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.model.clock import elapsed
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database_errors import name_role
+from slotwise.store.connect.database_errors import is_transient, name_role
 from slotwise.store.connect.dsn import OPTIONS_OF_OTHERS, connect_arguments, psycopg
 from slotwise.store.connect.exact_names import qualified
 from slotwise.store.connect.notifications import Along, Hearing
@@ -71,7 +71,7 @@ ALONG = "slotwise_along"
 NOTIFY = "SELECT pg_catalog.pg_notify(%s, word) FROM pg_catalog.unnest(%s::text[]) AS word"
 
 #: "client" if the option came with the connection.
-_SOURCE = "(SELECT source FROM pg_catalog.pg_settings WHERE name = 'lock_timeout')"
+_SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"
 #: The timeline of the write-ahead log: a new primary begins another one.
 TIMELINE = (
     "CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.left("
@@ -139,6 +139,8 @@ class PostgreSQLLink:
         #: The server has confirmed that there is no pooler in between.
         self._is_direct = False
         self._was_asked = False
+        #: Whether the server tells the timeline of its write-ahead log.
+        self._has_timeline = True
         #: A pooler was met, which no setting had announced.
         self.pooler_was_met = False
         #: A user who has set a timeout for statements may wait for as long.
@@ -177,7 +179,8 @@ class PostgreSQLLink:
 
         def begin(connection: Connection) -> None:
             if self._pooled:
-                _set_for_transaction(connection, parameters)
+                timeline = TIMELINE if self._has_timeline else "NULL"
+                _set_for_transaction(connection, parameters, timeline)
 
         def checkin(_: object, record: ConnectionPoolEntry) -> None:
             record.info["rests_since"] = time.monotonic()
@@ -252,22 +255,33 @@ class PostgreSQLLink:
         # role and database, statements that read rows again after concurrent changes must see the
         # new values.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
-        if role == "main" and not self._pooled:
+        if role == "main":
             with _closed_on_error(connection):
-                self._ask(connection)
+                if not self._was_asked and not self._pooled:
+                    self._look_for_pooler(connection)
+                if self._has_timeline:
+                    self._read_timeline(connection)
         return connection
 
-    def _ask(self, connection: Driver) -> None:
-        """Read the timeline, and once whether a pooler has dropped the options."""
-        found = connection.execute(f"SELECT {TIMELINE}, {_SOURCE}".encode()).fetchone()
+    def _look_for_pooler(self, connection: Driver) -> None:
+        """A pooler may have dropped the options."""
+        if connection.execute(_SOURCE).fetchone() != ("client",):
+            self._notice_pooler()
         connection.rollback()
-        assert found is not None
-        connection.timeline, source = found  # type: ignore[attr-defined]
-        if not self._was_asked:
-            if source != "client":
-                self._notice_pooler()
-            self._is_direct = not self._pooled
-            self._was_asked = True
+        self._is_direct = not self._pooled
+        self._was_asked = True
+
+    def _read_timeline(self, connection: Driver) -> None:
+        """Read it, unless the role may not, or the server has none."""
+        try:
+            found = connection.execute(f"SELECT {TIMELINE}".encode()).fetchone()
+        except psycopg().Error as error:
+            if is_transient(error):
+                raise
+            self._has_timeline = False
+        else:
+            connection.timeline = found and found[0]  # type: ignore[attr-defined]
+        connection.rollback()
 
     def _reach(self, role: str, parameters: Mapping[str, str]) -> Driver:
         driver = psycopg()
@@ -381,11 +395,13 @@ class PostgreSQLLink:
             )
 
 
-def _set_for_transaction(connection: Connection, parameters: Mapping[str, str]) -> None:
+def _set_for_transaction(
+    connection: Connection, parameters: Mapping[str, str], timeline: str
+) -> None:
     """Set the parameters until the transaction ends, behind a pooler; read the timeline, too."""
     calls = ", ".join("pg_catalog.set_config(%s, %s, true)" for _ in parameters)
     values = tuple(sum(parameters.items(), ()))
-    found = connection.exec_driver_sql(f"SELECT {TIMELINE}, {calls}", values)
+    found = connection.exec_driver_sql(f"SELECT {timeline}, {calls}", values)
     driver: Any = connection.connection.driver_connection
     driver.timeline = found.scalar()
 

@@ -30,6 +30,7 @@ from slotwise.jobs.policies import LONGEST_QUEUE
 from slotwise.model.durations import format_duration
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, RowState
+from slotwise.schedules import Schedule
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, schedule_in
@@ -98,7 +99,7 @@ def backfill(
         last=found.last.isoformat(),
         slots=len(found.slots),
         concurrency=concurrency,
-        pace=None if pace is None else format_duration(pace),
+        pace=pace and format_duration(pace),
         failed=failed or None,
     )
     _enter(at, row, chunk, again, number)
@@ -139,20 +140,7 @@ def _find(
     schedule = schedule_in(row)
     come = min(last, at.now)
     last = min(last, _passed_by(row, at.now), at.now)
-    if first > at.now:
-        raise _refused(
-            job,
-            f"{at.told(first, row)} is yet to come, and is left to the schedule; begin earlier",
-        )
-    if schedule.from_end:
-        raise ConfigurationError(
-            f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead"
-        )
-    if (count := schedule.count_between(first - TICK, last)) > WIDEST:
-        within = f"{count} slots from {at.told(first, row)} to {at.told(last, row)}"
-        raise _refused(
-            job, f"{within}, at most {WIDEST} are looked at; choose a shorter range"
-        )
+    _refuse_range(at, row, schedule, first, last)
     slots = list(schedule.running.slots(first - TICK, last))
     _, missing = _missing(at, row, slots, again)
     if len(missing) > LONGEST_QUEUE:
@@ -169,6 +157,27 @@ def _find(
         present=present,
         undecided=undecided,
     )
+
+
+def _refuse_range(
+    at: Operation, row: Row, schedule: Schedule, first: datetime, last: datetime
+) -> None:
+    """Raise ConfigurationError for a range without slots to fill, or with too many."""
+    job = row.task_name
+    if first > at.now:
+        raise _refused(
+            job,
+            f"{at.told(first, row)} is yet to come, and is left to the schedule; begin earlier",
+        )
+    if schedule.from_end:
+        raise ConfigurationError(
+            f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead"
+        )
+    if (count := schedule.count_between(first - TICK, last)) > WIDEST:
+        within = f"{count} slots from {at.told(first, row)} to {at.told(last, row)}"
+        raise _refused(
+            job, f"{within}, at most {WIDEST} are looked at; choose a shorter range"
+        )
 
 
 def _missing(

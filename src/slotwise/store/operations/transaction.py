@@ -260,7 +260,8 @@ class Operation:
         id = self.tasks.c.task_instance
         if not so_far.rows:
             self.expect_plan(job)
-        some = sa.select(id).where(*mine, id > so_far.after).order_by(id).limit(CHUNK)
+        beyond = [id > so_far.after] if so_far.after else []  # an id may be blank
+        some = sa.select(id).where(*mine, *beyond).order_by(id).limit(CHUNK)
         ids = self.connection.scalars(some).all()
         if len(ids) == CHUNK:
             return self.rows(*mine, id.in_(ids)), ids[-1]

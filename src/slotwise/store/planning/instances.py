@@ -28,6 +28,10 @@ from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
+SUPERSEDED = (
+    "task %s, id %s: %d slots from %s to %s are skipped (superseded): their schedule was changed "
+    "twice before they could run"
+)
 #: Applications sign no operation: they make and delete as many instances as they like.
 NOBODY = Author("the application")
 
@@ -126,14 +130,7 @@ class Instances:
             write(connection, self._store, row, replace(changes, row=columns), now)
         for gap in changes.gaps:
             logger.warning(
-                "task %s, id %s: %d slots from %s to %s are skipped (superseded): "
-                "their schedule was changed twice "
-                "before they could run",
-                wanted.task,
-                wanted.id,
-                gap.count,
-                gap.first,
-                gap.last,
+                SUPERSEDED, wanted.task, wanted.id, gap.count, gap.first, gap.last
             )
         found: datetime | None = columns.get("slot", row.slot)
         return found
