@@ -22,12 +22,14 @@ def json_value(value: object) -> object:
         case list() | tuple() | set() | frozenset():
             return [json_value(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            spec.name: json_value(getattr(value, spec.name))
-            for spec in fields(value)
-            if spec.repr
-        }
+        return json_fields(value)
     return value
+
+
+def json_fields(value: DataclassInstance) -> dict[str, object]:
+    """Return the fields of a dataclass as JSON has them, without those that ``repr`` leaves out."""
+    shown = [spec.name for spec in fields(value) if spec.repr]
+    return {name: json_value(getattr(value, name)) for name in shown}
 
 
 class Value:
@@ -40,8 +42,4 @@ class Value:
 
         Stored bytes, which ``repr`` leaves out as well, are left out.
         """
-        return {
-            spec.name: json_value(getattr(self, spec.name))
-            for spec in fields(self)
-            if spec.repr
-        }
+        return json_fields(self)

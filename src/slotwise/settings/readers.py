@@ -140,9 +140,8 @@ def printable(longest: int) -> Reader:
     def read(label: str, value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
         if not text or not text.isprintable() or len(text) > longest:
-            is_number = isinstance(value, int | float) and not isinstance(
-                value, bool
-            )  # TOML's or YAML's
+            # a number of TOML or YAML
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
             cure = f'write "{value}"' if is_number else "leave it out for the default"
             raise _wrong(
                 label, f"a printable string of 1 to {longest} characters", value, cure
@@ -155,18 +154,17 @@ def printable(longest: int) -> Reader:
 def names(longest: int, blanks: bool = True) -> Reader:
     """Read a set of names, with or without blanks in them; a string is split at commas."""
     one = printable(longest)
+    cure = "separate them with commas"
 
     def read(label: str, value: object) -> frozenset[str]:
         if isinstance(value, str):
             value = [part for part in value.split(",") if part.strip()]
         if not isinstance(value, Iterable) or isinstance(value, bytes | dict):
-            raise _wrong(label, "a list of names", value, "separate them with commas")
+            raise _wrong(label, "a list of names", value, cure)
         found = frozenset(one(label, item) for item in value)
-        for word in sorted(found):
-            if not blanks and word.split() != [word]:
-                raise _wrong(
-                    label, "words without blanks", word, "separate them with commas"
-                )
+        wrong = [word for word in sorted(found) if not blanks and word.split() != [word]]
+        if wrong:
+            raise _wrong(label, "words without blanks", wrong[0], cure)
         return found
 
     return read
@@ -178,20 +176,9 @@ def pairs(longest: int) -> Reader:
     form = "write a table, or lines such as: nightly-report = 0 3 * * *"
 
     def read(label: str, value: Any) -> frozenset[tuple[str, str]]:
-        given = value
-        if isinstance(
-            value, str
-        ):  # a line without an equals sign gives a list of one, which is refused below
-            given = [
-                [part.strip() for part in line.split("=", 1)]
-                for line in value.splitlines()
-                if line.strip()
-            ]
+        given = _lines(value) if isinstance(value, str) else value
         try:
-            found = {
-                key: text.strip()
-                for key, text in (given.items() if isinstance(given, Mapping) else given)
-            }
+            found = {key: text.strip() for key, text in dict(given).items()}
         except (AttributeError, TypeError, ValueError):
             raise _wrong(label, "names with strings", value, form) from None
         if not all(found.values()):
@@ -199,6 +186,12 @@ def pairs(longest: int) -> Reader:
         return frozenset((one(label, key), text) for key, text in found.items())
 
     return read
+
+
+def _lines(text: str) -> list[list[str]]:
+    """Split lines at their first equals sign; one without any gives a list of one."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return [[part.strip() for part in line.split("=", 1)] for line in lines]
 
 
 def patterns(label: str, value: object) -> frozenset[str]:
