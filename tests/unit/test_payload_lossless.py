@@ -255,6 +255,11 @@ class Doubling(Struct):
         self.n *= 2
 
 
+class Tupled(Struct):
+    t: tuple[int, ...]
+    d: dict[UUID, frozenset[str]]
+
+
 class Mixed(Struct):
     share: float
     body: bytes
@@ -560,6 +565,8 @@ def test_what_would_arrive_changed(kind: Any, value: Any, words: str) -> None:
         (Line, Line(Point(1))),
         (Loose, Loose([1, {"a": None}])),
         (Counters, Counters({1: 2})),
+        (Tupled, Tupled((1, 2), {UUID(int=1): frozenset("a")})),
+        (list[Tupled], [Tupled((), {})]),
         (Mixed, Mixed(1, b"\xff", datetime(2026, 1, 1, tzinfo=UTC))),  # a float that is 1
         (Late, late(0)),
         (Normalised, Normalised(" x ")),

@@ -57,7 +57,7 @@ from slotwise.payload.shape import (
     Shape,
     finite,
     member,
-    plain,
+    refuse_non_json,
 )
 
 K = TypeVar("K")
@@ -202,22 +202,24 @@ def model(
     kind: type,
     write: Callable[[object], object],
     read: Callable[[object], object],
-    stored: frozenset[type],
+    kinds: frozenset[type],
     tags: Mapping[str, frozenset[object]],
 ) -> Shape:
-    """Return the converter for a model of a library."""
+    """Return the converter for a model of a library; ``kinds`` are the types of its plain form."""
 
     def convert(value: object, writing: bool) -> object:
         if writing:
-            written = plain(write(instance(value, kind, kind)), True)
-            refuse_changes(value, convert(JSON.decode(JSON.encode(written)), False))
-            return written
+            written = write(instance(value, kind, kind))
+            refuse_non_json(written, (list, tuple))
+            stored = JSON.decode(JSON.encode(written))
+            refuse_changes(value, convert(stored, False))
+            return stored
         try:
             return read(value)
         except ValueError as error:  # of both libraries
             raise Misfit(one_line(error)) from None
 
-    return Shape(convert, stored, tags=tags)
+    return Shape(convert, kinds, tags=tags)
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
@@ -394,10 +396,12 @@ def _as_invalid(kind: type) -> Iterator[None]:
     """Raise InvalidPayload for what a type's annotations raise."""
     try:
         yield
-    except (NameError, TypeError) as error:
+    except NameError as error:
         raise InvalidPayload(
-            f"{called(kind)}: {one_line(error)}; define names at the top level of a module"
+            f"{called(kind)}: {one_line(error)}; define it at the top level of a module"
         ) from None
+    except TypeError as error:
+        raise InvalidPayload(f"{called(kind)}: {one_line(error)}") from None
 
 
 def _data_class(kind: type) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeAlias, TypeVar
 
@@ -103,13 +103,16 @@ def plain(value: object, writing: bool) -> object:
     express it.
     """
     if writing:
-        _check(value, 0)
+        refuse_non_json(value, (list,))
     return value
 
 
-def _check(value: object, depth: int) -> None:
-    if isinstance(value, dict | list):
-        _check_members(value, depth)
+def refuse_non_json(value: object, lists: tuple[type, ...], depth: int = 0) -> None:
+    """Raise Misfit for a part that JSON cannot express, or would change; ``lists`` become lists."""
+    if isinstance(value, dict):
+        _check_members(value, value.items(), lists, depth)
+    elif isinstance(value, list | tuple) and isinstance(value, lists):
+        _check_members(value, enumerate(value), lists, depth)
     elif isinstance(value, float):
         finite(value)
     elif value is not None and not isinstance(value, str | int):
@@ -120,19 +123,23 @@ def _check(value: object, depth: int) -> None:
         )
 
 
-def _check_members(value: dict[object, object] | list[object], depth: int) -> None:
+def _check_members(
+    value: object,
+    members: Iterable[tuple[object, object]],
+    lists: tuple[type, ...],
+    depth: int,
+) -> None:
     if depth == DEEPEST:
         raise NotJson(
             f"it contains itself or is too deep; at most {DEEPEST} levels are allowed"
         )
-    members = value.items() if isinstance(value, dict) else enumerate(value)
     for place, each in members:
         if isinstance(value, dict) and not isinstance(place, str):
             raise NotJson(
                 f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}"
             )
         if type(each) not in ALWAYS_PLAIN:
-            member(place, _check, each, depth + 1)
+            member(place, refuse_non_json, each, lists, depth + 1)
 
 
 #: The types that JSON distinguishes.
