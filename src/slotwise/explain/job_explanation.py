@@ -101,7 +101,7 @@ def _present(line: JobInfo, facts: Facts) -> Iterator[str]:
     if line.state == ListedState.INSTANCES:
         yield (
             "Its own schedule is disabled; its recurring instances run by theirs, see: "
-            f"slotwise jobs {line.job}. --instances"
+            f"slotwise jobs {line.job} --instances."
         )
         return
     if line.state in (ListedState.DISABLED, ListedState.ENDED):

@@ -415,7 +415,7 @@ class JobRegistry:
 
     @property
     def start_error(self) -> BaseException | None:
-        """Why the last start on a thread of its own failed; None while it goes on, and if it
+        """Why the last start on a thread of its own failed; None while it runs, and if it
         succeeded.
         """
         return self._life.start_error

@@ -420,7 +420,7 @@ class Dialect(Protocol):
 
     @abstractmethod
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Write what becomes of rows that this transaction holds or has claimed, and what the
+        """Write what happens to rows that this transaction holds or has claimed, and what the
         ledger has of them, under the token.
 
         A ledger row that is final already is unchanged. Raise if a row was not written.

@@ -1,0 +1,80 @@
+"""How much there is to learn: the commands and options of the command line, which only get fewer,
+and the pages that mention them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+from tests.docs.markdown import ROOT
+
+from slotwise.cli.entry import cli
+
+#: Commands without groups, and options by name. To reach: 48 and 85. A landing that removes one
+#: lowers the bound.
+MOST_COMMANDS = 56
+MOST_OPTIONS = 100
+#: Said between processes of one worker, or by a shell for its own use.
+UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}
+
+
+def commands(
+    command: click.Command = cli, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield each command that a person can type, with its words."""
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    with click.Context(command) as context:
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found is not None and not found.hidden:
+                yield from commands(found, (*path, name))
+
+
+def options() -> set[str]:
+    return {
+        name
+        for command in (cli, *(found for _, found in commands()))
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden
+        for name in option.opts
+        if name.startswith("--")
+    }
+
+
+def pages() -> str:
+    texts = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
+    return "\n".join([(ROOT / "README.md").read_text(), *texts])
+
+
+def test_the_surface_only_shrinks() -> None:
+    """A further command or option takes the place of another one."""
+    assert len(list(commands())) <= MOST_COMMANDS
+    assert len(options()) <= MOST_OPTIONS
+
+
+def test_a_page_mentions_each_command() -> None:
+    """By its last word, after the name of its group."""
+    text = pages()
+    missing = []
+    for words, _ in commands():
+        group, _, last = words.rpartition(" ")
+        lines = [line for line in text.splitlines() if not group or f"{group} " in line]
+        if not any(re.search(rf"(?<![\w-]){last}(?![\w-])", line) for line in lines):
+            missing.append(words)
+    assert missing == []
+
+
+def test_a_page_mentions_each_option() -> None:
+    """Or the setting of the same name."""
+    text = pages()
+    missing = [
+        name
+        for name in sorted(options() - UNDOCUMENTED)
+        if not re.search(rf"{name}(?![\w-])", text)
+        and f"`{name[2:].replace('-', '_')}`" not in text
+    ]
+    assert missing == []
