@@ -1,7 +1,8 @@
 """Locks with a lease that Python and Java share: in ShedLock's table, or under its keys in Redis.
 
 >>> from slotwise.locks import Lock, SQLLocks
->>> lock = Lock("daily-report", at_most_for="15m", at_least_for="5m", provider=SQLLocks("sqlite:///locks.db"))
+>>> locks = SQLLocks("sqlite:///locks.db")
+>>> lock = Lock("daily-report", at_most_for="15m", at_least_for="5m", provider=locks)
 >>> lock
 Lock('daily-report', at_most_for='15m', provider=SQLLocks('sqlite+pysqlite:///locks.db'))
 """

@@ -11,7 +11,7 @@ def create(order: Order, client: SlotwiseClient) -> None:
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 from weakref import WeakKeyDictionary
 
 from slotwise import Client, ConfigurationError, JobRegistry
@@ -87,12 +87,12 @@ def health_router(prefix: str = "/health", *, details: bool = False) -> APIRoute
         )
 
     @router.get("/live")
-    async def live(connection: HTTPConnection) -> Any:
+    async def live(connection: HTTPConnection) -> JSONResponse:
         host = host_of(connection)
         return answer(host.state, host.failure, is_well=host.state != "failed")
 
     @router.get("/ready")
-    async def ready(connection: HTTPConnection) -> Any:
+    async def ready(connection: HTTPConnection) -> JSONResponse:
         host = host_of(connection)
         look = readiness.setdefault(host, Readiness(host)).look()
         try:

@@ -114,7 +114,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Writes lines to a stream. One that is full or closed loses them, and harms nobody who logs."""
+    """Writes lines to a stream. One that is full or closed loses them, and raises nothing."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
         with suppress(OSError, ValueError):
@@ -219,7 +219,8 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z"
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{second}.{int(record.msecs):03}Z"
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -179,15 +179,16 @@ def _chain(one: Evidence) -> _Broken:
     """Where the end of a run defines the next slot, each slot follows from the end before it."""
     rows = [one.ledger[slot] for slot in _due(one)]
     following = [row.slot for row in rows[1:]]
-    if one.plan and one.plan.slot is not None and one.plan.slot not in one.ledger:
-        following.append(one.plan.slot)
+    waits_for = one.plan.slot if one.plan else None
+    if waits_for is not None and waits_for not in one.ledger:
+        following.append(waits_for)
     for row, slot in zip(rows, following, strict=False):
         wanted = one.rule.schedule.next_after(row.finished) if row.finished else None
-        if wanted is None:
-            yield "missing", slot, "after the end before it nothing was due"
         # With complete_in, the run's end and the settlement's time differ.
-        elif wanted > slot or (wanted != slot and not one.rule.completes):
-            yield "missing", slot, f"after the end before it {wanted.isoformat()} was due"
+        is_early = wanted is not None and wanted < slot and one.rule.completes
+        if wanted != slot and not is_early:
+            text = wanted.isoformat() if wanted else "nothing"
+            yield "missing", slot, f"after the end before it {text} was due"
 
 
 # -- the handlers' log: no start too many ---------------------------------------------------------

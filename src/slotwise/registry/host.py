@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures.thread  # noqa: F401  # registers its exit handler before ours, which then runs first
+import concurrent.futures.thread  # noqa: F401  # its exit handler must come before ours
 import inspect
 import logging
 import os

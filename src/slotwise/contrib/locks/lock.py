@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, overload
 
 from slotwise import ConfigurationError, InvalidSetting
 from slotwise.contrib.locks.errors import LockNotAcquired, LockUnavailable
@@ -21,6 +21,7 @@ from slotwise.spi import Identity, elapsed, format_duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
+AsyncFunction: TypeAlias = Callable[P, Coroutine[Any, Any, R]]
 
 logger = logging.getLogger("slotwise.locks")
 
@@ -204,10 +205,10 @@ class Lock:
     @overload
     def __call__(
         self,
-        function: Callable[P, Coroutine[Any, Any, R]],
+        function: AsyncFunction[P, R],
         *,
         wait: timedelta | str | None = None,
-    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    ) -> AsyncFunction[P, R | None]: ...
 
     @overload
     def __call__(
@@ -288,9 +289,7 @@ class Decorator:
         self._wait = wait
 
     @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]]
-    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    def __call__(self, function: AsyncFunction[P, R]) -> AsyncFunction[P, R | None]: ...
 
     @overload
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]: ...
