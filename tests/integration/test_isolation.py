@@ -533,10 +533,7 @@ def test_who_waits_for_a_database_ends_without_its_parent(tmp_path: Path) -> Non
                 "app": "waiting:registry",
                 "path": [*sys.path, str(tmp_path)],
                 "settings": settings.told(),
-                "task": "waits",
-                "instance": "recurring",
-                "token": 1,
-                "holder": "host:1:boot",
+                "claim": ["waits", "recurring", 1, "host:1:boot"],
                 "renewed": 0.0,
             }
             Channel(ours).send(**order)

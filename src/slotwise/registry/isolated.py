@@ -47,10 +47,8 @@ LONGEST_PAUSE = timedelta(seconds=2)
 class AttemptRequest(TypedDict):
     """What the parent sends first: the claim, and where the application is."""
 
-    task: str
-    instance: str
-    token: int
-    holder: str
+    #: Task, instance, token and holder.
+    claim: tuple[str, str, int, str]
     renewed: float
     path: list[str]
     app: str
@@ -116,7 +114,7 @@ def _obey(
     """
     try:
         registry = _registry(request, channel, load, prepare)
-        is_async = registry.definitions[request["task"]].is_async
+        is_async = registry.definitions[request["claim"][0]].is_async
         loop = asyncio.new_event_loop() if is_async else None
         worker = registry.make_worker(host_loop=loop)
     except Exception as error:
@@ -188,13 +186,7 @@ def _find_claim(
     words: list[Message] = []
     for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
         try:
-            fence = (
-                request["task"],
-                request["instance"],
-                request["token"],
-                request["holder"],
-            )
-            return worker.store.held.find_claim(*fence), words
+            return worker.store.held.find_claim(*request["claim"]), words
         except Exception as error:
             if not is_transient(error):
                 raise
@@ -215,7 +207,7 @@ def _registry(
     registry = load(request["app"], Path.cwd())
     registry.configure(**request["settings"] | {"only": []})
     prepare(registry.settings)
-    alone = replace(registry.definitions[request["task"]], isolation=None)
+    alone = replace(registry.definitions[request["claim"][0]], isolation=None)
     registry.definitions = {**registry.definitions, alone.name: alone}
 
     def tell(event: Event) -> None:

@@ -95,8 +95,12 @@ def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
 
 
 def definitions_of(subjects: Iterable[object]) -> dict[str, Definition]:
-    """Return the definitions of jobs and tasks by name. Raise InvalidJob with the cure."""
-    return unique([define(one) for one in listed(subjects, "jobs")])
+    """Return the definitions of jobs and tasks, some of which may be definitions already, by name.
+
+    Raise InvalidJob with the cure.
+    """
+    given = listed(subjects, "jobs")
+    return unique([one if isinstance(one, Definition) else define(one) for one in given])
 
 
 def unique(definitions: list[Definition]) -> dict[str, Definition]:

@@ -144,6 +144,9 @@ class _Play:
             self._tell(self._clock.now(), self._attempts)
             self._clock.tick(min(self._next(), self._end) - self._clock.now())
         self._step()
+        return self._result()
+
+    def _result(self) -> Forecast:
         now = self._clock.now()
         slots = {
             name: self._inspect.slots(name, limit=None)[::-1] for name in self._definitions
@@ -227,14 +230,12 @@ class _Play:
     def _next(self) -> datetime:
         now = self._clock.now()
         instants = [running[0] for running in self._running[:1]] + self._looks[:1]
-        if self._outages:
-            instants.append(
-                self._outages[0].end if self._worker is None else self._outages[0].start
-            )
+        for outage in self._outages[:1]:
+            instants.append(outage.end if self._worker is None else outage.start)
         if self._worker is not None:
             due = self._worker.store.due.next_due(sorted(self._definitions))
             if due is not None:
-                instants.append(now + max(due, _BLINK if due <= timedelta(0) else due))
+                instants.append(now + (due if due > timedelta(0) else _BLINK))
         return min(instants, default=self._end)
 
 

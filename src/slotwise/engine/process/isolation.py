@@ -108,10 +108,7 @@ class Isolation:
         return {
             **self._source,
             "path": sys.path,
-            "task": claim.row.task_name,
-            "instance": claim.row.task_instance,
-            "token": claim.token,
-            "holder": claim.holder,
+            "claim": [*claim.key, claim.token, claim.holder],
             "renewed": holding.renewed,
         }
 

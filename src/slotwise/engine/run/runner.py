@@ -5,10 +5,10 @@ end of each.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from typing import TypeAlias, cast
@@ -178,7 +178,7 @@ class Runner:
         if definition.is_async:
             self._loop.submit(self._run_async(holding, definition)).result()
         else:
-            copy_context().run(self._run, holding, definition)
+            contextvars.copy_context().run(self._run, holding, definition)
 
     def close(self) -> None:
         """Let the threads end; a handler that still runs is left behind."""
@@ -198,14 +198,11 @@ class Runner:
             self._report(holding, outcome, holding.held)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
-        context = copy_context()  # what start hooks set in it, they can reset in the end
+        context = (
+            contextvars.copy_context()
+        )  # what start hooks set in it, they can reset in the end
         try:
-            # Start hooks and the start mark wait for something, so they have a thread.
-            if self._before_start or definition.name in self._marked:
-                beginning = partial(context.run, self.begin, holding)
-                refused = await asyncio.wrap_future(self._threads.call(beginning))
-            else:
-                refused = self.begin(holding)
+            refused = await self._begin_async(context, holding, definition)
             outcome = refused or await self._attempt_async(holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
@@ -215,6 +212,15 @@ class Runner:
             self._threads.submit(
                 partial(context.run, self._report, holding, outcome, holding.held)
             )
+
+    async def _begin_async(
+        self, context: contextvars.Context, holding: Holding, definition: Definition
+    ) -> AttemptOutcome | None:
+        if not (self._before_start or definition.name in self._marked):
+            return self.begin(holding)
+        # Start hooks and the start mark wait for something, so they have a thread.
+        beginning = partial(context.run, self.begin, holding)
+        return await asyncio.wrap_future(self._threads.call(beginning))
 
     def _report(self, holding: Holding, outcome: AttemptOutcome, held: ExitStack) -> None:
         """Give back what start hooks hold, and report the outcome."""
