@@ -162,16 +162,14 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     queued one.
     """
     schedule = look.schedule
+    is_catch_up = is_catching_up(row, look.definition)
     since = look.since
     if since is not None and slot <= since and row.origin != Origin.CATCH_UP:
         choice = _missed(CatchUp.all(), slot, look, min(since, look.now))
-        is_catch_up = is_catching_up(row, look.definition)
     else:
         until = _end_of_tail(row, slot, look)
         choice = _missed(look.definition.catch_up, slot, look, until)
-        missed_others = choice.watermark > slot or choice.until not in (None, slot)
-        is_catch_up = is_catching_up(row, look.definition) or missed_others
-        is_catch_up = is_catch_up or bool(choice.gaps)
+        is_catch_up = is_catch_up or choice.stands_for_others(slot)
     gaps = around(schedule, choice.gaps, slot, choice.watermark)
     if choice.slot is None:
         # A fixed delay counts from now: else it would step through slots that are all too late.
@@ -214,40 +212,36 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     Overlap decides about a slot that finds no place within a poll interval of its time, else
     catch-up.
     """
-    schedule = look.schedule
-    now = look.now
-    is_full = look.is_full
-    definition = look.definition
-    newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
-    stops = definition.overlap.mode == "cancel_previous"
+    newest = look.schedule.running.latest_before(look.now + TICK, floor=slot) or slot
+    stops = look.definition.overlap.mode == "cancel_previous"
     # Overlap still decides about a slot that waits for another one to stop.
     waits_on = stops and look.since is not None and newest <= look.since
-    if not (waits_on or (is_full and now - slot <= look.poll)):
-        if not is_full:
-            return _choose(row, slot, replace(look, since=None))
+    if waits_on or (look.is_full and look.now - slot <= look.poll):
+        return _overlap(row, slot, newest, look)
+    if not look.is_full:
+        return _choose(row, slot, replace(look, since=None))
+    replaced: tuple[str, ...] = ()
+    if stops:
         # With "all", the slots of a catch-up do not stop each other.
-        replaced = (
-            ()
-            if not stops
-            else (Origin.SCHEDULE,)
-            if definition.catch_up.mode == "all"
-            else PLANNED
-        )
-        return Advance(
-            row=_waiting_for_a_place(row, schedule, slot, now), replaces=replaced
-        )
-    if not stops:
-        gaps = around(
-            schedule, (span(schedule.running, slot, newest, Reason.OVERLAP),), slot, newest
-        )
+        runs_all = look.definition.catch_up.mode == "all"
+        replaced = (Origin.SCHEDULE,) if runs_all else PLANNED
+    columns = _waiting_for_a_place(row, look.schedule, slot, look.now)
+    return Advance(row=columns, replaces=replaced)
+
+
+def _overlap(row: Row, slot: datetime, newest: datetime, look: _Look) -> Start | Advance:
+    """Skip the slots from ``slot`` to ``newest``, or let the newest replace what runs."""
+    schedule = look.schedule
+    if look.definition.overlap.mode != "cancel_previous":
+        skipped = span(schedule.running, slot, newest, Reason.OVERLAP)
+        gaps = around(schedule, (skipped,), slot, newest)
         return Advance(row=waiting(row, schedule, newest), gaps=gaps)
-    older = around(
-        schedule, slots_before(schedule.running, slot, newest, Reason.OVERLAP), slot, newest
-    )
-    if not is_full:
+    skipped_before = slots_before(schedule.running, slot, newest, Reason.OVERLAP)
+    older = around(schedule, skipped_before, slot, newest)
+    if not look.is_full:
         decided = _choose(row, newest, look)
         return replace(decided, gaps=(*older, *decided.gaps))
-    columns = _waiting_for_a_place(row, schedule, newest, now)
+    columns = _waiting_for_a_place(row, schedule, newest, look.now)
     columns["unheld_since"] = columns["execution_time"] + look.poll
     return Advance(row=columns, gaps=older, replaces=PLANNED)
 

@@ -86,21 +86,21 @@ class Ending:
         is_tail = is_catching_up(row, self.definition)
         decided = (row.slot, row.watermark, row.catch_up_until if is_tail else None)
         base = max((one for one in decided if one is not None), default=None)
-        newest = None
-        if base is not None and self.began is not None and schedule is not None:
-            newest = newest_come(schedule, base, self.began - TICK)
-        if (
-            newest is None
-            or base is None
-            or schedule is None
-            or newest + schedule.wait(newest) <= since
-        ):
+        if schedule is None or base is None or not self._came(schedule, base, since):
             return replace(row, unheld_since=None)
         if not is_tail:
             return row
-        return replace(
-            row, unheld_since=None, catch_up_until=newest_come(schedule, base, self.now)
-        )
+        end = newest_come(schedule, base, self.now)
+        return replace(row, unheld_since=None, catch_up_until=end)
+
+    def _came(self, schedule: Schedule, base: datetime, since: datetime) -> bool:
+        """Whether a slot after ``base`` came due between ``since`` and the start of this
+        attempt.
+        """
+        if self.began is None:
+            return False
+        newest = newest_come(schedule, base, self.began - TICK)
+        return newest is not None and newest + schedule.wait(newest) > since
 
 
 def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime | None:
@@ -151,8 +151,8 @@ def at_finish(
             return _cancelled(row, ending, outcome)
         case records.Snoozed(duration):
             return _snoozed(ending.judged(row), ending, duration)
-        case records.HandedBack(reason, error):
-            return hand_back(row, reason) if error is None else left_alone(row, now, error)
+        case records.HandedBack():
+            return _handed_back(row, outcome, now)
         case records.Aborted(reason):
             return _aborted(ending.judged(row), ending, reason)
         case _:
@@ -161,6 +161,12 @@ def at_finish(
 
 #: Outcomes after which a slot that is decided needs no other end.
 _FINAL = (records.Succeeded, records.Failed, records.Cancelled, records.Skipped)
+
+
+def _handed_back(row: Row, outcome: records.HandedBack, now: datetime) -> Transition:
+    if outcome.error is None:
+        return hand_back(row, outcome.reason)
+    return left_alone(row, now, outcome.error)
 
 
 def _confirmed(
@@ -563,20 +569,14 @@ def removed(
         )
     gaps = transition.gaps
     slot = columns["slot"]
-    if (
-        schedule is not None
-        and slot is not None
-        and slot <= now
-        and slot != row.slot
-        and not schedule.from_end
-    ):
-        gaps = (
-            *gaps,
-            span(
-                schedule,
-                slot,
-                schedule.latest_before(now + TICK, floor=slot) or slot,
-                Reason.DELETED,
-            ),
-        )
+    if schedule is not None and slot is not None and slot != row.slot:
+        gaps = (*gaps, *_come_by(schedule, slot, now))
     return replace(transition, row=None, record=record, gaps=gaps)
+
+
+def _come_by(schedule: Schedule, slot: datetime, now: datetime) -> tuple[Gap, ...]:
+    """Return the slots from ``slot`` to now as deleted."""
+    if slot > now or schedule.from_end:
+        return ()
+    last = schedule.latest_before(now + TICK, floor=slot) or slot
+    return (span(schedule, slot, last, Reason.DELETED),)

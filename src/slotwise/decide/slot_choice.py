@@ -28,6 +28,11 @@ class Choice:
     collapsed: int = 0
     until: datetime | None = None
 
+    def stands_for_others(self, oldest: datetime) -> bool:
+        """Whether more slots than ``oldest`` were missed."""
+        is_newer = self.watermark > oldest or self.until not in (None, oldest)
+        return is_newer or bool(self.gaps)
+
 
 def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Gap:
     """Return the slots from ``first`` to ``last``, both included, as a gap. ``first`` always
@@ -47,18 +52,28 @@ def choose_missed(
     until: datetime | None = None,
 ) -> Choice:
     """Choose by catch-up which of the slots from ``oldest`` to ``until`` (None: to now) runs."""
-    newest = (
-        oldest
-        if schedule.from_end
-        else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
-    )
+    newest = oldest
+    if not schedule.from_end:
+        newest = schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
     limit = latest_start(catch_up, start_within)
     bound = oldest if limit is None else max(oldest, now - limit)
     first = oldest if bound == oldest else schedule.next_after(bound - TICK)
     if first is None or first > newest:
-        return Choice(
-            slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, Reason.LATE),)
-        )
+        late = span(schedule, oldest, newest, Reason.LATE)
+        return Choice(slot=None, watermark=newest, gaps=(late,))
+    return _choose_from(catch_up, schedule, oldest, first, newest)
+
+
+def _choose_from(
+    catch_up: CatchUp,
+    schedule: Schedule,
+    oldest: datetime,
+    first: datetime,
+    newest: datetime,
+) -> Choice:
+    """Choose which of the slots from ``first`` to ``newest`` runs; those from ``oldest`` on that
+    are older are too late.
+    """
     late = slots_before(schedule, oldest, first, Reason.LATE)
     if catch_up.mode == "all":
         kept = first

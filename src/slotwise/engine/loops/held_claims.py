@@ -163,9 +163,7 @@ class Settler(Service):
             else:
                 label = done.label if done else Outcome.LOST
                 others.append((holding, label, settlement.reason))
-            if done is None:
-                lose(self, holding, "its outcome was refused: another worker has the row")
-            elif is_heard or not settlement.is_usual:
+            if is_heard or not settlement.is_usual:
                 ranges += self._tell(holding, settlement)
         if ranges:
             self.listeners.skipped(self.worker, ranges)
@@ -185,7 +183,10 @@ class Settler(Service):
         self._stuck[holding] = due, min(2 * pause, LONGEST_STUCK_PAUSE)
 
     def _tell(self, holding: Holding, settlement: Settlement) -> list[tuple[Key, Gap]]:
-        """Publish an outcome; return the slots that do not run."""
+        """Publish an outcome, or that the claim was lost; return the slots that do not run."""
+        if settlement.transition is None:
+            lose(self, holding, "its outcome was refused: another worker has the row")
+            return []
         outcome = holding.outcome
         unfit = None
         if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
@@ -300,26 +301,26 @@ class Heartbeat(Service):
         endings = list[tuple[Claim, AttemptOutcome]]()
         for claim in self._store.held.held_by(self.worker):
             holding = self._active_claims.get(claim)
-            by = claim.row.called_off_by
-            name = claim.row.task_name
-            if holding is None and name in definitions:
-                endings.append(
-                    (
-                        claim,
-                        Died()
-                        if definitions[name].gives_up
-                        else HandedBack(Reason.UNKNOWN),
-                    )
-                )
-            elif holding is not None and by is not None and not holding.ended:
-                holding.signal.set(by)
+            if holding is not None:
+                self._call_off(holding, claim)
+                continue
+            known = definitions.get(claim.row.task_name)
+            if known is not None:
+                back = Died() if known.gives_up else HandedBack(Reason.UNKNOWN)
+                endings.append((claim, back))
         if generation is None or self._active_claims.quiet() != generation:
             return
-        for settlement in (
-            self._store.settlements.settle(endings, wait=False) if endings else ()
-        ):
+        settlements = self._store.settlements
+        for settlement in settlements.settle(endings, wait=False) if endings else ():
             self.listeners.skipped(self.worker, tell_settled(self, settlement))
         self._compared = generation
+
+    @staticmethod
+    def _call_off(holding: Holding, claim: Claim) -> None:
+        """Stop the handler if its slot was cancelled; ``claim`` has the row as it is now."""
+        by = claim.row.called_off_by
+        if by is not None and not holding.ended:
+            holding.signal.set(by)
 
 
 class LeaseWatch(Service):

@@ -320,8 +320,8 @@ class MinInterval(Gate):
     """A slot of the schedule starts at least ``min_interval`` after the last start of its job.
 
     A settlement moves the due time already. This gate keeps the rule where an operator or a
-    restore has set it, and after a start that an operator has requested: that start does not wait, the
-    schedule's next slot does.
+    restore has set it, and after a start that an operator has requested: that start does not wait,
+    the schedule's next slot does.
 
     Race: a start whose claim has not committed is not seen, nor with ``give_up`` one that is
     claimed and not marked.
