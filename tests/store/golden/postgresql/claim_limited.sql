@@ -12,35 +12,42 @@ WHERE scheduled_starts.task_name = %(task_name_1)s::TEXT AND scheduled_starts.at
 
 UPDATE scheduled_tasks AS t
 SET picked = true, picked_by = %(holder)s, last_heartbeat = pg_catalog.statement_timestamp(), lease = %(lease)s,
-    version = greatest(least(t.version, 4611686018427387901) + 1, (SELECT (extract(epoch FROM
-        pg_catalog.statement_timestamp()) * 1000000.0)::bigint)),
+    version = greatest(least(t.version, 4611686018427387901) + 1,
+        (SELECT (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000.0)::bigint)),
     attempt = least(t.attempt, 2147483646) + 1
 WHERE t.ctid = ANY (ARRAY(
         WITH RECURSIVE heads AS (
-        SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
+        SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first
+            ELSE (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+                AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
-        FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
+        FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[],
+            %(sinces)s::timestamptz[])
              WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+                AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)
-    SELECT d.ctid FROM (SELECT task_name, rank, since FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
+    SELECT d.ctid FROM (SELECT task_name, rank, since FROM heads WHERE rank IS NOT NULL
+        ORDER BY rank, turn) AS p
     CROSS JOIN LATERAL (
         SELECT w.ctid FROM scheduled_tasks AS w
-        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked
+            AND w.state IS NULL
           AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= pg_catalog.statement_timestamp()
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
         LIMIT least(%(limit)s::integer, (
-            SELECT m.most FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
+            SELECT m.most
+            FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
             WHERE m.task_name = p.task_name))
         FOR UPDATE SKIP LOCKED) AS d
     LIMIT %(limit)s))

@@ -8,7 +8,8 @@ WITH gone AS (
             SELECT h.ctid FROM scheduled_tasks AS h
             WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
               AND CASE WHEN h.picked AND h.version = i.version AND h.picked_by = %(holder)s
-                       THEN h.state IS NULL AND h.wanted_due IS NULL AND h.cancel_requested IS NULL
+                       THEN h.state IS NULL AND h.wanted_due IS NULL
+                           AND h.cancel_requested IS NULL
                        ELSE false END
             FOR UPDATE) AS q))
       AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END

@@ -7,10 +7,10 @@ WHERE t.ctid = ANY (ARRAY(
         CROSS JOIN LATERAL (
             SELECT h.ctid FROM scheduled_tasks AS h
             WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s AND h.marked IS NULL
-                  ELSE false END
+              AND CASE WHEN h.picked AND h.version = i.version
+                  THEN h.picked_by = %(holder)s AND h.marked IS NULL ELSE false END
             FOR NO KEY UPDATE) AS q))
   AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
 RETURNING t.task_name, t.task_instance, t.version,
-    CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN
-        pg_catalog.set_config('synchronous_commit', 'on', true) END;
+    CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off'
+    THEN pg_catalog.set_config('synchronous_commit', 'on', true) END;

@@ -11,17 +11,21 @@ CROSS JOIN LATERAL (
       AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE SKIP LOCKED) AS q;
 
-SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL,
+    l.aborted,
     l.started
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[])
+    AS i(task_name, task_instance, slot)
 CROSS JOIN LATERAL (
     SELECT e.* FROM scheduled_slots AS e
     WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
     FOR UPDATE SKIP LOCKED) AS l;
 
-SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL,
+    l.aborted,
     l.started
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[])
+    AS i(task_name, task_instance, slot)
 CROSS JOIN LATERAL (
     SELECT e.* FROM scheduled_slots AS e
     WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
@@ -29,20 +33,23 @@ CROSS JOIN LATERAL (
 
 SELECT greatest(
     (SELECT s.slot FROM scheduled_slots AS s
-     WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.origin IN ('schedule', 'catch_up')
-       AND (s.finished IS NOT NULL OR s.outcome <> 'claimed' AND i.task_name = ANY (%(strict)s::text[]))
+     WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+         AND s.origin IN ('schedule', 'catch_up')
+       AND (s.finished IS NOT NULL OR s.outcome <> 'claimed'
+           AND i.task_name = ANY (%(strict)s::text[]))
      ORDER BY s.slot DESC LIMIT 1),
     (SELECT g.last_slot FROM scheduled_gaps AS g
      WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
      ORDER BY g.first_slot DESC LIMIT 1))
-FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
+FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY
+    AS i(task_name, task_instance, turn)
 ORDER BY i.turn;
 
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
-        %(c_next_slot)s::timestamptz[], %(c_watermark)s::timestamptz[], %(c_schedule)s::text[],
-        %(c_unheld_since)s::timestamptz[])
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[],
+        %(holders)s::text[], %(c_next_slot)s::timestamptz[], %(c_watermark)s::timestamptz[], %(c_schedule)s::text[],
+            %(c_unheld_since)s::timestamptz[])
          AS i(task_name, task_instance, version, holder, next_slot, watermark, schedule, unheld_since)
     CROSS JOIN LATERAL (
         SELECT t.ctid FROM scheduled_tasks AS t
@@ -51,22 +58,23 @@ WITH held AS MATERIALIZED (
         OFFSET 0) AS h
 )
 UPDATE scheduled_tasks AS t
-SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    wanted_due = NULL, marked = NULL, version = least(t.version, 4611686018427387901 + 1) + 1, execution_time =
-        %(c_execution_time)s::timestamptz, slot = %(c_slot)s::timestamptz, next_slot = i.next_slot, watermark =
-        i.watermark, schedule = i.schedule, origin = %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint,
-        attempt = %(c_attempt)s::integer, lost_count = %(c_lost_count)s::integer, state = %(c_state)s::text, control
-        = %(c_control)s::bigint, parked_due = %(c_parked_due)s::timestamptz, consecutive_failures =
-        %(c_consecutive_failures)s::integer, unheld_since = i.unheld_since, last_success =
-        %(c_last_success)s::timestamptz, last_failure = %(c_last_failure)s::timestamptz, last_error =
-        %(c_last_error)s::text, pending = %(c_pending)s::json
+SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL,
+    cancel_requested = NULL, wanted_due = NULL, marked = NULL,
+    version = least(t.version, 4611686018427387901 + 1) + 1, execution_time = %(c_execution_time)s::timestamptz,
+        slot = %(c_slot)s::timestamptz, next_slot = i.next_slot, watermark = i.watermark, schedule = i.schedule,
+        origin = %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint, attempt = %(c_attempt)s::integer,
+        lost_count = %(c_lost_count)s::integer, state = %(c_state)s::text, control = %(c_control)s::bigint,
+        parked_due = %(c_parked_due)s::timestamptz, consecutive_failures = %(c_consecutive_failures)s::integer,
+        unheld_since = i.unheld_since, last_success = %(c_last_success)s::timestamptz, last_failure =
+        %(c_last_failure)s::timestamptz, last_error = %(c_last_error)s::text, pending = %(c_pending)s::json
 FROM held AS i
 WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
   AND t.version = i.version AND t.picked_by = i.holder;
 
 WITH known AS MATERIALIZED (
     SELECT e.ctid AS place, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[],
+        %(tokens)s::bigint[])
          AS i(task_name, task_instance, slot, token)
     CROSS JOIN LATERAL (
         SELECT s.ctid FROM scheduled_slots AS s

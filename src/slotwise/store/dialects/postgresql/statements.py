@@ -39,19 +39,21 @@ from slotwise.store.schema.tables import MOST_HELD, WINDOW
 def _enter(source: str, started: str, distinct: str = "") -> str:
     """Return the part of a statement that enters the slots of claimed rows into the ledger.
 
-    A slot that is there already may start if it has not ended, does not run, and was never started
-    if its job starts each slot once (``strict``).
+    A slot that is there already may start if it has not ended, does not run, and was never
+    started if its job starts each slot once (``strict``).
     """
     return f"""\
     INSERT INTO {{slots}} AS s
-        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker,
+            started)
     SELECT {distinct}task_name, coalesce(plan_instance, task_instance), slot,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
         coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {started} END
     FROM {source}
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
-    SET outcome = excluded.outcome, reason = NULL, attempts = least(s.attempts, {LAST_ATTEMPT}) + 1,
+    SET outcome = excluded.outcome, reason = NULL,
+        attempts = least(s.attempts, {LAST_ATTEMPT}) + 1,
         collapsed = excluded.collapsed, token = excluded.token, worker = excluded.worker,
         started = excluded.started, started_before = s.started
     WHERE s.finished IS NULL AND s.outcome <> 'running'
@@ -63,10 +65,12 @@ def _enter(source: str, started: str, distinct: str = "") -> str:
 #: same.
 _ENTERS_AT_ONCE = """due
     WHERE slot IS NOT NULL
-      AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+      AND (kind = 'detached' OR kind = 'plan'
+          AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
       AND (attempt > 1 OR coalesce(origin, 'schedule') NOT IN ('schedule', 'catch_up')
            OR NOT (task_name = ANY (%(weighed)s::text[])
-                   OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot < {now} - %(late)s::interval)))"""
+                   OR %(late)s::interval IS NOT NULL
+                       AND (origin = 'catch_up' OR slot < {now} - %(late)s::interval)))"""
 
 _CLAIM_ENTERS = _enter(
     _ENTERS_AT_ONCE,
@@ -77,12 +81,15 @@ CLAIM = f"""\
 WITH due AS (
     UPDATE {{tasks}} AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = {{now}}, lease = %(lease)s,
-        version = greatest(least(t.version, {{last_version}}) + 1, (extract(epoch FROM {{now}}) * 1000000.0)::bigint),
+        version = greatest(least(t.version, {{last_version}}) + 1,
+            (extract(epoch FROM {{now}}) * 1000000.0)::bigint),
         attempt = least(t.attempt, {{last_attempt}}) + 1,
-        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
+        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot)
+            ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM {{tasks}} AS d
-        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {{now}}
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+            AND d.execution_time <= {{now}}
           AND {{who}}
         ORDER BY d.execution_time
         LIMIT %(lost)s
@@ -91,14 +98,16 @@ WITH due AS (
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
-               ELSE t.execution_time <= {{now}} AND t.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) END
+               ELSE t.execution_time <= {{now}}
+                   AND t.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) END
     RETURNING {{columns}}
 ), ledger AS (
 {_CLAIM_ENTERS}
 )
 SELECT {{now}}, kind = 'task' OR EXISTS (
         SELECT FROM ledger AS l
-        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
+        WHERE l.task_name = due.task_name
+            AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
     {{slot_columns}}
 FROM due
@@ -110,11 +119,13 @@ MOST_URGENT = """\
 SELECT c.ctid FROM {tasks} AS c
         WHERE c.ctid = ANY (ARRAY(
             SELECT d.ctid FROM {tasks} AS d
-            WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
+            WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0
+                AND d.execution_time <= {now}
               AND {who}{kind}
             ORDER BY d.execution_time
             LIMIT {window}))
-          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <= {now} END
+          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false
+              ELSE c.execution_time <= {now} END
         ORDER BY -coalesce(c.priority, 50), c.execution_time"""
 OLDEST = """\
 SELECT d.ctid FROM {tasks} AS d
@@ -145,33 +156,40 @@ UNION ALL
 # The first few slots of all names: cheaper than to send thousands of names, if the first slot is
 # one of theirs.
 FIRST_SLOTS = """\
-(SELECT d.task_name, least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
+(SELECT d.task_name,
+    least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
  FROM {tasks} AS d
  WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.lost_count = 0{since}
    AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
  ORDER BY d.execution_time LIMIT %(limit)s)
 UNION ALL
-(SELECT d.task_name, least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
+(SELECT d.task_name,
+    least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
  FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+     AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
  ORDER BY d.execution_time LIMIT %(lost)s)"""
 
 # One descent into the index for each priority that is not known yet, none for the others: rows of
 # other tasks, future rows, and dead entries before a cursor (queue_cursors.py) cost nothing.
 HEADS = """\
     WITH RECURSIVE heads AS (
-        SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
+        SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first
+            ELSE (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
-            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+                AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
-        FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
+        FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[],
+            %(sinces)s::timestamptz[])
              WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
-            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+                AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)"""
@@ -180,14 +198,17 @@ HEADS = """\
 CLAIM_TASKS = """\
 UPDATE {tasks} AS t
 SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
-    version = greatest(least(t.version, {last_version}) + 1, (SELECT (extract(epoch FROM {now}) * 1000000.0)::bigint)),
+    version = greatest(least(t.version, {last_version}) + 1,
+        (SELECT (extract(epoch FROM {now}) * 1000000.0)::bigint)),
     attempt = least(t.attempt, {last_attempt}) + 1
 WHERE t.ctid = ANY (ARRAY(
     {heads}
-    SELECT d.ctid FROM (SELECT task_name, rank, since FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
+    SELECT d.ctid FROM (SELECT task_name, rank, since FROM heads WHERE rank IS NOT NULL
+        ORDER BY rank, turn) AS p
     CROSS JOIN LATERAL (
         SELECT w.ctid FROM {tasks} AS w
-        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked
+            AND w.state IS NULL
           AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
@@ -201,7 +222,8 @@ RETURNING {task_columns}, {slots_are_due}"""
 #: How many rows of a task CLAIM_TASKS takes, if some have few free places.
 MOST = """\
 least(%(limit)s::integer, (
-            SELECT m.most FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
+            SELECT m.most
+            FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
             WHERE m.task_name = p.task_name))"""
 
 #: Whether anything is due for the other claim, also of tasks unknown here: read once, at the ends
@@ -217,41 +239,48 @@ coalesce(
     false)"""
 
 # The names of ``own`` are in a CASE, which no index fits: a generic plan assumes ten names per
-# array, and would read all their rows by the key. They are a subquery, and so a hash: ten thousand
-# are not compared one by one. The second column says where the own slots begin, or now, if more
-# than a window of due slots of others lie in front.
+# array, and would read all their rows by the key. They are a subquery, and so a hash: ten
+# thousand are not compared one by one. The second column says where the own slots begin, or now,
+# if more than a window of due slots of others lie in front.
 NEXT_DUE = """\
 {heads}, own AS MATERIALIZED (
     SELECT d.execution_time AS due FROM {tasks} AS d
     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'{since}
-      AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) ELSE false END
+      AND CASE WHEN d.lost_count = 0
+          THEN d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) ELSE false END
       AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
     ORDER BY d.execution_time LIMIT 1
 )
 SELECT CASE WHEN pg_catalog.count(waiting.due) > 0 THEN
-        least(greatest(pg_catalog.min(waiting.due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} END,
+        least(greatest(pg_catalog.min(waiting.due), {now} - interval '1 day'),
+            timestamptz '9000-01-01Z') - {now} END,
     {begin}
 FROM (
     (SELECT d.execution_time FROM {tasks} AS d
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
-       AND d.task_name = ANY (%(names)s::text[]) AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+       AND d.task_name = ANY (%(names)s::text[])
+           AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
      ORDER BY d.execution_time LIMIT %(lost)s)
     UNION ALL
     SELECT due FROM own
     UNION ALL
     (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
         SELECT w.execution_time FROM {tasks} AS w
-        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked
+            AND w.state IS NULL
           AND w.kind = 'task' AND w.lost_count = 0
         ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)"""
 
-#: The second column of NEXT_DUE without a cursor. A window is read only if the first row of all is
-#: one of others.
+#: The second column of NEXT_DUE without a cursor. A window is read only if the first row of all
+#: is one of others.
 BEGIN_OF_OWN = """\
-(SELECT f.due FROM (SELECT least((SELECT due FROM own), {now}) OFFSET 0) AS f(due) WHERE CASE WHEN f.due > (
-        SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+(SELECT f.due FROM (SELECT least((SELECT due FROM own), {now}) OFFSET 0) AS f(due)
+    WHERE CASE WHEN f.due > (
+        SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL
+            AND d.kind <> 'task'
         ORDER BY d.execution_time LIMIT 1) THEN f.due > (
-        SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+        SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL
+            AND d.kind <> 'task'
         ORDER BY d.execution_time OFFSET {window} LIMIT 1) ELSE false END)"""
 
 # Only the key finds the row: the other conditions are in a CASE, which no index fits. Else the
@@ -269,7 +298,8 @@ WITH gone AS (
     WHERE t.ctid = ANY (ARRAY(
 {_BY_KEY}
               AND CASE WHEN h.picked AND h.version = i.version AND h.picked_by = %(holder)s
-                       THEN h.state IS NULL AND h.wanted_due IS NULL AND h.cancel_requested IS NULL
+                       THEN h.state IS NULL AND h.wanted_due IS NULL
+                           AND h.cancel_requested IS NULL
                        ELSE false END
             FOR UPDATE) AS q))
       AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
@@ -281,13 +311,15 @@ SELECT pg_catalog.pg_current_xact_id()::text, pg_catalog.count(*) FROM gone"""
 ADVANCE = """\
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, e.ctid AS entry, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]{arrays}) WITH ORDINALITY
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]{arrays})
+        WITH ORDINALITY
          AS i(task_name, task_instance, version{changed}, turn)
     CROSS JOIN LATERAL (
         SELECT t.ctid FROM {tasks} AS t
         WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
           AND CASE WHEN t.picked AND t.version = i.version AND t.picked_by = %(holder)s
-                   THEN t.kind = 'plan' AND t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
+                   THEN t.kind = 'plan' AND t.slot = {slot} AND t.watermark = {slot}
+                       AND t.schedule = {schedule}
                         AND ({next_slot} IS NULL OR {next_slot} > {now})
                         AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = {collapsed}
                         AND t.origin IS NOT DISTINCT FROM {origin} AND {unasked}
@@ -296,12 +328,15 @@ WITH held AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT s.ctid FROM {slots} AS s
         WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = {slot}
-          AND CASE WHEN s.token = i.version THEN s.finished IS NULL AND s.outcome = 'running' ELSE false END
+          AND CASE WHEN s.token = i.version THEN s.finished IS NULL AND s.outcome = 'running'
+              ELSE false END
         OFFSET 0) AS e
 ), gone AS (
     UPDATE {tasks} AS t
-    SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, version = t.version + 1, attempt = 0,
-        execution_time = {due}, slot = {next_slot}, next_slot = {after_next}, origin = NULL, collapsed = 0,
+    SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL,
+        version = t.version + 1, attempt = 0,
+        execution_time = {due}, slot = {next_slot}, next_slot = {after_next},
+        origin = NULL, collapsed = 0,
         consecutive_failures = 0, last_success = {now}, last_error = NULL
     FROM held AS i
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
@@ -310,9 +345,11 @@ WITH held AS MATERIALIZED (
 ), told AS (
     UPDATE {slots} AS s
     SET outcome = 'succeeded', reason = NULL, error = NULL, attempts = 1, finished = {now}
-    WHERE s.ctid = ANY (ARRAY(SELECT entry FROM gone)) AND s.finished IS NULL AND s.outcome = 'running'
+    WHERE s.ctid = ANY (ARRAY(SELECT entry FROM gone)) AND s.finished IS NULL
+        AND s.outcome = 'running'
     RETURNING 1)
-SELECT pg_catalog.pg_current_xact_id()::text, (SELECT pg_catalog.count(*) FROM told), ARRAY(SELECT turn FROM gone)"""
+SELECT pg_catalog.pg_current_xact_id()::text, (SELECT pg_catalog.count(*) FROM told),
+    ARRAY(SELECT turn FROM gone)"""
 
 HOLD = """\
 SELECT {now}, pg_catalog.pg_current_xact_id()::text, {q_columns}
@@ -328,7 +365,8 @@ CROSS JOIN LATERAL (
 _OWN = """\
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[],
+        %(holders)s::text[]{arrays})
          AS i(task_name, task_instance, version, holder{changed})
     CROSS JOIN LATERAL (
         SELECT t.ctid FROM {tasks} AS t
@@ -343,8 +381,9 @@ REMOVE = f"{_OWN}\nDELETE FROM {{tasks}} AS t USING held AS i\nWHERE {_IS_OWN}"
 RELEASE = f"""\
 {_OWN}
 UPDATE {{tasks}} AS t
-SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    wanted_due = NULL, marked = NULL, version = least(t.version, {{last_version}} + 1) + 1, {{sets}}
+SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL,
+    cancel_requested = NULL, wanted_due = NULL, marked = NULL,
+    version = least(t.version, {{last_version}} + 1) + 1, {{sets}}
 FROM held AS i
 WHERE {_IS_OWN}"""
 
@@ -355,20 +394,23 @@ UPDATE {{tasks}} AS t
 SET {{column}} = {{now}}
 WHERE t.ctid = ANY (ARRAY(
 {_BY_KEY}
-              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s{{unmarked}} ELSE false END
+              AND CASE WHEN h.picked AND h.version = i.version
+                  THEN h.picked_by = %(holder)s{{unmarked}} ELSE false END
             FOR NO KEY UPDATE{{skip}}) AS q))
   AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
 RETURNING t.task_name, t.task_instance, t.version{{durably}}"""
 
 SILENT = """\
-SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])
+SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked
+    AND t.task_name = ANY (%(names)s::text[])
 ORDER BY t.last_heartbeat LIMIT {most_held}"""
 
 # Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's
 # transaction turns it on; its flush also covers the claim, which was written before. Other levels
 # are the admin's choice and stay.
 DURABLY = """\
-CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END"""
+CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off'
+    THEN pg_catalog.set_config('synchronous_commit', 'on', true) END"""
 MARK = f"""\
 UPDATE {{slots}} AS s SET outcome = 'running', started = {{now}}
 WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
@@ -376,9 +418,11 @@ WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(s
 RETURNING {DURABLY}"""
 
 ENTRIES = """\
-SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+SELECT l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL,
+    l.aborted,
     l.started
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[])
+    AS i(task_name, task_instance, slot)
 CROSS JOIN LATERAL (
     SELECT e.* FROM {slots} AS e
     WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
@@ -388,7 +432,8 @@ CROSS JOIN LATERAL (
 RECORD = """\
 WITH known AS MATERIALIZED (
     SELECT e.ctid AS place, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[],
+        %(tokens)s::bigint[]{arrays})
          AS i(task_name, task_instance, slot, token{changed})
     CROSS JOIN LATERAL (
         SELECT s.ctid FROM {slots} AS s
@@ -407,13 +452,16 @@ WHERE s.ctid = ANY (ARRAY(SELECT place FROM known)) AND s.ctid = i.place
 NEWEST = """\
 SELECT greatest(
     (SELECT s.slot FROM {slots} AS s
-     WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.origin IN ('schedule', 'catch_up')
-       AND (s.finished IS NOT NULL OR s.outcome <> 'claimed' AND i.task_name = ANY (%(strict)s::text[]))
+     WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+         AND s.origin IN ('schedule', 'catch_up')
+       AND (s.finished IS NOT NULL OR s.outcome <> 'claimed'
+           AND i.task_name = ANY (%(strict)s::text[]))
      ORDER BY s.slot DESC LIMIT 1),
     (SELECT g.last_slot FROM {gaps} AS g
      WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
      ORDER BY g.first_slot DESC LIMIT 1))
-FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
+FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY
+    AS i(task_name, task_instance, turn)
 ORDER BY i.turn"""
 
 # Write the decided slots on the rows that this transaction has claimed, and enter them into the
@@ -437,17 +485,22 @@ FROM (SELECT pg_catalog.count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"
 # which may wait for locks. Not by an EXISTS: the planner might turn it into a join.
 GAPS = """\
 WITH found AS MATERIALIZED (
-    SELECT i.*, o.is_open, coalesce(b.first_slot, i.first_slot) AS begin, coalesce(b.count, 0) + i.count AS total
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
-                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[],
+    SELECT i.*, o.is_open, coalesce(b.first_slot, i.first_slot) AS begin,
+        coalesce(b.count, 0) + i.count AS total
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[],
+        %(holders)s::text[],
+                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[],
+                    %(reasons)s::text[],
                 %(afters)s::timestamptz[])
          WITH ORDINALITY
-         AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, after, turn)
+         AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason,
+             after, turn)
     CROSS JOIN LATERAL (SELECT (
         SELECT true FROM {slots} AS s
         WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
           AND s.slot >= i.first_slot AND s.slot <= i.last_slot
-          AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '')
+          AND CASE WHEN s.finished IS NULL THEN s.token <> i.version
+              OR s.worker <> coalesce(i.holder, '')
                    ELSE false END
         LIMIT 1) AS is_open) AS o
     LEFT JOIN LATERAL (
@@ -462,16 +515,19 @@ WITH found AS MATERIALIZED (
                LIMIT 1) IS NULL) AS b ON true
 ), skipped AS (
     INSERT INTO {slots} (task_name, task_instance, slot, outcome, reason, finished)
-    SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1
+    SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found
+        WHERE count = 1
     ON CONFLICT DO NOTHING
 ), entered AS (
-    INSERT INTO {gaps} AS g (task_name, task_instance, first_slot, last_slot, count, reason, created)
+    INSERT INTO {gaps} AS g (task_name, task_instance, first_slot, last_slot, count, reason,
+        created)
     SELECT DISTINCT ON (task_name, task_instance, begin)
         task_name, task_instance, begin, last_slot, total, reason, %(at)s::timestamptz
     FROM found WHERE count > 1
     ORDER BY task_name, task_instance, begin, last_slot DESC
     ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE
-    SET last_slot = excluded.last_slot, count = excluded.count, reason = excluded.reason, created = excluded.created
+    SET last_slot = excluded.last_slot, count = excluded.count, reason = excluded.reason,
+        created = excluded.created
     WHERE excluded.last_slot > g.last_slot
 )
 SELECT turn FROM found WHERE is_open"""
