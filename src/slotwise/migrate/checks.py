@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -148,16 +148,24 @@ def _missing(
     )
 
 
-def _secured(connection: sa.Connection, target: Target) -> list[sa.Row[Any]]:
-    """Return our tables whose rows a policy may hide, with the session's setting and its role."""
+class Secured(NamedTuple):
+    """A table whose rows a policy may hide from this role, and the session's setting."""
+
+    table: str
+    setting: str
+    role: str
+
+
+def _secured(connection: sa.Connection, target: Target) -> list[Secured]:
+    """Return our tables whose rows a policy may hide from this role."""
     if connection.dialect.name != "postgresql":
         return []
     named = {"names": sorted(target.table_names), "schema": target.schema}
-    return list(connection.execute(_SECURED, named))
+    return [Secured(*row) for row in connection.execute(_SECURED, named)]
 
 
-def _hidden(target: Target, secured: list[sa.Row[Any]]) -> SchemaMismatch:
-    names = [target.full(row.relname) for row in secured]
+def _hidden(target: Target, secured: list[Secured]) -> SchemaMismatch:
+    names = [target.full(one.table) for one in secured]
     cures = "; ".join(f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY" for name in names)
     return SchemaMismatch(
         f"row-level security hides rows of {', '.join(names)} from role {secured[0].role!r}; "

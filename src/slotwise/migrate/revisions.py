@@ -19,11 +19,11 @@ from slotwise.migrate.grants import FUNCTIONS
 from slotwise.migrate.target import Target
 
 if TYPE_CHECKING:
-    from alembic.runtime.migration import MigrationContext
+    from alembic.runtime.migration import MigrationContext, RevisionStep
     from alembic.script import ScriptDirectory
 
 #: From the revisions that are applied to the steps to take.
-Steps: TypeAlias = Callable[[tuple[str, ...]], Any]
+Steps: TypeAlias = "Callable[[tuple[str, ...]], list[RevisionStep]]"
 
 
 def scripts() -> Path:
@@ -96,7 +96,7 @@ def apply(
             adopted = adopt_table(own, target, script.get_revision("sw0001"))
         target = replace(target, adopted=adopted)
 
-    def steps(current: tuple[str, ...]) -> Any:
+    def steps(current: tuple[str, ...]) -> list[RevisionStep]:
         # Private to alembic (pinned below 2, with a test): the public commands need an env.py.
         return script._upgrade_revs(revision, current)  # type: ignore[arg-type]
 
@@ -136,7 +136,7 @@ def revert(
     target = Target(prefix=prefix, schema=schema)
     script = _script_directory()
 
-    def steps(current: tuple[str, ...]) -> Any:
+    def steps(current: tuple[str, ...]) -> list[RevisionStep]:
         if revision in known() - _up_to(script, current):
             there = "the database, where none is applied"
             if current:
@@ -176,7 +176,7 @@ def _run(connection: sa.Connection, target: Target, steps: Steps) -> list[str]:
     """Take the steps; return the names of their revisions."""
     taken: list[str] = []
 
-    def found(current: tuple[str, ...], _context: MigrationContext) -> Any:
+    def found(current: tuple[str, ...], _context: MigrationContext) -> list[RevisionStep]:
         if unknown := set(current) - known():
             raise SchemaMismatch(
                 f"the tables are of revision {', '.join(sorted(unknown))}, by "
@@ -269,7 +269,7 @@ def sql(
     buffer = io.StringIO()
     target = Target(prefix=prefix, schema=schema)
 
-    def steps(_current: object, _context: MigrationContext) -> Any:
+    def steps(_current: object, _context: MigrationContext) -> list[RevisionStep]:
         return script._upgrade_revs("heads", ())  # type: ignore[arg-type]
 
     options = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import ObjectKind
@@ -140,7 +140,7 @@ class Target:
                 )
             time.sleep(0.1)
 
-    def make_schema(self, execute: Callable[[Any], object]) -> None:
+    def make_schema(self, execute: Callable[[sa.schema.CreateSchema], object]) -> None:
         """PostgreSQL's schema, if one was chosen: before everything else, also in SQL for
         somebody else.
         """

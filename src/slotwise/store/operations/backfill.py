@@ -85,9 +85,7 @@ def backfill(
         so_far.found[0] if so_far.found else _find(at, row, first, last, again)
     )
     chunk = found.slots[so_far.rows : so_far.rows + transaction.CHUNK]
-    oldest = None
-    if chunk and not forgotten:
-        oldest = chunk[0] if so_far.rows else min(first, chunk[0])
+    oldest = None if forgotten else _oldest(chunk, first, so_far)
     if so_far.is_rehearsed or not chunk:
         _refuse_pruned(at, row, oldest)
         return replace(so_far, rows=len(found.slots), is_done=True, found=(found,))
@@ -108,6 +106,15 @@ def backfill(
     if is_done := rows == len(found.slots):
         start_backfill(at.transaction, row, number, concurrency, pace)
     return replace(so_far, rows=rows, number=number, is_done=is_done, found=(found,))
+
+
+def _oldest(
+    chunk: Sequence[datetime], first: datetime, so_far: Progress
+) -> datetime | None:
+    """Return the oldest slot that this chunk asks the history about."""
+    if not chunk:
+        return None
+    return chunk[0] if so_far.rows else min(first, chunk[0])
 
 
 def _enter(
