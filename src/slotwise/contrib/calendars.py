@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from slotwise import ConfigurationError
+
+if TYPE_CHECKING:
+    from holidays import HolidayBase
 
 _DAY = timedelta(days=1)
 _WITHIN_A_DAY: Final = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
@@ -43,20 +46,8 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
     Raises ConfigurationError if the library is missing, or does not know the code: with near
     matches.
     """
-    with _extra("holidays"):
-        import holidays
     wanted = sorted(years)
-    country, _, part = code.upper().partition("-")
-    countries = holidays.list_supported_countries()
-    markets = holidays.list_supported_financial()
-    if country in countries:
-        if part and part not in countries[country]:
-            raise _unknown(code, [f"{country}-{known}" for known in countries[country]])
-        found = holidays.country_holidays(country, subdiv=part or None, years=wanted)
-    elif code.upper() in markets:
-        found = holidays.financial_holidays(code.upper(), years=wanted)
-    else:
-        raise _unknown(code, [*countries, *markets])
+    found = _of_library(code, wanted)
     worked = {day for day in found.weekend_workdays if day.year in wanted}
     days = {
         day: name for day, name in found.items() if day.year in wanted and day not in worked
@@ -67,6 +58,21 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
         # The library counts weekdays from Monday = 0.
         weekend=frozenset((day + 1) % 7 for day in found.weekend),
     )
+
+
+def _of_library(code: str, years: list[int]) -> HolidayBase:
+    with _extra("holidays"):
+        import holidays
+    country, _, part = code.upper().partition("-")
+    countries = holidays.list_supported_countries()
+    markets = holidays.list_supported_financial()
+    if country in countries:
+        if part and part not in countries[country]:
+            raise _unknown(code, [f"{country}-{known}" for known in countries[country]])
+        return holidays.country_holidays(country, subdiv=part or None, years=years)
+    if code.upper() in markets:
+        return holidays.financial_holidays(code.upper(), years=years)
+    raise _unknown(code, [*countries, *markets])
 
 
 def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:

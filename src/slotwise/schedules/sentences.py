@@ -121,7 +121,8 @@ def _dates(schedule: Cron) -> str:
     of_week = _week_days(schedule)
     both = schedule.dates.both
     within = f" in {months}" if months else ""
-    if not (of_month or of_week) or not (both or (of_month and of_week)):
+    restricted = [days for days in (of_month, of_week) if days]
+    if len(restricted) < (1 if both else 2):
         return f" every day{within}"
     if not of_month:
         return f"{', ' if ' to ' in of_week else ' on '}{of_week}{within}"

@@ -299,17 +299,26 @@ def problems(lock_keys: LockKeys, uses: Sequence[KeyUse]) -> Iterator[str]:
     """
     for use in uses:
         yield from _out_of_range(lock_keys, use)
+    yield from _used_twice(uses)
+    yield from _several_keys(uses)
+
+
+def _used_twice(uses: Sequence[KeyUse]) -> Iterator[str]:
     by_key = defaultdict(list)
-    by_job = defaultdict(list)
     for use in uses:
         by_key[use.key].append(use)
-        if use.job is not None:
-            by_job[use.owner].append(use)
     for key, found in sorted(by_key.items()):
         owners = {use.owner: use for use in reversed(found)}
         if len(owners) > 1:
             where = ", ".join(str(use) for use in reversed(owners.values()))
             yield f"key {key} is used {len(owners)} times: {where}; take a free key for each job"
+
+
+def _several_keys(uses: Sequence[KeyUse]) -> Iterator[str]:
+    by_job = defaultdict(list)
+    for use in uses:
+        if use.job is not None:
+            by_job[use.owner].append(use)
     for found in by_job.values():
         keys = {use.key: use for use in reversed(found)}
         if len(keys) > 1:
