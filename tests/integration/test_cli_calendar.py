@@ -83,7 +83,7 @@ def test_a_job_follows_imports_and_days(
     assert "+ 2027-01-01 Fri " in say("import", "AT", "--years", "2026-2027")
     with ManualWorker([office], pg_url, ManualClock(NEW_YEARS_EVE)) as worker:
         worker.plan()
-        listed = [(line["calendar"], line["jobs"]) for line in ask("list")]
+        listed = [(line["calendar"], line["jobs"]) for line in ask("show")]
         assert listed == [("AT", ["office"]), ("office", ["office"])]
         (tmp_path / "closed.ics").write_text(ICS)
         dry = ask("import", "closed.ics", "--as", "office", "--years", "2027", "--dry-run")
@@ -115,7 +115,7 @@ def test_what_people_see(say: Say) -> None:
     shown = say("show", "firm", "--year", "2026")
     assert "  2026-12-24 Thu" in shown
     assert "no job uses it" in shown
-    assert say("list").split()[:3] == ["CALENDAR", "REVISION", "DAYS"]
+    assert say("show").split()[:3] == ["CALENDAR", "REVISION", "DAYS"]
 
 
 def test_working_weekend_days(say: Say, ask: Ask, tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_removing(say: Say, ask: Ask) -> None:
     assert "Confirm with --yes" in say("remove", "firm", expected=exits.USAGE)
     assert ask("remove", "firm", "--dry-run")["dry_run"] is True
     assert ask("remove", "firm", "--yes")["removed"]["calendar"] == "firm"
-    assert ask("list") == []
-    assert say("list").startswith("no calendars yet")
+    assert ask("show") == []
+    assert say("show").startswith("no calendars yet")
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ def test_what_belongs_to_no_job_is_in_the_one_zone_of_all(
             "tasks list",
             "tasks count",
             "tasks show mail m1",
-            "calendar list",
+            "calendar show",
             "health",
         ):
             status(shlex.split(listing))

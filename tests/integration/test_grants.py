@@ -447,7 +447,7 @@ def test_a_reader(
             "tasks list",
             "tasks show note 1",
             "explain hourly",
-            "calendar list",
+            "calendar show",
         ):
             assert status(line.split()) == exits.OK, (line, capsys.readouterr().err)
         assert status(["health", "--min-workers", "0"]) in (exits.OK, exits.FAILED), (

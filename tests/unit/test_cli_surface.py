@@ -8,13 +8,15 @@ import re
 from collections.abc import Iterator
 
 import click
+import pytest
 from tests.docs.markdown import ROOT
 
-from slotwise.cli.entry import cli
+from slotwise.cli.entry import cli, status
+from slotwise.cli.shared import exits
 
 #: Commands without groups, and options by name. To reach: 48 and 85. A landing that removes one
 #: lowers the bound.
-MOST_COMMANDS = 56
+MOST_COMMANDS = 55
 MOST_OPTIONS = 100
 #: Said between processes of one worker, or by a shell for its own use.
 UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}
@@ -78,3 +80,28 @@ def test_a_page_mentions_each_option() -> None:
         and f"`{name[2:].replace('-', '_')}`" not in text
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("words", "default"),
+    [
+        (["db"], "current"),
+        (["tasks"], "count"),
+        (["calendar", "--json"], "show"),
+    ],
+)
+def test_a_group_alone_shows_what_is_there(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str], words: list[str], default: str
+) -> None:
+    """As its default command does; also with options that are flags."""
+    where = ["--database-url", sqlite_url]
+    told = []
+    for arguments in (words, [*words, default]):
+        assert status([*where, *arguments]) == exits.OK
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] != ""
+
+
+def test_a_group_still_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["db", "--help"]) == exits.OK
+    assert "upgrade" in capsys.readouterr().out

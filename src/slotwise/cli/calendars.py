@@ -32,6 +32,7 @@ from slotwise.operations import CalendarChange, CalendarFollower, CalendarInfo
 
 @click.group(
     cls=Group,
+    default="show",
     examples="""
     slotwise calendar import AT --years 2026-2028
     slotwise calendar import closed.ics --as office
@@ -49,13 +50,7 @@ def calendar() -> None:
     """
 
 
-@calendar.command(
-    "list", cls=Command, examples="slotwise calendar list\nslotwise calendar list --json"
-)
-@common
-@pass_given
-def list_calendars(given: Given) -> None:
-    """List all calendars, and how many jobs use each."""
+def _list_calendars(given: Given) -> None:
     with given.operations() as (operations, inspect):
         lines = operations.calendars.all()
         zone = inspect.common_zone()
@@ -103,14 +98,27 @@ def _line_json(line: CalendarInfo) -> dict[str, object]:
 @calendar.command(
     "show",
     cls=Command,
-    examples="slotwise calendar show AT\nslotwise calendar show AT --year 2026",
+    examples="""
+    slotwise calendar show
+    slotwise calendar show --json
+    slotwise calendar show AT --year 2026
+    """,
 )
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--year", type=int, help="Only this year.")
 @common
 @pass_given
-def show_calendar(given: Given, name: str, year: int | None) -> None:
-    """Show the days of the calendar NAME, and the jobs that use it."""
+def show_calendar(given: Given, name: str | None, year: int | None) -> None:
+    """Show the days of the calendar NAME, and the jobs that use it; without NAME, list all
+    calendars, and how many jobs use each.
+    """
+    if name is None:
+        _list_calendars(given)
+    else:
+        _show_days(given, name, year)
+
+
+def _show_days(given: Given, name: str, year: int | None) -> None:
     with given.operations() as (operations, _):
         line = operations.calendars.find(name)
     one = line.calendar

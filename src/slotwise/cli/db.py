@@ -24,7 +24,9 @@ from slotwise.operations import Schema
 
 
 @click.group(
-    cls=Group, examples="slotwise db upgrade\nslotwise db check\nslotwise db sql | psql"
+    cls=Group,
+    default="current",
+    examples="slotwise db upgrade\nslotwise db check\nslotwise db sql | psql",
 )
 @common
 def db() -> None:

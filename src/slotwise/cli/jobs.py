@@ -75,7 +75,7 @@ def jobs(
     everything: bool,
     after: str,
 ) -> None:
-    """List all jobs that have a row in the database, by name; or show the row of the job NAME.
+    """List the jobs in the database, by name, or show one.
 
     With --instances, list the recurring instances of the task NAME, by id: those that
     client.schedule_recurring created.

@@ -97,6 +97,7 @@ _REMOVE: Final = (
 
 @click.group(
     cls=Group,
+    default="count",
     guesses={
         **dict.fromkeys(("delete", "remove", "purge", "clear", "rm", "kill"), _REMOVE),
         **dict.fromkeys(

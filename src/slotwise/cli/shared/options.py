@@ -609,7 +609,7 @@ class Command(_Sections):
 
 class Group(_Sections, click.Group):
     """A group of such commands. ``guesses``: what to write instead of a command that others would
-    expect here.
+    expect here. ``default``: the command that runs where none is named.
     """
 
     command_class = Command
@@ -618,10 +618,20 @@ class Group(_Sections, click.Group):
         self,
         *arguments: object,
         guesses: Mapping[str, str] | None = None,
+        default: str | None = None,
         **attributes: Any,
     ) -> None:
         super().__init__(*arguments, **attributes)
         self.guesses = guesses or {}
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_bare = all(arg.startswith("-") for arg in args) and not {"-h", "--help"} & {
+            *args
+        }
+        if self.default and is_bare and not ctx.resilient_parsing:  # else it completes
+            args = [*args, self.default]
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
