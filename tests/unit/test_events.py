@@ -156,6 +156,7 @@ def test_levels_are_meant() -> None:
         "claim_lost",
         "reaped",
         "database_lost",
+        "handler_hangs",
         "slots_moved",
     }
     assert events.PollBegan.level == events.HeartbeatSent.level == logging.DEBUG

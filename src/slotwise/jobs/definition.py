@@ -251,7 +251,7 @@ class Definition:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _types(hint: Any) -> tuple[type, ...]:
+def _types(hint: object) -> tuple[type, ...]:
     """Return the types that a keyword accepts, for ``isinstance``."""
     found = [get_origin(one) or one for one in get_args(hint) or (hint,)]
     return tuple(dict.fromkeys(one if isinstance(one, type) else str for one in found))

@@ -141,14 +141,19 @@ def error_summary(error: str | None) -> str:
     lines = (error or "").strip().splitlines()
     if not lines:
         return ""
-    if _TRACEBACK in lines:
-        last = len(lines) - lines[::-1].index(_TRACEBACK)
-        lines = lines[last:] or lines
-    elif lines[0].lstrip(_DRAWN).endswith(_TRACEBACK):  # of an exception group
-        lines = [line.removeprefix("  | ") for line in lines[1:]] or lines
+    lines = _last_traceback(lines) or lines
     said = [line for line in lines if line.strip() and not line.startswith("  ")]
     line = (said or lines)[0].strip()
     return line if len(line) <= LIMIT else f"{line[: LIMIT - 1]}…"
+
+
+def _last_traceback(lines: list[str]) -> list[str]:
+    """Return what follows the head of the last traceback; without one, all lines."""
+    if _TRACEBACK in lines:
+        return lines[len(lines) - lines[::-1].index(_TRACEBACK) :]
+    if lines[0].lstrip(_DRAWN).endswith(_TRACEBACK):  # of an exception group
+        return [line.removeprefix("  | ") for line in lines[1:]]
+    return lines
 
 
 #: The longest error in the tables, in bytes of UTF-8.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
-    from slotwise.model.records import Claim, Gap, Key, Transition
+    from slotwise.model.records import Claim, Gap, Key, Record, Transition
 
 logger = logging.getLogger("slotwise.events")
 
@@ -286,30 +286,30 @@ def settlement_event(
     reason = None if record is None else record.reason
     if transition.label == Release.HANDED_BACK:
         return HandedBackEvent(**about(claim), reason=reason or Release.HANDED_BACK)
-    error = None if record is None else record.error
-    error = error or (transition.row or {}).get("last_error")
     facts = about(claim) | {
         "outcome": transition.label,
         "reason": reason,
-        "error": error_summary(error) or None,
+        "error": error_summary(_error_of(transition, record)) or None,
         "exception": exception,
     }
     if transition.label == Outcome.DEAD:
-        return _dead(facts, _cure(claim), unfit)
+        return _dead(claim, facts, unfit)
     if transition.label not in (Outcome.FAILED, Outcome.LOST):
         return Settled(**facts)
     is_final = record is None or record.final
     return SettledFailed(**facts) if is_final else SettledAgain(**facts)
 
 
-def _dead(facts: dict[str, Any], cure: str, unfit: int | None) -> SettledDead:
-    if unfit is None:
-        return SettledDead(cure=cure, **facts)
-    return (
-        SettledUnfit(cure=cure, rows=unfit, **facts)
-        if unfit
-        else SettledUnfitToo(cure=cure, **facts)
-    )
+def _error_of(transition: Transition, record: Record | None) -> str | None:
+    error = None if record is None else record.error
+    return error or (transition.row or {}).get("last_error")
+
+
+def _dead(claim: Claim, facts: dict[str, Any], unfit: int | None) -> SettledDead:
+    facts["cure"] = _cure(claim)
+    if unfit:
+        return SettledUnfit(rows=unfit, **facts)
+    return SettledDead(**facts) if unfit is None else SettledUnfitToo(**facts)
 
 
 def _cure(claim: Claim) -> str:
@@ -460,16 +460,20 @@ class Listeners:
             self.publish(skipped(worker, *ranges[0]))
             return
         if ranges and self.hear(BatchSkipped):
-            gaps = [gap for _, gap in ranges]
-            batch = BatchSkipped(
-                worker=worker,
-                jobs=len({key for key, _ in ranges}),
-                first=min(gap.first for gap in gaps),
-                last=max(gap.last for gap in gaps),
-                count=sum(gap.count for gap in gaps),
-                reasons=sorted({gap.reason for gap in gaps}),
-                ranges=ranges,
-            )
-            self.publish(batch)
-        for key, gap in ranges if self.hear(SlotsSkippedTogether) else ():
-            self.publish(skipped(worker, key, gap, SlotsSkippedTogether))
+            self.publish(_batch_skipped(worker, ranges))
+        if self.hear(SlotsSkippedTogether):
+            for key, gap in ranges:
+                self.publish(skipped(worker, key, gap, SlotsSkippedTogether))
+
+
+def _batch_skipped(worker: str, ranges: Sequence[tuple[Key, Gap]]) -> BatchSkipped:
+    gaps = [gap for _, gap in ranges]
+    return BatchSkipped(
+        worker=worker,
+        jobs=len({key for key, _ in ranges}),
+        first=min(gap.first for gap in gaps),
+        last=max(gap.last for gap in gaps),
+        count=sum(gap.count for gap in gaps),
+        reasons=sorted({gap.reason for gap in gaps}),
+        ranges=ranges,
+    )

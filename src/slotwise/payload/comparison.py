@@ -23,7 +23,6 @@ def refuse_changes(given: object, again: object, in_model: bool = False) -> None
     """
     if type(given) is type(again) and type(given) in ALWAYS_PLAIN and given == again:
         return
-    kind: type = type(given)
     parts = _parts(given)
     others = _parts(again)
     if parts is None or others is None:
@@ -33,9 +32,14 @@ def refuse_changes(given: object, again: object, in_model: bool = False) -> None
     refuse_loss(parts, others)
     if len(parts) != len(others) or _family(given, in_model) != _family(again, in_model):
         raise _changed(given, again)
-    is_model = _fields(kind) is not None and not dataclasses.is_dataclass(kind)
+    in_model = in_model or _is_model(given)
     for place, each in parts.items():
-        member(place, refuse_changes, each, others[place], in_model or is_model)
+        member(place, refuse_changes, each, others[place], in_model)
+
+
+def _is_model(value: object) -> bool:
+    kind: type = type(value)
+    return _fields(kind) is not None and not dataclasses.is_dataclass(kind)
 
 
 def refuse_lost_names(given: object, again: object) -> None:

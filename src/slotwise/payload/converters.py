@@ -267,7 +267,7 @@ def _unwrapped(kind: Any) -> Any:
             return kind
 
 
-def _list(kind: object, origin: Any, arguments: Sequence[object]) -> Shape:
+def _list(kind: object, origin: type, arguments: Sequence[object]) -> Shape:
     if origin is tuple and arguments and arguments[1:] != (Ellipsis,):
         return list_of(kind, tuple, tuple, [shape_of(argument) for argument in arguments])
     item = shape_of(arguments[0]) if arguments else ANYTHING
@@ -347,9 +347,11 @@ def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
         if get_origin(spec.annotation) is Literal
     }
 
-    def dump(value: Any) -> object:
+    def dump(value: object) -> object:
         """Dump a model as it reads itself: by aliases, without computed fields."""
-        return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        return kind.model_dump(
+            value, mode="json", by_alias=True, round_trip=True, warnings=False
+        )
 
     def load(value: object) -> object:
         return kind.model_validate_json(JSON.encode(value))
