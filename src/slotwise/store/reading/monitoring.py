@@ -13,6 +13,7 @@ from slotwise.model.records import FOREVER, from_micros
 from slotwise.model.values import Value
 from slotwise.schedules import Disabled
 from slotwise.schedules.text import readable
+from slotwise.store.reading.paging import Statement
 from slotwise.store.reading.queries import read
 from slotwise.store.reading.task_counts import MOST
 from slotwise.store.schema.rows import utc
@@ -116,37 +117,43 @@ def since_success(store: Store, jobs: Collection[str]) -> dict[str, SinceSuccess
     """Return this of each of these jobs whose schedule has further slots, or whose instances'
     have.
     """
-    tasks = store.tables.tasks
-    success = tasks.c.last_success
-    created = sa.case((success.is_(None), tasks.c.created_version))
-    wanted = (
-        sa.select(
-            tasks.c.task_name, tasks.c.schedule, sa.func.min(success), sa.func.min(created)
-        )
-        .where(
-            store.dialect.among(tasks.c.task_name, jobs),
-            is_plan(tasks),
-            tasks.c.schedule != str(Disabled()),
-            tasks.c.state.is_not(None) | (tasks.c.execution_time < FOREVER),
-        )
-        .group_by(tasks.c.task_name, tasks.c.schedule)
-    )
     with store.transaction() as connection:
         now = utc(store.dialect.now(connection))
-        rows = connection.execute(wanted).all() if jobs else []
+        rows = connection.execute(_successes(store, jobs)).mappings().all() if jobs else []
     found = dict[str, SinceSuccess]()
-    for name, text, last, first in rows:
-        instants = [utc(last)] if last else []
-        if first:
-            instants.append(from_micros(first))
+    for row in rows:
+        instants = [utc(row["success"])] if row["success"] else []
+        if row["created"]:
+            instants.append(from_micros(row["created"]))
         if not instants:  # another program's row
             continue
-        one = _since(text, min(instants), now)
+        name = row["task_name"]
+        one = _since(row["schedule"], min(instants), now)
         known = found.get(name, one)
         found[name] = SinceSuccess(
             since=max(known.since, one.since), overdue=max(known.overdue, one.overdue)
         )
     return found
+
+
+def _successes(store: Store, jobs: Collection[str]) -> Statement:
+    """Select, by job and schedule, the oldest last success, and the first planning of a row
+    without one.
+    """
+    tasks = store.tables.tasks
+    success = tasks.c.last_success
+    created = sa.case((success.is_(None), tasks.c.created_version))
+    name = tasks.c.task_name
+    text = tasks.c.schedule
+    oldest = sa.func.min(success).label("success")
+    planned = sa.func.min(created).label("created")
+    found = sa.select(name, text, oldest, planned).where(
+        store.dialect.among(tasks.c.task_name, jobs),
+        is_plan(tasks),
+        tasks.c.schedule != str(Disabled()),
+        tasks.c.state.is_not(None) | (tasks.c.execution_time < FOREVER),
+    )
+    return found.group_by(name, text)
 
 
 def _since(text: str, success: datetime, now: datetime) -> SinceSuccess:

@@ -119,19 +119,29 @@ def windows(
     cut_at = _key(lines[MOST_LINES]) if len(lines) > MOST_LINES else None
     found = []
     for row in plans:
-        job, id = key = _key(row)
-        expected = list(islice(_expected(row, start, end), MOST_SLOTS + 1))
+        key = _key(row)
+        expected = tuple(islice(_expected(row, start, end), MOST_SLOTS + 1))
         is_read = cut_at is None or key < cut_at
-        window = SlotWindow(
-            job=job,
-            id=id,
-            schedule=row["schedule"] or "–",
-            expected=tuple(expected[:MOST_SLOTS]),
-            actual=tuple(actual.get(key, ())),
-            complete=is_read and len(expected) <= MOST_SLOTS,
-        )
-        found.append(window)
+        found.append(_window(row, expected, actual.get(key, ()), is_read=is_read))
     return found
+
+
+def _window(
+    row: sa.RowMapping,
+    expected: Sequence[datetime],
+    actual: Sequence[SlotInfo],
+    *,
+    is_read: bool,
+) -> SlotWindow:
+    job, id = _key(row)
+    return SlotWindow(
+        job=job,
+        id=id,
+        schedule=row["schedule"] or "–",
+        expected=expected[:MOST_SLOTS],
+        actual=tuple(actual),
+        complete=is_read and len(expected) <= MOST_SLOTS,
+    )
 
 
 def _key(row: sa.RowMapping) -> tuple[str, str]:
