@@ -103,7 +103,12 @@ class LateClaims:
             if row.is_detached and not (self._is_open(row) and self._has_given_up(row))
         ]
         plans = self._decide([row for row in late if not row.is_detached])
-        starting = [one.starting for one in plans if isinstance(one.decision, decide.Start)]
+        starting = [
+            one.starting
+            for one in plans
+            if isinstance(one.decision, decide.Start)
+            and one.row.task_name not in self._claims.policies
+        ]
         asked = [*filter(self._is_open, beside), *starting]
         refused = self._gates.admit(asked, self._now, self._connection, Moment.START)
         found |= self._start_plans(plans, refused)
@@ -167,8 +172,10 @@ class LateClaims:
         if policies is not None and not one.is_behind and _is_simple(row):
             alike = (row.schedule, row.slot, policies)
             if (start := self._starts.get(alike)) is not None:
-                chosen = {name: getattr(start.row, name) for name in decide.CHOSEN}
-                return replace(start, row=replace(row, **chosen))
+                # Nothing has seen the row yet: a copy would cost as much as reading it.
+                for name in decide.CHOSEN:
+                    setattr(row, name, getattr(start.row, name))
+                return decide.Start(row=row, gaps=start.gaps)
         decision = decide.at_claim(
             row,
             one.schedule,
