@@ -160,6 +160,17 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     """Return the jobs, among the rows due next, whose stored slots differ from what this release
     computes.
     """
+    rows = _due_next(store, names)
+    found = [one for row in rows if (one := _compared(row)) is not None]
+    counts = Counter(one.job for one in found)
+    first = {one.job: one for one in reversed(found)}
+    return [replace(first[job], count=counts[job]) for job in sorted(first)]
+
+
+def _due_next(store: Store, names: Sequence[str]) -> list[Row]:
+    """Return rows of these jobs that wait: their own rows first. Never more are read, however many
+    one-time tasks wait beside them.
+    """
     tasks = store.tables.tasks
     waiting = (
         sa.select(*store.dialect.row_columns)
@@ -172,18 +183,11 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
         .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         .limit(LOOKED_AT)
     )
-    # Never more rows than that are read, however many one-time tasks wait beside them.
     own = waiting.where(tasks.c.task_instance == RECURRING)
     with store.transaction() as connection:
-        rows = {
-            row.key: row
-            for query in (own, waiting)
-            for row in map(row_of, connection.execute(query))
-        }
-    found = [one for row in rows.values() if (one := _compared(row)) is not None]
-    counts = Counter(one.job for one in found)
-    first = {one.job: one for one in reversed(found)}
-    return [replace(first[job], count=counts[job]) for job in sorted(first)]
+        found = [*connection.execute(own), *connection.execute(waiting)]
+    rows = {row.key: row for row in map(row_of, found)}
+    return list(rows.values())
 
 
 def _compared(row: Row) -> Moved | None:

@@ -141,13 +141,7 @@ class Instances:
         dialect = self._store.dialect
         now = self._store.dialect.now(connection)
         has_history, paused, control = self._known(connection, wanted)
-        newest = None
-        if (
-            has_history
-        ):  # the newest slot that is known, once what stands in no row has ended
-            end_orphans(Transaction(connection, dialect, now), wanted.key)
-            strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
-            (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
+        newest = self._newest(connection, wanted, now) if has_history else None
         columns = born(wanted.key, schedule, newest, now) | {
             "task_data": wanted.data,
             "priority": wanted.priority,
@@ -158,6 +152,16 @@ class Instances:
         if tags := self._store.definitions[wanted.task].runs_on:
             columns["plan"] = {"runs_on": sorted(tags)}
         return slot, dialect.insert_new(connection, self._tasks, columns)
+
+    def _newest(
+        self, connection: sa.Connection, wanted: Instance, now: datetime
+    ) -> datetime | None:
+        """Return the newest slot that is known, once what stands in no row has ended."""
+        dialect = self._store.dialect
+        end_orphans(Transaction(connection, dialect, now), wanted.key)
+        strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
+        (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
+        return newest
 
     def _known(
         self, connection: sa.Connection, wanted: Instance
