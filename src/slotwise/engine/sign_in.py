@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from slotwise import migrate
 from slotwise.engine.loops.poller import Peers
@@ -308,18 +307,21 @@ class SignIn:
 
 
 def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
-    facts: dict[str, Any] = {
-        "worker": worker,
-        "job": plan.job,
-        "change": plan.change,
-        "schedule": plan.schedule,
-        "next_slot": plan.next_slot,
-    }
-    if plan.refused is None or plan.planned_by is None:
-        return events.PlanKept(**facts) if plan.change == "kept" else Planned(**facts)
+    def event(kind: Callable[..., Planned], **more: object) -> Planned:
+        return kind(
+            worker=worker,
+            job=plan.job,
+            change=plan.change,
+            schedule=plan.schedule,
+            next_slot=plan.next_slot,
+            **more,
+        )
+
     theirs = plan.planned_by
-    return PlanRefused(
-        **facts,
+    if plan.refused is None or theirs is None:
+        return event(events.PlanKept if plan.change == "kept" else Planned)
+    return event(
+        PlanRefused,
         refused=plan.refused,
         revision=str(ours),
         planned_by=str(theirs),

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import Pruning, Reaper, WakeUp
@@ -408,7 +408,7 @@ class Worker:
             return self.unfinished
 
     @property
-    def state(self) -> Any:
+    def state(self) -> object:
         """What the registry's lifespan has yielded; None without one."""
         return self.loop.state
 

@@ -22,7 +22,7 @@ else:
 
 
 @task(name="unregistered")
-def _unregistered(ctx: TaskContext[Any]) -> None:
+def _unregistered(ctx: TaskContext[None]) -> None:
     """Stand for a task that the registry does not have: its data are plain JSON."""
 
 
@@ -168,7 +168,7 @@ def scheduled(registry: JobRegistry) -> Iterator[ScheduledTasks]:
 
 
 @contextmanager
-def override(registry: JobRegistry, **settings: Any) -> Iterator[JobRegistry]:
+def override(registry: JobRegistry, **settings: object) -> Iterator[JobRegistry]:
     """Give a registry other settings within the block, such as ``database_url``: for registries
     that are globals.
 
@@ -198,7 +198,7 @@ class SlotwiseTestMixin(_TestCase):
     """
 
     slotwise_registry: ClassVar[JobRegistry]
-    slotwise_settings: ClassVar[dict[str, Any]] = {}
+    slotwise_settings: ClassVar[dict[str, object]] = {}
     scheduled: ScheduledTasks
 
     def setUp(self) -> None:

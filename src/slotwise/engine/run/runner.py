@@ -198,9 +198,8 @@ class Runner:
             self._report(holding, outcome, holding.held)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
-        context = (
-            contextvars.copy_context()
-        )  # what start hooks set in it, they can reset in the end
+        # What start hooks set in it, they can reset in the end.
+        context = contextvars.copy_context()
         try:
             refused = await self._begin_async(context, holding, definition)
             outcome = refused or await self._attempt_async(holding, definition)
