@@ -541,7 +541,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         release.wait(PATIENCE)
 
     for place in (
-        "process.slot_run.HANDLER_PATIENCE",
+        "process.single_run.HANDLER_PATIENCE",
         "run.event_loop.EVENT_LOOP_PATIENCE",
         "worker.LONGEST_ASIDE",
     ):

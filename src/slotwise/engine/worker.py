@@ -438,16 +438,7 @@ class Worker:
         could start on another worker at the same time. So a process that ends hands it back as its
         very last write; any other keeps the claim.
         """
-        until = elapsed() + grace.total_seconds()
-        self._hand_back_unstarted()
-        self._end(self.poller)
-        self._hand_back_unstarted()  # claims of its last round
-        while (left := until - elapsed()) > 0 and not self.cancelling.is_set():
-            if self.active_claims.wait_empty(min(STEP, left)):
-                break
-        for holding in self.active_claims:
-            holding.signal.set(Reason.SHUTDOWN)
-        self.active_claims.wait_empty(aside(self.settings).total_seconds())
+        self._stop_handlers(elapsed() + grace.total_seconds())
         self.database.limit_replies(REPLY_PATIENCE)
         self._end(self.wake_up, self.reaper, self.pruning)
         try:
@@ -465,6 +456,20 @@ class Worker:
                 self._tell_end()
             if not ending:
                 self.database.limit_replies(None)
+
+    def _stop_handlers(self, until: float) -> None:
+        """Start nothing any more; let handlers finish ``until`` then, and ask the others to
+        stop.
+        """
+        self._hand_back_unstarted()
+        self._end(self.poller)
+        self._hand_back_unstarted()  # claims of its last round
+        while (left := until - elapsed()) > 0 and not self.cancelling.is_set():
+            if self.active_claims.wait_empty(min(STEP, left)):
+                break
+        for holding in self.active_claims:
+            holding.signal.set(Reason.SHUTDOWN)
+        self.active_claims.wait_empty(aside(self.settings).total_seconds())
 
     def close(self, *, bounded: bool = False) -> None:
         """End everything now, for a worker that holds nothing. ``bounded``: limit the time of the

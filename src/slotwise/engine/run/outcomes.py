@@ -155,11 +155,12 @@ def _requested(
             return Failed(storable(said), final=True, reason=Reason.UNREADABLE)
         case Fail(reason=said):
             return Failed(storable(said), final=True, promised=holding.promised)
-        case LeftAlone():
-            return HandedBack(Reason.NEWER, storable(request))
-        case NewerPayload() if not holding.started:
-            return HandedBack(Reason.NEWER, storable(request))
-    return None  # a newer payload that a running handler has met
+        case LeftAlone() | NewerPayload():
+            is_met_by_handler = isinstance(request, NewerPayload) and holding.started
+            return (
+                None if is_met_by_handler else HandedBack(Reason.NEWER, storable(request))
+            )
+    return None
 
 
 def _failed(

@@ -216,13 +216,14 @@ class Threads:
             done += 1
             if done == SPELL:
                 now = time.monotonic()
-                taken = self._taken
-                if (
-                    now - since < SPELL * SHORT
-                    and taken - before > 2 * SPELL
-                    and self.busy > 1
-                ):
+                if self._is_surplus(now - since, self._taken - before):
                     return
                 done = 0
                 since = now
-                before = taken
+                before = self._taken
+
+    def _is_surplus(self, spell: float, taken: int) -> bool:
+        """Return whether a thread has nothing to add that took SPELL pieces in these seconds,
+        while all threads took so many: the others wait for the GIL only.
+        """
+        return spell < SPELL * SHORT and taken > 2 * SPELL and self.busy > 1
