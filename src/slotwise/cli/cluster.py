@@ -121,13 +121,15 @@ def _timeout(
     short_help="One exit status for probes and alarms.",
     notes="""
     0  healthy; notes on orphans and refused schedules change nothing
-    1  too few workers, rows that wait for too long, unreadable rows, or a handler that does not stop; with --worker: that worker is not live
-    3  the database cannot be used, does not answer within --timeout, or its tables are missing or of another version
+    1  too few workers, rows that wait too long or cannot be read, a handler that does not stop;
+       with --worker: that worker is not live
+    3  the database cannot be used or does not answer within --timeout, or its tables are
+       missing or of another version
     """,
     examples="""
     slotwise health
     slotwise health --min-workers 3 --max-overdue 5m
-    slotwise health --max-orphans 0               also: every due row has a live worker that knows its task
+    slotwise health --max-orphans 0               also: a live worker knows the task of each due row
     slotwise health --worker                      only this host's worker, in its container
     """,
 )

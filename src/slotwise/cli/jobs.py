@@ -49,7 +49,7 @@ _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
     examples="""
     slotwise jobs
     slotwise jobs --after report-17 -n 500
-    slotwise jobs --app jobs                 also: what the code has and the database not, and the reverse
+    slotwise jobs --app jobs                 also: compared with the code
     slotwise jobs --json | jq -r '.[] | select(.consecutive_failures > 0) | .job'
     slotwise jobs nightly-report
     slotwise jobs poll-feed --instances --after customer-17 -n 50

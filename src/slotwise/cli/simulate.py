@@ -47,7 +47,7 @@ _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
     short_help="Preview what would run, with outages.",
     examples="""
     slotwise simulate --app jobs --days 30
-    slotwise simulate --app jobs --from 2026-10-24 --days 2                    the night when clocks go back
+    slotwise simulate --app jobs --from 2026-10-24 --days 2     the night when clocks go back
     slotwise simulate --app jobs --outage 2026-02-01T01:00Z/3h --takes nightly-report=90m
     slotwise simulate --app jobs --only nightly-report --json
     """,

@@ -156,10 +156,10 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
     slotwise slots                                          of all jobs
     slotwise slots nightly-report
     slotwise slots nightly-report --since 7d --all
-    slotwise slots show nightly-report 2026-01-31T02:00Z    one slot, its attempts, and their tracebacks
+    slotwise slots show nightly-report 2026-01-31T02:00Z    one slot, and its attempts
     slotwise slots poll-feed --id customer-17               one recurring instance of a task
     slotwise slots nightly-report --before 2026-01-31T02:00:00Z -n 50
-    slotwise slots nightly-report --all --json | jq -r '.[] | select(.outcome != "succeeded") | [.slot, .reason] | @tsv'
+    slotwise slots nightly-report --all --json | jq -r '.[] | [.slot, .reason] | @tsv'
     """,
 )
 @click.argument("name", required=False)
@@ -390,7 +390,7 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
     examples="""
     slotwise failures
     slotwise failures --since 7d --job nightly-report
-    slotwise failures --attempts                                  also what succeeded at a later attempt
+    slotwise failures --attempts          also what succeeded at a later attempt
     slotwise failures --since 1h --json | jq -r '.[] | [.name, .slot, .error] | @tsv'
     """,
 )
@@ -485,12 +485,12 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
     1  there is no such job, slot or task; the answer names the nearest slots
     """,
     examples="""
-    slotwise explain nightly-report                                  why it does not run now, and when it will
+    slotwise explain nightly-report                    why it does not run now
     slotwise explain nightly-report 2026-01-31T02:00Z
-    slotwise explain nightly-report 2026-01-31T02:00Z --traceback    also: what each attempt failed with
+    slotwise explain nightly-report 2026-01-31T02:00Z --traceback    also: tracebacks
     slotwise explain nightly-report 2026-01-31T02:00Z --app jobs     also: what the job declares
     slotwise explain nightly-report 2026-01-31T02:00Z --json | jq -r .outcome
-    slotwise explain send-mail --id order-42 --app jobs              a one-time task, with its limits
+    slotwise explain send-mail --id order-42 --app jobs     a one-time task
     """,
 )
 @click.argument("name")

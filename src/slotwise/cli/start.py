@@ -85,7 +85,8 @@ registry = JobRegistry(jobs=[nightly_report], tasks=[send_mail])
 '''
 
 _SETTINGS: Final = """\
-# slotwise reads this file in the current directory; options and SLOTWISE_… in the environment have precedence.
+# slotwise reads this file in the current directory; options, and SLOTWISE_… in the environment,
+# have precedence.
 app = "jobs"
 # The database's address stays out of this file: export DATABASE_URL=postgresql://user:password@host/database
 threads = 10
@@ -170,7 +171,8 @@ def init(directory: Path) -> None:
     run next.
 
     Asks nothing: the time zone is this machine's, the passwords of compose's PostgreSQL are
-    random, only your account may read the files, and DATABASE_URL is used if it is set. Files that exist are kept.
+    random, only your account may read the files, and DATABASE_URL is used if
+    it is set. Files that exist are kept.
     """
     password = secrets.token_hex(12)
     values = {

@@ -413,7 +413,7 @@ PAGE = 5_000
 MOST_NAMED = 10
 NOTES = """
 0  done
-1  a mistake in the application, the settings or the values; or for one of the ids there was nothing to do
+1  a mistake in the application, the settings or the values; or for an id there was nothing to do
 """
 
 
@@ -457,7 +457,10 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     "schedule",
     cls=Command,
     short_help="Schedule a task.",
-    examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --delay 10m""",
+    examples="""
+    slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42
+    slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --delay 10m
+    """,
 )
 @click.argument("name", callback=_task_name)
 @click.option(
