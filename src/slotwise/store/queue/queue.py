@@ -284,21 +284,30 @@ def write_follow_ups(
     order of their calls.
     """
     follows = [follow for one in succeeded for follow in one.follows]
-    arrivals = [key for one in succeeded for key in set(one.arrivals)]
     for (_, name, if_exists, blocked), some in sorted(_groups(follows).items()):
         if not blocked:
             queue.put_many(connection, name, some, if_exists)
             continue
         for wanted in sorted(some):
             queue.put(connection, name, wanted, if_exists)
-    for key, count in sorted(Counter(arrivals).items()):
+    return {follow.task for follow in follows} | _count_down(connection, queue, succeeded)
+
+
+def _count_down(
+    connection: sa.Connection, queue: Queue, succeeded: Sequence[FollowUps]
+) -> set[str]:
+    """Count down the tasks that these handlers name, each handler once; return the names."""
+    arrivals = Counter[Key]()
+    for one in succeeded:
+        arrivals.update(set(one.arrivals))
+    for key, count in sorted(arrivals.items()):
         if not queue.tasks.arrive(connection, key, count):
             logger.warning(
                 "ctx.count_down: no task %r with the id %r is blocked; this "
                 "arrival counts for nothing",
                 *key,
             )
-    return {follow.task for follow in follows} | {key.task_name for key in arrivals}
+    return {key.task_name for key in arrivals}
 
 
 def _groups(

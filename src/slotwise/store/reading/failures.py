@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -75,15 +76,26 @@ def failures(
         found = [filled(Failure, row, slot=None) for row in rows]
         keys = {(one.name, one.id) for one in found}
         names = [name] if name is not None else names_in(connection, store, "{slots}")
-        for one in names:
-            given["name"] = one
-            for family in ("task_instance = 'recurring'", OF_INSTANCES):
-                for row in read(connection, store, _SLOTS, given, family=family):
-                    failure = _of_slot(row)
-                    # Of a task with a row, the ledger may have the end as well.
-                    if failure.slot is not None or (failure.name, failure.id) not in keys:
-                        found.append(failure)
+        for failure in _failed_slots(connection, store, names, given):
+            # Of a task with a row, the ledger may have the end as well.
+            if failure.slot is not None or (failure.name, failure.id) not in keys:
+                found.append(failure)
     return sorted(found, key=lambda one: one.at, reverse=True)[:limit]
+
+
+def _failed_slots(
+    connection: sa.Connection,
+    store: Store,
+    names: Iterable[str],
+    given: Mapping[str, object],
+) -> Iterator[Failure]:
+    """Yield the newest failures of the ledger, of each name: an index orders those of a job's own
+    slots, another those of its instances.
+    """
+    for name in names:
+        for family in ("task_instance = 'recurring'", OF_INSTANCES):
+            mine = {**given, "name": name}
+            yield from map(_of_slot, read(connection, store, _SLOTS, mine, family=family))
 
 
 def failed_attempts(

@@ -117,11 +117,7 @@ def unended(
     """
     own = instance or RECURRING
     given = {"name": name, "own": own, "since": since, "limit": limit or NO_LIMIT}
-    mine = "task_name = :name AND slot IS NOT NULL AND kind <> 'task'"
-    if instance is not None:
-        mine += " AND (task_instance = :own OR plan_instance = :own)"
-    if since is not None:
-        mine += " AND slot >= :since"
+    mine = _of_job(is_one=instance is not None, has_start=since is not None)
     with store.transaction() as connection:
         found = read(connection, store, _UNENDED, given, mine=mine, columns=_COLUMNS)
         each = {row["task_instance"]: row for row in found}.values()
@@ -137,6 +133,15 @@ def unended(
         elif line is not None:
             running.append(line)
     return waiting + running
+
+
+def _of_job(*, is_one: bool, has_start: bool) -> str:
+    mine = "task_name = :name AND slot IS NOT NULL AND kind <> 'task'"
+    if is_one:
+        mine += " AND (task_instance = :own OR plan_instance = :own)"
+    if has_start:
+        mine += " AND slot >= :since"
+    return mine
 
 
 def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str]:
