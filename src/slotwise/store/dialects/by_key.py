@@ -453,13 +453,12 @@ class ByKey(Dialect):
         locked = _fences(
             self._lock_held(connection, claims, fence, mine, wait=False, beside_guards=True)
         )
-        if not locked:
-            return set()
-        renewed = [claim.row for claim in claims if claim.fence in locked]
-        changes = [(fence_of(row), Values()) for row in renewed]
-        now = self.now(connection)
-        written = self.change_each(connection, tasks, changes, last_heartbeat=now)
-        expect(written, len(locked), renewed[0])
+        renewed = [claim for claim in claims if claim.fence in locked]
+        if renewed:
+            changes = [(held_fence(claim), Values()) for claim in renewed]
+            now = self.now(connection)
+            written = self.change_each(connection, tasks, changes, last_heartbeat=now)
+            expect(written, len(renewed), renewed[0].row)
         return locked
 
     def finish(
@@ -522,57 +521,43 @@ class ByKey(Dialect):
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """Write what the ledger has of these rows, as ``release`` does."""
         slots = self.tables.slots
-        recorded = [
-            (change, record)
-            for change in changes
-            if (record := change.transition.record) is not None
-        ]
-        forgotten = [change.held.row for change, record in recorded if record.forget]
-        self.undo_entries(connection, forgotten)
-        for change, record in recorded:
+        for change in changes:
+            record = change.transition.record
             row = change.held.row
-            if row.ledger_key is None or record.forget:
+            if record is None or row.ledger_key is None:
+                continue
+            if record.forget:
+                self._undo_entry(connection, row)
                 continue
             values = change.recorded
             values |= {name: slots.c[name] + values[name] for name in ADDED_COLUMNS}
             if change.never_began:
                 values["started"] = slots.c.started_before
             if change.never_began and not record.final:
-                values["token"] = slots.c.token + 1  # see undo_entries
+                values["token"] = slots.c.token + 1  # see _undo_entry
             mine = self.conditions.open_entry(row)
             connection.execute(slots.update().where(*mine).values(values))
 
-    def undo_entries(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
-        """Restore the ledger to its state before these claims entered their rows' slots, which
-        never began.
+    def _undo_entry(self, connection: sa.Connection, row: Row) -> None:
+        """Restore the ledger to its state before this claim entered its row's slot, which never
+        began.
 
         An entry of such a claim alone is deleted. An entry that stays gets the token of the
         waiting row. Race: a mark of this claim that arrives late then finds nothing.
         """
-        entered = [
-            {"name": key[0], "instance": key[1], "at": key[2], "its": row.version}
-            for row in rows
-            if (key := row.ledger_key)
-        ]
-        if not entered:
-            return
         slots = self.tables.slots
-        fence = (slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.token)
-        mine = [
-            column == sa.bindparam(name)
-            for column, name in zip(fence, entered[0], strict=True)
-        ]
-        mine.append(slots.c.finished.is_(None))
+        mine = self.conditions.open_entry(row)
         alone = sa.and_(slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0)
-        restored = slots.update().where(*mine, ~alone)
+        if connection.execute(slots.delete().where(*mine, alone)).rowcount:
+            return
+        restored = slots.update().where(*mine)
         restored = restored.values(
             outcome=Outcome.CLAIMED,
             attempts=slots.c.attempts - 1,
             started=slots.c.started_before,
             token=slots.c.token + 1,
         )
-        connection.execute(restored, entered)
-        connection.execute(slots.delete().where(*mine, alone), entered)
+        connection.execute(restored)
 
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool

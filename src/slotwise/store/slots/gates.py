@@ -395,7 +395,7 @@ class RecoveryRate(Gate):
     Starts within one second are less than a second apart: n * p < 1.25 s, and with the first they
     are no more than the rate. A start's instant is the claim's "now", which is what the ledger
     says of when the slot started, unless ``give_up`` marks it later; a claim that never began
-    takes that back (``undo_entries`` of a dialect).
+    takes that back (``record`` of a dialect).
     """
 
     def __init__(

@@ -47,14 +47,8 @@ FROM held AS i
 WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
   AND t.version = i.version AND t.picked_by = i.holder;
 
-UPDATE scheduled_slots SET outcome=%(outcome)s::TEXT, attempts=(scheduled_slots.attempts - %(attempts_1)s::INTEGER),
-    token=(scheduled_slots.token + %(token_1)s::BIGINT), started=scheduled_slots.started_before WHERE
-    scheduled_slots.task_name = %(name)s::TEXT AND scheduled_slots.task_instance = %(instance)s::TEXT AND
-    scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.token = %(its)s::BIGINT AND
-    scheduled_slots.finished IS NULL AND NOT (scheduled_slots.attempts <= %(attempts_2)s::INTEGER AND
-    scheduled_slots.lost = %(lost_1)s::INTEGER AND scheduled_slots.aborted = %(aborted_1)s::INTEGER);
-
-DELETE FROM scheduled_slots WHERE scheduled_slots.task_name = %(name)s::TEXT AND scheduled_slots.task_instance =
-    %(instance)s::TEXT AND scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.token =
-    %(its)s::BIGINT AND scheduled_slots.finished IS NULL AND scheduled_slots.attempts <= %(attempts_1)s::INTEGER AND
-    scheduled_slots.lost = %(lost_1)s::INTEGER AND scheduled_slots.aborted = %(aborted_1)s::INTEGER;
+DELETE FROM scheduled_slots WHERE scheduled_slots.task_name = %(task_name_1)s::TEXT AND
+    scheduled_slots.task_instance = %(task_instance_1)s::TEXT AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH
+    TIME ZONE AND scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.finished IS NULL AND
+    scheduled_slots.attempts <= %(attempts_1)s::INTEGER AND scheduled_slots.lost = %(lost_1)s::INTEGER AND
+    scheduled_slots.aborted = %(aborted_1)s::INTEGER;

@@ -31,11 +31,6 @@ UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success
     last_error=?, control=?, pending=?, marked=? WHERE scheduled_tasks.task_name = ? AND
     scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
 
-UPDATE scheduled_slots SET outcome=?, attempts=(scheduled_slots.attempts - ?), token=(scheduled_slots.token + ?),
-    started=scheduled_slots.started_before WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ?
-    AND scheduled_slots.slot = ? AND scheduled_slots.token = ? AND scheduled_slots.finished IS NULL AND NOT
-    (scheduled_slots.attempts <= ? AND scheduled_slots.lost = ? AND scheduled_slots.aborted = ?);
-
 DELETE FROM scheduled_slots WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND
     scheduled_slots.slot = ? AND scheduled_slots.token = ? AND scheduled_slots.finished IS NULL AND
     scheduled_slots.attempts <= ? AND scheduled_slots.lost = ? AND scheduled_slots.aborted = ?;
