@@ -103,13 +103,7 @@ class LateClaims:
             if row.is_detached and not (self._is_open(row) and self._has_given_up(row))
         ]
         plans = self._decide([row for row in late if not row.is_detached])
-        starting = [
-            one.starting
-            for one in plans
-            if isinstance(one.decision, decide.Start)
-            and one.row.task_name not in self._claims.policies
-        ]
-        asked = [*filter(self._is_open, beside), *starting]
+        asked = [*filter(self._is_open, beside), *self._starting(plans)]
         refused = self._gates.admit(asked, self._now, self._connection, Moment.START)
         found |= self._start_plans(plans, refused)
         for row in beside:
@@ -117,6 +111,12 @@ class LateClaims:
         if self._bad:
             self._claims.refuse(self._connection, self._bad, self._now)
         return found
+
+    def _starting(self, plans: Sequence[_Plan]) -> list[Row]:
+        """Return the rows with the slots that are to start, of jobs that a gate may stop."""
+        free = self._claims.policies
+        gated = [one for one in plans if one.row.task_name not in free]
+        return [one.starting for one in gated if isinstance(one.decision, decide.Start)]
 
     def _is_open(self, row: Row) -> bool:
         """Whether the slot of a detached row has not yet been offered to the ledger."""
