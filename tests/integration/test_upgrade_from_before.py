@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ with sa.create_engine(sys.argv[1]).connect() as connection:
 def mail(ctx: TaskContext[None]) -> None: ...
 
 
+INTERVAL = timedelta(milliseconds=200)
+#: Of each job the first and the last slot that was decided, and how many were.
+EACH_SLOT = """
+SELECT task_name, min(first), max(last), sum(count)::bigint
+FROM (SELECT task_name, slot, slot, 1 FROM scheduled_slots WHERE task_name <> 'mail'
+      UNION ALL SELECT task_name, first_slot, last_slot, count FROM scheduled_gaps)
+     AS s(task_name, first, last, count)
+GROUP BY task_name"""
 NOW = Path(slotwise.__file__).parents[1]
 
 
@@ -106,10 +115,12 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
         assert sql.execute(doubled).fetchall() == []
         left = "SELECT count(*) FROM scheduled_tasks WHERE kind = 'task' OR picked"
         assert sql.execute(left).fetchall() == [(0,)]
-        ended = "SELECT DISTINCT outcome FROM scheduled_slots"
-        assert sql.execute(ended).fetchall() == [("succeeded",)]
-        missed = """
-            SELECT count(*) FROM (SELECT slot, lag(slot) OVER (PARTITION BY task_name ORDER BY slot)
-            AS one_before FROM scheduled_slots) AS s WHERE slot - one_before > interval '200ms'"""
-        gaps = "SELECT count(*) FROM scheduled_gaps"
-        assert sql.execute(missed).fetchone() == sql.execute(gaps).fetchone() == (0,)
+        ended = (
+            "SELECT outcome FROM scheduled_slots UNION SELECT 'skipped' FROM scheduled_gaps"
+        )
+        assert {row[0] for row in sql.execute(ended)} <= {"succeeded", "skipped"}
+        # A busy machine takes longer than an interval: those slots are skipped, and no others.
+        why = "SELECT reason FROM scheduled_slots UNION SELECT reason FROM scheduled_gaps"
+        assert {row[0] for row in sql.execute(why)} <= {None, "overlap"}
+        for name, first, last, count in sql.execute(EACH_SLOT).fetchall():
+            assert (last - first) / INTERVAL + 1 == count, f"slots of {name} are missing"
