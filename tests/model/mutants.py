@@ -87,6 +87,11 @@ def _by_key(conditions: list[Any], _: Arguments) -> list[Any]:
     return conditions[:2]
 
 
+def _all_of_them(_fences: set[Any], a: Arguments) -> set[Any]:
+    """The worker goes on with every claim, also with those that it has lost."""
+    return {claim.fence for claim in a.claims}
+
+
 def _of_its_key(fence: dict[str, Any], _: Arguments) -> dict[str, Any]:
     return {name: fence[name] for name in ("task_name", "task_instance")}
 
@@ -130,6 +135,8 @@ MUTANTS: dict[str, Mutant] = {
     "a settlement minds the claim's version and holder": (
         answering(points.HELD, _by_key)
         + answering(points.HELD_FENCE, _of_its_key)
+        + answering(points.BEAT, _all_of_them)
+        + answering(points.STILL_HELD, _all_of_them)
         + answering(points.HOLD, _as_if_own)
         + answering(points.AS_HELD, _by_key)
         + answering(points.OPEN_ENTRY, _by_slot)

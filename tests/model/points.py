@@ -30,6 +30,8 @@ REFUSAL = Runner.begin
 HELD = Conditions.held
 HOLD = ByKey.hold
 HELD_FENCE = row_values.held_fence
+BEAT = ByKey.beat
+STILL_HELD = ByKey.still_held
 AS_HELD = Conditions.under
 OPEN_ENTRY = Conditions.open_entry
 
