@@ -299,7 +299,7 @@ class SlotwiseTasks:
             stored,
             started=started,
             attempted=started,
-            finished=end.finished,
+            finished=end.finished and max(end.finished, started),  # by two clocks
             workers=stored["worker_ids"],
         )
         object.__setattr__(result, "_return_value", stored["value"])
