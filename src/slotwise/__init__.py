@@ -58,7 +58,6 @@ from slotwise.settings.settings import Settings
 if TYPE_CHECKING:
     from slotwise.client.arguments import Item, Receipt
     from slotwise.client.client import Client
-    from slotwise.contrib.commands.command_job import CommandJob
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.queue.queue import BulkResult
 
@@ -73,7 +72,6 @@ __all__ = [
     "ClaimLost",
     "Client",
     "CommandFailed",
-    "CommandJob",
     "ConfigurationError",
     "Context",
     "Cron",
@@ -123,7 +121,6 @@ __all__ = [
 _HOMES = {
     "slotwise.client.arguments": ("Item", "Receipt"),
     "slotwise.client.client": ("Client",),
-    "slotwise.contrib.commands.command_job": ("CommandJob",),
     "slotwise.registry.registry": ("JobRegistry",),
     "slotwise.store.queue.queue": ("BulkResult",),
 }

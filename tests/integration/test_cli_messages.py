@@ -65,7 +65,7 @@ TEXTS = [
     (
         "schedule explain 'every 5 minutes'",
         exits.FAILED,
-        "; for a fixed rate write EVERY|5m\n",
+        "; write EVERY|5m\n",
     ),
     ("schedule explain '0 25 * * *'", exits.FAILED, 'error: hour must be 0–23, got "25"\n'),
     (
@@ -130,7 +130,7 @@ TEXTS = [
     (
         "db grants",
         exits.USAGE,
-        "option '--role'. Choose from: worker, enqueuer, reader, operator, migrator; see:",
+        "option '--role'. Choose from: worker, enqueuer, application, reader, operator, migrator; see:",
     ),
     (
         "run nightly",

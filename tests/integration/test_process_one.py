@@ -100,7 +100,8 @@ while True:
 
 
 APPLICATION = """
-from slotwise import CommandJob, Every, JobRegistry
+from slotwise import Every, JobRegistry
+from slotwise.contrib.commands import CommandJob
 left = CommandJob(
     name="left", schedule=Every("500ms"), command="sleep 0.1 & sleep 0.2 & echo >> starts"
 )

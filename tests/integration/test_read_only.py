@@ -28,7 +28,7 @@ CONFINED = ("unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAI
 JOBS = """
 import os, tempfile
 from slotwise import Every, JobRegistry, job
-from slotwise import CommandJob
+from slotwise.contrib.commands import CommandJob
 
 def refused(write):
     try:

@@ -170,7 +170,8 @@ def test_work_and_success_commit_together(
     done = shop.select(
         "select attempts from scheduled_slots where outcome = 'succeeded' order by slot limit 1"
     )
-    assert done == [(1,)]
+    # Of a task without a record, a success leaves nothing.
+    assert done == ([(1,)] if kind == "job" else [])
     if kind == "task":
         assert shop.select(
             "select count(*) from scheduled_tasks where task_name = 'buy'"

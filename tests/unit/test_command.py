@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from slotwise import CommandFailed, CommandJob, Every, InvalidJob, Retry
-from slotwise.contrib.commands import command_job
+from slotwise import CommandFailed, Every, InvalidJob, Retry
+from slotwise.contrib.commands import CommandJob, command_job
 from slotwise.contrib.commands.invocation import account_of
 from slotwise.inspect import SlotInfo
 from slotwise.spi import define, error_summary

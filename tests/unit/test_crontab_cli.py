@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from tests.unit.test_crontab import SYSTEM
 
-from slotwise import CommandJob, InvalidCrontab, JobRegistry
+from slotwise import InvalidCrontab, JobRegistry
 from slotwise.cli.crontabs import CrontabChoice
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
+from slotwise.contrib.commands import CommandJob
 from slotwise.contrib.crontab import parse_crontab, read_crontabs
 from slotwise.contrib.crontab.crontabs import module_text
 from slotwise.inspect import json_value

@@ -34,7 +34,7 @@ from slotwise.spi import PluginCommand, Section
 if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not need it
     from rich.text import Text
 
-    from slotwise import CommandJob
+    from slotwise.contrib.commands import CommandJob
     from slotwise.contrib.crontab import Crontabs, Entry, Problem
     from slotwise.contrib.crontab.crontabs import Format
     from slotwise.contrib.crontab.debian import Level

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from slotwise import (
     CatchUp,
-    CommandJob,
     Cron,
     Daily,
     DistributedJob,
@@ -22,6 +21,7 @@ from slotwise import (
     Snooze,
     job,
 )
+from slotwise.contrib.commands import CommandJob
 
 
 class WrongSchedule(DistributedJob):

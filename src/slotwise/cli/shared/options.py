@@ -28,7 +28,8 @@ from slotwise.spi import KNOWN_YEARS, LONGEST_DURATION, is_known, parse_duration
 # A command imports the store and the application only when it runs: the help and the version need
 # neither.
 if TYPE_CHECKING:
-    from slotwise import Client, CommandJob, JobRegistry
+    from slotwise import Client, JobRegistry
+    from slotwise.contrib.commands import CommandJob
     from slotwise.inspect import Inspection
     from slotwise.operations import Operations
 

@@ -140,7 +140,8 @@ def _failure(told: str, output: Output) -> str:
 class CommandJob(DistributedJob):
     """A job that runs a command: a string for a shell, or a list of a program and its arguments.
 
-    >>> from slotwise import CommandJob, Cron
+    >>> from slotwise import Cron
+    >>> from slotwise.contrib.commands import CommandJob
     >>> nightly = CommandJob(
     ...     name="nightly-dump",
     ...     schedule=Cron("0 2 * * *", tz="Europe/Vienna"),

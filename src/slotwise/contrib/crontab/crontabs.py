@@ -16,7 +16,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from slotwise import CommandJob, InvalidCrontab
+from slotwise import InvalidCrontab
+from slotwise.contrib.commands import CommandJob
 from slotwise.contrib.crontab.debian import Level
 from slotwise.contrib.crontab.entry import Entry
 from slotwise.contrib.crontab.reader import Problem, Source, read_source
@@ -268,7 +269,8 @@ Each keeps the name that it has under `slotwise worker --crontab`, and so its hi
 you like here, names last: another name is another job.
 """
 
-from slotwise import CommandJob, Cron, JobRegistry
+from slotwise import Cron, JobRegistry
+from slotwise.contrib.commands import CommandJob
 
 jobs = [
 '''

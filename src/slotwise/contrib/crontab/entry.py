@@ -10,7 +10,8 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Final
 
-from slotwise import CommandJob, Cron
+from slotwise import Cron
+from slotwise.contrib.commands import CommandJob
 from slotwise.spi import OnLost
 
 #: The shell of a line without SHELL above it; crontab(5).
