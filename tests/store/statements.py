@@ -54,17 +54,12 @@ class Stage:
                 self.bench.client.schedule(name, id="1", at=LONG_AGO)
         return self.claim(*names)
 
-    def listen(self, play: Callable[[], Any]) -> str:
+    def listen(self, play: Callable[[], Any]) -> list[str]:
         """The statements that this sends, as they are sent."""
         with hearing(self.store.database) as heard:
             play()
         sent = [tidy(statement) for statement, _ in heard]
-        return (
-            "\n\n".join(
-                f"{statement};" for statement in sent if statement != "BEGIN IMMEDIATE"
-            )
-            + "\n"
-        )
+        return [statement for statement in sent if statement != "BEGIN IMMEDIATE"]
 
 
 def tidy(statement: str) -> str:

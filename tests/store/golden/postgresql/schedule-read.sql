@@ -1,0 +1,1 @@
+SELECT pg_catalog.pg_current_xact_id()::text;

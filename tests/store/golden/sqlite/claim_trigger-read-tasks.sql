@@ -1,0 +1,3 @@
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data, scheduled_tasks.watermark
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;

@@ -1,0 +1,3 @@
+UPDATE scheduled_slots SET outcome=?, finished=? WHERE scheduled_slots.task_name = ? AND
+    scheduled_slots.task_instance = ? AND scheduled_slots.slot = ? AND scheduled_slots.token = ? AND
+    scheduled_slots.worker = ? AND scheduled_slots.outcome = ?;

@@ -1,0 +1,3 @@
+SELECT scheduled_tasks.picked
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
