@@ -339,7 +339,7 @@ def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[st
     [
         (
             "DROP TABLE scheduled_gaps",
-            ["missing in the database: table scheduled_gaps", "db downgrade"],
+            ["missing in the database: table scheduled_gaps", "slotwise db sql"],
         ),
         (
             "DROP INDEX scheduled_tasks_due",

@@ -325,7 +325,7 @@ def test_lines_that_cannot_run(shell: Shell) -> None:
     told = [
         event["message"].split(" ")[0]
         for event in process.seen
-        if event.get("logger") == "slotwise.crontab"
+        if event.get("logger") == "slotwise.crontab" and event["level"] == "WARNING"
     ]
     assert told == ["crontab:2:", "crontab:3:"]
     (listed,) = json.loads(shell.ask("jobs", "--json").stdout)

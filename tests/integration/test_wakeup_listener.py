@@ -236,6 +236,9 @@ def run_alone(scene: Scene) -> None:
     """
     before = scene.settled()
     with psycopg.connect(scene.url) as connection:
+        # The guard against other programs keeps rows that are neither dead nor deleted.
+        deleted = "scheduled_tasks SET state = 'deleted' WHERE task_name = 'rare'"
+        connection.execute(f"UPDATE {deleted}".encode())
         connection.execute("DELETE FROM scheduled_tasks WHERE task_name = 'rare'")
     soon = job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(seconds=1)))(
         nothing

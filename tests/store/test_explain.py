@@ -598,9 +598,9 @@ READS: list[tuple[Verb, int]] = [
     (_claim_late_ones, 600),
     (_settle_jobs, 300),
     (_advance_jobs, 400),
-    (_settle_tasks, 100),
+    (_settle_tasks, 200),  # by key, then by place
     (_finish_tasks, 200),
-    (_hand_back, 100),
+    (_hand_back, 200),
     (_take_over, 300),
     (_beat, 200),
     (_mark, 1),
