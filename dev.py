@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import signal
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if (
+    __name__ == "__main__"
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
     signal.signal(
         signal.SIGINT, signal.SIG_DFL
     )  # Ctrl-C while the rest is imported: no traceback
@@ -325,7 +328,9 @@ def in_front(folder: Path, wanted: list[str]) -> dict[str, str]:
             "--target",
             str(draft),
         ]
-        if subprocess.run([PYTHON, *pip, *wanted], cwd=ROOT, env=environment()).returncode:
+        if subprocess.run(
+            [PYTHON, *pip, *wanted], cwd=ROOT, env=environment()
+        ).returncode:
             stop("pip failed, the reason is above; run the same command again to go on")
         draft.rename(folder)
     return {**environment(), "PYTHONPATH": str(folder)}
@@ -469,7 +474,8 @@ def release() -> int:
 def passes(name: str, command: list[str]) -> bool:
     say(name)
     return (
-        subprocess.run([str(PYTHON), *command], cwd=ROOT, env=environment()).returncode == 0
+        subprocess.run([str(PYTHON), *command], cwd=ROOT, env=environment()).returncode
+        == 0
     )
 
 

@@ -62,7 +62,9 @@ def run() -> None:
     )
     if context.is_offline_mode():
         named = (
-            "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
+            "sqlite"
+            if (settings.database_url or "").startswith("sqlite")
+            else "postgresql"
         )
         context.configure(dialect_name=named, literal_binds=True, **target.options())
         with context.begin_transaction():

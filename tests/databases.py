@@ -64,7 +64,9 @@ class Databases:
     def drop(self, name: str) -> None:
         """Also if somebody is still connected."""
         self._execute(
-            sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+            sql.SQL("drop database if exists {} with (force)").format(
+                sql.Identifier(name)
+            )
         )
 
     def close(self) -> None:

@@ -48,7 +48,9 @@ def sender(frame: FrameType | None) -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_ON_THE_WAY):
-            return Path(file[len(SOURCE) :]).as_posix() if file.startswith(SOURCE) else None
+            return (
+                Path(file[len(SOURCE) :]).as_posix() if file.startswith(SOURCE) else None
+            )
         frame = frame.f_back
     return None
 

@@ -157,7 +157,9 @@ class Source:
                     below = f"{source}.{alias.name}"
                     yield (below, None) if below in modules else (source, alias.name)
             elif isinstance(node, ast.Import):
-                yield from ((each.name, None) for each in node.names if is_ours(each.name))
+                yield from (
+                    (each.name, None) for each in node.names if is_ours(each.name)
+                )
 
     def private_reaches(self) -> Iterator[str]:
         """Uses of ``_private`` attributes that this file does not define."""
@@ -275,7 +277,10 @@ FIGURES: dict[str, tuple[Callable[[House], float], float]] = {
         0,
     ),
     "reaches of lodgers into private names": (lambda house: len(house.reaches), 0),
-    "tokens of the core": (lambda house: sum(file.tokens for file in house.core), 175_000),
+    "tokens of the core": (
+        lambda house: sum(file.tokens for file in house.core),
+        175_000,
+    ),
     "tokens per line of code, whole": (
         lambda house: round(
             sum(file.tokens for file in house.files) / house.lines_of_code, 1

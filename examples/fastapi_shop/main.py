@@ -41,7 +41,9 @@ async def send_mail(ctx: TaskContext[dict[str, int]]) -> None:
     """Mark the order in the transaction that completes the task: exactly once."""
     async with engine.begin() as connection:
         await connection.execute(
-            sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True)
+            sa.update(orders)
+            .where(orders.c.id == ctx.data["order"])
+            .values(is_mailed=True)
         )
         await ctx.complete_in(connection)
 

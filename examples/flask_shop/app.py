@@ -39,7 +39,9 @@ def send_mail(ctx: TaskContext[dict[str, int]]) -> None:
     """Mark the order in the transaction that completes the task: exactly once."""
     with engine.begin() as connection:
         connection.execute(
-            sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True)
+            sa.update(orders)
+            .where(orders.c.id == ctx.data["order"])
+            .values(is_mailed=True)
         )
         ctx.complete_in(connection)
 
@@ -58,7 +60,9 @@ def create_app() -> Flask:
     def create() -> str:
         with engine.begin() as connection:
             inserted = connection.execute(
-                sa.insert(orders).values(email=request.args["email"]).returning(orders.c.id)
+                sa.insert(orders)
+                .values(email=request.args["email"])
+                .returning(orders.c.id)
             )
             id = inserted.scalar_one()
             slotwise.client.schedule(send_mail, {"order": id}, connection=connection)

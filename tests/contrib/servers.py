@@ -74,7 +74,9 @@ class Server:
 def environment(url: str, **more: str) -> dict[str, str]:
     """Return this process's environment with the database, and without settings of slotwise."""
     kept = {
-        name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith("SLOTWISE_")
     }
     return {
         **kept,

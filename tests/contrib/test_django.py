@@ -64,7 +64,10 @@ def test_the_registry_has_the_apps_jobs_and_the_settings(shop: str) -> None:
     ]
     handler: Any = found.definitions["tidy"].handler
     assert handler.__self__.site == "shop.example"
-    assert (found.settings.poll_interval.total_seconds(), found.settings.threads) == (1, 2)
+    assert (found.settings.poll_interval.total_seconds(), found.settings.threads) == (
+        1,
+        2,
+    )
     assert found.inspect.health().live_workers == 0
     assert registry() is found
 

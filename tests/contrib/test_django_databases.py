@@ -138,7 +138,9 @@ class Project:
 
     def script(self, text: str, alias: str = "jobs") -> list[str]:
         """Run a script in the project's shell; return its lines."""
-        (self.directory / "script.py").write_text(f"import django\ndjango.setup()\n{text}")
+        (self.directory / "script.py").write_text(
+            f"import django\ndjango.setup()\n{text}"
+        )
         return self.django("shell", "-c", text, alias=alias).splitlines()
 
     def tasks(self) -> list[tuple[str, str | None]]:
@@ -314,7 +316,10 @@ for use in (lambda: schedule(work), lambda: registry().run_now("tick"), lambda: 
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("alias", "option"),
-    [("jobs", " --database jobs"), pytest.param("default", "", marks=pytest.mark.extended)],
+    [
+        ("jobs", " --database jobs"),
+        pytest.param("default", "", marks=pytest.mark.extended),
+    ],
 )
 def test_the_cure_for_missing_tables_is_migrate(
     project: Project, alias: str, option: str

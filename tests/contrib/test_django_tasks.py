@@ -58,7 +58,9 @@ def worker(shop: str) -> Iterator[ManualWorker]:
 def work(shop: str) -> list[str]:
     """Run what is due; return the outcomes."""
     with worker(shop) as made:
-        return [str(event.outcome) for event in made.run_due() if hasattr(event, "outcome")]
+        return [
+            str(event.outcome) for event in made.run_due() if hasattr(event, "outcome")
+        ]
 
 
 def test_enqueue_and_get_result(shop: str, tasks: Any) -> None:
@@ -67,7 +69,11 @@ def test_enqueue_and_get_result(shop: str, tasks: Any) -> None:
     """
     before = timezone.now()
     result = tasks.add.enqueue(1, b=2)
-    assert (str(result.status), result.is_finished, result.attempts) == ("READY", False, 0)
+    assert (str(result.status), result.is_finished, result.attempts) == (
+        "READY",
+        False,
+        0,
+    )
     assert (result.args, result.kwargs, result.backend, result.task) == (
         [1],
         {"b": 2},
@@ -114,7 +120,11 @@ def test_a_failure_has_its_exception(shop: str, tasks: Any) -> None:
     result = tasks.fail.enqueue("ann's")
     assert work(shop) == ["dead"]
     result.refresh()
-    assert (str(result.status), result.is_finished, result.attempts) == ("FAILED", True, 1)
+    assert (str(result.status), result.is_finished, result.attempts) == (
+        "FAILED",
+        True,
+        1,
+    )
     (error,) = result.errors
     assert error.exception_class is tasks.Boom
     assert "raise Boom(word)" in error.traceback
@@ -131,12 +141,20 @@ def test_attempts(shop: str, tasks: Any) -> None:
     with worker(shop) as made:
         made.run_due()
         result.refresh()
-        assert (str(result.status), result.attempts, len(result.errors)) == ("READY", 1, 1)
+        assert (str(result.status), result.attempts, len(result.errors)) == (
+            "READY",
+            1,
+            1,
+        )
         assert result.errors[0].exception_class is ValueError
         made.tick("1d")
         made.run_due()
     result.refresh()
-    assert (str(result.status), result.attempts, result.backend) == ("FAILED", 2, "patient")
+    assert (str(result.status), result.attempts, result.backend) == (
+        "FAILED",
+        2,
+        "patient",
+    )
 
 
 def test_a_running_task(shop: str, tasks: Any) -> None:
@@ -460,7 +478,10 @@ WRONG_TASKS: dict[str, tuple[dict[str, Any], str]] = {
         {"QUEUES": [" "]},
         "['QUEUES'] has ' '; write a name of at most 85 characters",
     ),
-    "a long queue": ({"QUEUES": ["m" * 100]}, "mmm; write a name of at most 85 characters"),
+    "a long queue": (
+        {"QUEUES": ["m" * 100]},
+        "mmm; write a name of at most 85 characters",
+    ),
 }
 
 

@@ -72,7 +72,9 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
     async def own(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
         yield {"mine": asyncio.get_running_loop()}
 
-    app = FastAPI(lifespan=slotwise_lifespan(cast.registry, lifespan=own, start_wait="60s"))
+    app = FastAPI(
+        lifespan=slotwise_lifespan(cast.registry, lifespan=own, start_wait="60s")
+    )
     app.include_router(health_router())
 
     @app.post("/jobs/{number}")
@@ -197,7 +199,9 @@ def test_a_server_starts_while_the_database_is_away(
 def test_a_server_that_ends_while_the_database_is_away(open_path: Any) -> None:
     """The stop does not wait for the database."""
     cast = Cast(f"postgresql://nobody@/nowhere?host={open_path}")
-    with TestClient(FastAPI(lifespan=slotwise_lifespan(cast.registry, start_wait="10ms"))):
+    with TestClient(
+        FastAPI(lifespan=slotwise_lifespan(cast.registry, start_wait="10ms"))
+    ):
         assert _starting()
     assert cast.registry.worker is None
     assert not _starting()
@@ -230,7 +234,8 @@ class Plain:
 
 
 @pytest.mark.parametrize(
-    ("lifespan", "said"), [("none", []), ("own", ["lifespan.startup", "lifespan.shutdown"])]
+    ("lifespan", "said"),
+    [("none", []), ("own", ["lifespan.startup", "lifespan.shutdown"])],
 )
 def test_plain_asgi(cast: Cast, lifespan: str, said: list[str]) -> None:
     """The middleware runs the worker with the server, whether the application has a lifespan or

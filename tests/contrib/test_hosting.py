@@ -178,7 +178,9 @@ def test_a_start_before_the_fork_is_refused_in_the_child(registry: JobRegistry) 
     """Threads stay in the parent; the line names both processes and the hook."""
     host = Host(registry, start_wait="60s")
     host.start()
-    child, lines = in_child(lambda: host.client, host.start, lambda: host.state, host.stop)
+    child, lines = in_child(
+        lambda: host.client, host.start, lambda: host.state, host.stop
+    )
     assert lines == [
         f"the worker was started in process {os.getpid()} before the server forked "
         f"process {child}, which has none; "

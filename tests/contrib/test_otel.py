@@ -130,7 +130,10 @@ def test_a_span_per_attempt(telemetry: Telemetry) -> None:
     assert [event.name for event in failed.events] == ["exception"]
     assert succeeded.status.status_code is trace.StatusCode.UNSET
     (of_async,) = telemetry.spans("run async")
-    assert {one.span_id for one in seen} == {span.context.span_id, of_async.context.span_id}
+    assert {one.span_id for one in seen} == {
+        span.context.span_id,
+        of_async.context.span_id,
+    }
 
 
 def test_a_span_is_linked_to_the_one_that_scheduled(telemetry: Telemetry) -> None:

@@ -38,7 +38,14 @@ def buy(server: Server) -> None:
     server.until(lambda: server.get("/orders") == (200, MAILED))
 
 
-GUNICORN = [program("gunicorn"), "main:app", "--workers", "2", "--bind", "127.0.0.1:{port}"]
+GUNICORN = [
+    program("gunicorn"),
+    "main:app",
+    "--workers",
+    "2",
+    "--bind",
+    "127.0.0.1:{port}",
+]
 ASGI_SERVERS = {
     "uvicorn": [program("uvicorn"), "main:app", "--workers", "2", "--port", "{port}"],
     "gunicorn with its own worker": [*GUNICORN, "--worker-class", "asgi"],
@@ -71,7 +78,9 @@ def test_gunicorn_with_preload(pg_empty_url: str, tmp_path: Path) -> None:
     serves.
     """
     directory, env = EXAMPLES / "flask_shop", environment(pg_empty_url)
-    assert "applied" in run([program("flask"), "slotwise", "db", "upgrade"], directory, env)
+    assert "applied" in run(
+        [program("flask"), "slotwise", "db", "upgrade"], directory, env
+    )
     command = [
         program("gunicorn"),
         "--workers",

@@ -67,7 +67,9 @@ def table(page: Path, heading: str) -> Iterator[list[str]]:
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             return
-        yield [cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        yield [
+            cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]
+        ]
 
 
 def name_of(page: Path) -> str:

@@ -29,7 +29,9 @@ FRAGMENTS: dict[str, int] = {
 }
 
 RUNNING = [
-    page for page in PAGES if any(not block.is_fragment for block in blocks(page, "python"))
+    page
+    for page in PAGES
+    if any(not block.is_fragment for block in blocks(page, "python"))
 ]
 TALKING = [page for page in PAGES if blocks(page, "pycon")]
 
@@ -64,7 +66,9 @@ def test_guarded_jobs_do_what_they_say(
         with ManualWorker([names["CloseDay"], names["OpenDay"]], pg_url) as worker:
             for _ in range(2):
                 worker.tick("1d")
-                ended = [event for event in worker.run_due() if isinstance(event, Settled)]
+                ended = [
+                    event for event in worker.run_due() if isinstance(event, Settled)
+                ]
                 assert [event.outcome for event in ended] == ["succeeded"] * 2
         with names["engine"].connect() as connection:
             for name in ("closed_days", "open_days"):

@@ -79,11 +79,15 @@ def test_exports_say_what_they_are() -> None:
     """Every exported name is there, in order, and has a docstring of its own."""
     assert list(slotwise.__all__) == sorted(slotwise.__all__)
     assert [
-        name for name in slotwise.__all__ if not _has_own_docstring(getattr(slotwise, name))
+        name
+        for name in slotwise.__all__
+        if not _has_own_docstring(getattr(slotwise, name))
     ] == []
 
 
 def _has_own_docstring(found: object) -> bool:
     return (
-        bool(vars(found).get("__doc__")) if isinstance(found, type) else bool(found.__doc__)
+        bool(vars(found).get("__doc__"))
+        if isinstance(found, type)
+        else bool(found.__doc__)
     )

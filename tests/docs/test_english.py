@@ -63,7 +63,9 @@ def prose(text: str) -> str:
 def stumbles(text: str) -> list[str]:
     """The phrases to avoid in a text, each with its surroundings and what to write instead."""
     found = (
-        (match, better) for pattern, better in PATTERNS for match in pattern.finditer(text)
+        (match, better)
+        for pattern, better in PATTERNS
+        for match in pattern.finditer(text)
     )
     return [f"…{_around(text, match)}…: write {better!r}" for match, better in found]
 
@@ -130,7 +132,8 @@ def test_phrases_are_found(phrase: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "phrase", ["The worker is told to stop.", "`nobody` may log in.", "Who has paused it?"]
+    "phrase",
+    ["The worker is told to stop.", "`nobody` may log in.", "Who has paused it?"],
 )
 def test_other_phrases_are_not(phrase: str) -> None:
     """Good English, code and questions pass."""

@@ -57,7 +57,10 @@ def test_a_pasted_expression(there: str, here: str, how: str) -> None:
 def test_schedules_in_python(page: Path) -> None:
     """What a table has in Python makes a schedule."""
     found = [
-        code for cells in rows(page) for cell in cells for code in CONSTRUCTOR.findall(cell)
+        code
+        for cells in rows(page)
+        for cell in cells
+        for code in CONSTRUCTOR.findall(cell)
     ]
     for text in found:
         made = eval(text, vars(slotwise).copy())

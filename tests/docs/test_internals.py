@@ -33,7 +33,9 @@ def _picture() -> dict[str, list[str]]:
     titles: dict[int, str] = {}
     boxes: dict[str, list[str]] = defaultdict(list)
     for line in blocks(PAGE, "text")[0].code.splitlines():
-        titles |= {found.start(): found[1] for found in re.finditer(r"┌─([\w.]+)─+┐", line)}
+        titles |= {
+            found.start(): found[1] for found in re.finditer(r"┌─([\w.]+)─+┐", line)
+        }
         for found in re.finditer(r"│ (\S[^│]*?) +│", line):
             boxes[titles[found.start()]].append(found[1])
     return dict(boxes)
@@ -72,7 +74,9 @@ def test_there_are_five_walks() -> None:
     )
 
 
-@pytest.mark.parametrize(("title", "steps"), _walks(), ids=[title for title, _ in _walks()])
+@pytest.mark.parametrize(
+    ("title", "steps"), _walks(), ids=[title for title, _ in _walks()]
+)
 def test_walks_pass_through_functions_that_exist(
     title: str, steps: list[tuple[str, str]]
 ) -> None:

@@ -116,7 +116,9 @@ def test_every_command_is_listed() -> None:
     ]
     db = cli.commands["db"]
     assert isinstance(db, click.Group)
-    assert set(re.findall(r"[\w-]+", tables_line)) - {"slotwise", "db"} == set(db.commands)
+    assert set(re.findall(r"[\w-]+", tables_line)) - {"slotwise", "db"} == set(
+        db.commands
+    )
 
 
 def test_every_table_is_listed() -> None:

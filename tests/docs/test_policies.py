@@ -69,7 +69,9 @@ def test_every_policy_of_jobs_is_listed() -> None:
     assert listed == OF_JOBS | {"name", "schedule", "execute(ctx)"}, (
         "add a row to the first table of docs/policies.md"
     )
-    below = PAGE.read_text().partition("A one-time task declares ")[2].partition("\n\n")[0]
+    below = (
+        PAGE.read_text().partition("A one-time task declares ")[2].partition("\n\n")[0]
+    )
     named = set(re.findall(r"`(\w+)`", below))
     assert named == OF_TASKS | {"name", "execute"}, (
         "add it to the paragraph on one-time tasks in docs/policies.md"
@@ -93,7 +95,9 @@ def test_every_policy_is_read() -> None:
 )
 def test_every_policy_has_a_type(kind: type, policies: set[str]) -> None:
     """For type checkers, as an attribute of the class as well."""
-    attributes = {name for owner in kind.__mro__ for name in inspect.get_annotations(owner)}
+    attributes = {
+        name for owner in kind.__mro__ for name in inspect.get_annotations(owner)
+    }
     assert attributes - {"name", "schedule"} == policies, (
         f"add it to {kind.__name__} in jobs/job.py"
     )

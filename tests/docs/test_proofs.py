@@ -60,7 +60,9 @@ def test_the_tests_of_laws_run_in_the_five_minutes() -> None:
         timeout=110,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    collected = {line.partition("[")[0] for line in run.stdout.splitlines() if "::" in line}
+    collected = {
+        line.partition("[")[0] for line in run.stdout.splitlines() if "::" in line
+    }
     assert sorted(named - collected) == []
 
 
@@ -77,4 +79,6 @@ def test_the_ways_in_have_tests() -> None:
     known = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     for _, tests in found:
         for name in re.findall(r"`(.+?)`", tests):
-            assert (ROOT / name).exists() if "/" in name else f"def {name}(" in known, name
+            assert (ROOT / name).exists() if "/" in name else f"def {name}(" in known, (
+                name
+            )

@@ -76,7 +76,9 @@ def test_every_package_is_on_the_map() -> None:
     assert set(re.findall(r"`([\w/]+/)`", text)) - {"migrations/"} == packages
     files = re.findall(r"`([\w/]+\.py)`", text)
     assert [
-        name for name in files if not any((place / name).exists() for place in (here, ROOT))
+        name
+        for name in files
+        if not any((place / name).exists() for place in (here, ROOT))
     ] == []
 
 

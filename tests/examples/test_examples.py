@@ -48,7 +48,9 @@ def test_example_prints_what_it_promises(example: Path, address: str) -> None:
     promised lines in order.
     """
     kept = {
-        name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith("SLOTWISE_")
     }
     run = subprocess.run(
         [sys.executable, "-W", "error", str(example)],

@@ -129,7 +129,11 @@ class Events:
             return [seen for seen in self._seen if _fits(seen, names, facts)]
 
     def wait(
-        self, *names: str, after: Seen | None = None, within: float = PATIENCE, **facts: Any
+        self,
+        *names: str,
+        after: Seen | None = None,
+        within: float = PATIENCE,
+        **facts: Any,
     ) -> Seen:
         """The first such event after ``after``; raises Gone, with the latest events, if it does
         not come in time.
@@ -261,7 +265,9 @@ class Bench:
         self.settings = {**SETTINGS, **settings}
         self.events = Events()
         self.players: list[Player] = []
-        self.registry: JobRegistry = registry_of(cast, database_url=url, process_hook=False)
+        self.registry: JobRegistry = registry_of(
+            cast, database_url=url, process_hook=False
+        )
         self._execute(
             "create table if not exists effects (job text, key text, token bigint)"
         )
@@ -290,7 +296,9 @@ class Bench:
             for key, value in os.environ.items()
             if not key.startswith(("SLOTWISE_", "PG"))
         }
-        environment |= {f"SLOTWISE_{key.upper()}": value for key, value in settings.items()}
+        environment |= {
+            f"SLOTWISE_{key.upper()}": value for key, value in settings.items()
+        }
         environment |= {
             "CAST": cast or self.cast,
             "CAST_LOG": str(self.log.path),
@@ -310,7 +318,11 @@ class Bench:
         return players
 
     def wait(
-        self, *names: str, after: Seen | None = None, within: float = PATIENCE, **facts: Any
+        self,
+        *names: str,
+        after: Seen | None = None,
+        within: float = PATIENCE,
+        **facts: Any,
     ) -> Seen:
         return self.events.wait(*names, after=after, within=within, **facts)
 
@@ -377,7 +389,9 @@ class Bench:
         """Until no one-time task waits or runs; when that was."""
         eventually(
             lambda: (
-                not self.rows("select from scheduled_tasks where schedule is null limit 1")
+                not self.rows(
+                    "select from scheduled_tasks where schedule is null limit 1"
+                )
             ),
             within,
         )

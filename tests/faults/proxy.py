@@ -251,5 +251,7 @@ def _filter(end: socket.socket, drop: bool) -> None:
         return
     program = ctypes.create_string_buffer(DROP_ALL)
     end.setsockopt(
-        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program))
+        socket.SOL_SOCKET,
+        SO_ATTACH_FILTER,
+        struct.pack("HL", 1, ctypes.addressof(program)),
     )

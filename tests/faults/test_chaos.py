@@ -74,7 +74,8 @@ class Storm:
         )
         self.stage.wait("claimed", by=victim.worker, after=thawed)  # it goes on working
         assert (
-            self.stage.events.all("settled", job=victim["job"], token=victim["token"]) == []
+            self.stage.events.all("settled", job=victim["job"], token=victim["token"])
+            == []
         )
 
     def nap(self) -> None:

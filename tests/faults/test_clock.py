@@ -20,7 +20,8 @@ HOUR = timedelta(hours=1)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not LIBRARIES, reason="libfaketime is not installed; run: apt-get install faketime"
+        not LIBRARIES,
+        reason="libfaketime is not installed; run: apt-get install faketime",
     ),
 ]
 

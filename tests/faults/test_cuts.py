@@ -204,7 +204,9 @@ class Evidence:
             if not missed:
                 continue
             for what in getattr(self, f"_{self.policy}")(missed, fates):
-                shown = ", ".join(f"{slot:%H:%M:%S} {fate}" for slot, fate in fates.items())
+                shown = ", ".join(
+                    f"{slot:%H:%M:%S} {fate}" for slot, fate in fates.items()
+                )
                 holds = "; ".join(
                     (
                         f"{hold.slot:%H:%M:%S} from {hold.since:%H:%M:%S.%f} to "
@@ -234,13 +236,17 @@ class Evidence:
             if gap.reason == "overlap":
                 skipped += self.slots(gap.first_slot - SECOND, gap.last_slot)
         for slot in skipped:
-            if not any(since - MARGIN <= slot <= until + MARGIN for since, until in spans):
+            if not any(
+                since - MARGIN <= slot <= until + MARGIN for since, until in spans
+            ):
                 near = [span for span in spans if abs(span[0] - slot) < 10 * SECOND]
                 yield f"{self.job}: {slot} is called overlap, and was not held: {near}"
 
     # -- the policies -----------------------------------------------------------------------------
 
-    def _all(self, missed: Sequence[datetime], fates: dict[datetime, str]) -> Iterator[str]:
+    def _all(
+        self, missed: Sequence[datetime], fates: dict[datetime, str]
+    ) -> Iterator[str]:
         """Every slot runs, the oldest first."""
         if set(fates.values()) != {"ran"}:
             yield "not all ran"

@@ -147,7 +147,9 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
 
     noted = Counter((line.job, line.instance) for line in stage.log.read())
     wanted = [("parcel", "both"), ("parcel", "new"), ("sealed", "new")]
-    assert noted == {(job, f"{kind}-{n}"): 1 for job, kind in wanted for n in range(count)}
+    assert noted == {
+        (job, f"{kind}-{n}"): 1 for job, kind in wanted for n in range(count)
+    }
     assert {line.pid for line in stage.log.read() if line.instance.startswith("new")} == {
         new.pid
     }
@@ -170,7 +172,9 @@ def test_a_job_whose_version_was_raised_is_left_to_the_new_release(
         after(stage.now(), stage, "renewed")
     until = stage.now()
     stage.end_all()
-    starts = [line for line in stage.starts("renewed") if line.slot and line.slot > planned]
+    starts = [
+        line for line in stage.starts("renewed") if line.slot and line.slot > planned
+    ]
     assert len(starts) >= 4
     assert {line.pid for line in starts} == {new.pid}
     stage.expect_clean(until=until)

@@ -26,7 +26,12 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(
     run.
     """
     stage = bench("beat,give-up,hold-long", missed_heartbeats_limit=WIDE)
-    offsets = {"true": 0 * SECOND, "ahead": 3 * SECOND, "behind": -3 * SECOND, "far": HOUR}
+    offsets = {
+        "true": 0 * SECOND,
+        "ahead": 3 * SECOND,
+        "behind": -3 * SECOND,
+        "far": HOUR,
+    }
     clocks = {
         name: SteppedClock(tmp_path / name, offset) for name, offset in offsets.items()
     }

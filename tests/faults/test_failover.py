@@ -39,7 +39,9 @@ def a_primary_and_its_standby(
             ["cp", "-a", path / "first", path / "second"], check=True
         )  # also a base backup
         first.start()
-        second = EmbeddedPostgres(path / "second", settings={"primary_conninfo": first.dsn})
+        second = EmbeddedPostgres(
+            path / "second", settings={"primary_conninfo": first.dsn}
+        )
         signal = path / "second" / "data" / "standby.signal"
         signal.touch()
         second._account.own(signal, 0o600)
@@ -47,7 +49,9 @@ def a_primary_and_its_standby(
             with psycopg.connect(first.dsn, autocommit=True) as connection:
                 connection.execute("alter system set synchronous_standby_names = '*'")
                 connection.execute("select pg_reload_conf()")
-                synchronous = "select 1 from pg_stat_replication where sync_state = 'sync'"
+                synchronous = (
+                    "select 1 from pg_stat_replication where sync_state = 'sync'"
+                )
                 eventually(lambda: connection.execute(synchronous).fetchone())
             yield first, second
 
@@ -55,7 +59,9 @@ def a_primary_and_its_standby(
 def one_address(*servers: EmbeddedPostgres) -> str:
     """As SQLAlchemy writes it; nobody listens at the first of its hosts."""
     urls = [sa.make_url(server.dsn) for server in servers]
-    hosts = "&".join(["host=127.0.0.1:1", *(f"host={url.host}:{url.port}" for url in urls)])
+    hosts = "&".join(
+        ["host=127.0.0.1:1", *(f"host={url.host}:{url.port}" for url in urls)]
+    )
     return f"postgresql://postgres:{urls[0].password}@/postgres?{hosts}&target_session_attrs=read-write"
 
 

@@ -125,7 +125,9 @@ def see_deadlocks(server: EmbeddedPostgres) -> None:
 
 def expect_no_deadlock(server: EmbeddedPostgres) -> None:
     seen = [
-        line for line in server.log.read_text().splitlines() if "deadlock detected" in line
+        line
+        for line in server.log.read_text().splitlines()
+        if "deadlock detected" in line
     ]
     assert seen == []
 
@@ -189,7 +191,9 @@ def crowd_at_work(
         stage.registry.client.operations.resume(job)
     assert set(stage.end_all()) == {0}
     expect_no_deadlock(server)
-    assert stage.events.all("reaped", "claim_lost", "claim_suspect", "database_lost") == []
+    assert (
+        stage.events.all("reaped", "claim_lost", "claim_suspect", "database_lost") == []
+    )
     starts = Counter(
         (line.job, line.instance, line.token)
         for line in stage.log.read()

@@ -108,7 +108,9 @@ def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) 
             scene.heard.wait("settled", count)
 
 
-def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+def test_workers_outlive_an_outage(
+    bench: MakeBench, own_server: EmbeddedPostgres
+) -> None:
     """Seconds without a database: each loop says so once and waits; then work goes on, and no
     worker has ended.
     """

@@ -58,7 +58,9 @@ LOST = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.skipif(not CAN_CUT, reason="a link is cut with a filter of Linux on a socket")
+@pytest.mark.skipif(
+    not CAN_CUT, reason="a link is cut with a filter of Linux on a socket"
+)
 def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(
     bench: MakeBench, proxy: Proxy
 ) -> None:
@@ -75,9 +77,9 @@ def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(
     cut = stage.mark()
     proxy.cut()
     noticed = stage.wait("database_lost", by=apart, after=cut)
-    assert timedelta(seconds=noticed.at - cut.at) <= TCP_USER_TIMEOUT + HEARTBEAT + loaded(
-        SLACK
-    )
+    assert timedelta(
+        seconds=noticed.at - cut.at
+    ) <= TCP_USER_TIMEOUT + HEARTBEAT + loaded(SLACK)
     end = stage.wait("handler_end", by=apart, job=start["job"], token=start["token"])
     assert end["outcome"] == "cancelled"
     assert timedelta(seconds=end.at - cut.at) <= LEASE + loaded(SLACK)
@@ -161,9 +163,12 @@ def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     jobs = ("completing", "completing-give-up")
     ended = {(job, slot): row for job in jobs for slot, row in stage.ledger(job).items()}
     assert effects == {one for one, row in ended.items() if row.outcome == "succeeded"}
-    assert [row.outcome for row in ended.values()].count("failed") == (0 if forward else 3)
+    assert [row.outcome for row in ended.values()].count("failed") == (
+        0 if forward else 3
+    )
     told = {
-        (seen["job"], seen["slot"]): seen["outcome"] for seen in stage.events.all("settled")
+        (seen["job"], seen["slot"]): seen["outcome"]
+        for seen in stage.events.all("settled")
     }
     assert told == {
         one: row.outcome
@@ -173,7 +178,9 @@ def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     assert stage.events.all("claim_lost", "reaped") == []
 
 
-def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Proxy) -> None:
+def test_a_mark_that_comes_too_late_starts_nothing(
+    bench: MakeBench, proxy: Proxy
+) -> None:
     """give_up: frozen while its mark is on the way, taken over meanwhile: the mark is refused, and
     nothing starts.
     """

@@ -119,7 +119,8 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_else
     end = stage.wait("settled", job="blocks", slot=start["slot"])
     assert (end.worker, end["attempt"]) == (blocked, 1)
     assert (
-        stage.events.all("handler_start", job="async", by=blocked, at=lambda _: True) == []
+        stage.events.all("handler_start", job="async", by=blocked, at=lambda _: True)
+        == []
     )
     leave(stage, "blocks", "async")
     assert stage.events.all("reaped", "claim_lost") == []
@@ -127,7 +128,9 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_else
 
 @pytest.mark.extended
 @pytest.mark.parametrize("task", ["harm", "harm-async"])
-def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: str) -> None:
+def test_whatever_a_handler_raises_is_its_own_failure(
+    bench: MakeBench, task: str
+) -> None:
     """BaseException, exits, no memory, no text: the row is dead and says why, the worker serves
     on.
     """

@@ -15,7 +15,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from tests.faults.bench import HEARTBEAT, SLACK, TAKE_OVER, Bench, Seen, eventually, loaded
+from tests.faults.bench import (
+    HEARTBEAT,
+    SLACK,
+    TAKE_OVER,
+    Bench,
+    Seen,
+    eventually,
+    loaded,
+)
 from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
@@ -55,7 +63,9 @@ class Scene:
         self.server = server
         cast = ",".join((*CAST, *(f"{name}={LATER}" for name in MISSED), "nowhere"))
         self.crew = [stage.start(cast=cast) for _ in range(3)]
-        self.narrow = stage.start("narrow", cast=",".join(RANKS), tags=NARROW, threads="1")
+        self.narrow = stage.start(
+            "narrow", cast=",".join(RANKS), tags=NARROW, threads="1"
+        )
         for player in stage.players:
             stage.wait("worker_start", by=player)
         self.down = self.up = stage.now()
@@ -188,10 +198,14 @@ def cancel_previous_lets_the_new_slot_in(scene: Scene) -> None:
     """
     assert _most_at_a_time(scene, "replaced") == 1
     ended = [
-        row for row in scene.stage.ledger("replaced").values() if row.outcome == "cancelled"
+        row
+        for row in scene.stage.ledger("replaced").values()
+        if row.outcome == "cancelled"
     ]
     soon = 2 * SECOND + 2 * HEARTBEAT + loaded(SLACK)
-    assert any(row.finished - row.slot <= soon for row in ended if row.reason == "overlap")
+    assert any(
+        row.finished - row.slot <= soon for row in ended if row.reason == "overlap"
+    )
 
 
 def queue_runs_the_newest_afterwards(scene: Scene) -> None:
@@ -213,7 +227,9 @@ def queue_all_runs_all_afterwards(scene: Scene) -> None:
     assert later[: len(came)] == came
 
 
-def _came_meanwhile(scene: Scene, job: str) -> tuple[list[datetime], list[datetime | None]]:
+def _came_meanwhile(
+    scene: Scene, job: str
+) -> tuple[list[datetime], list[datetime | None]]:
     """The slots that came until the first was settled, and those that ran after it."""
     (held, _), *later = runs(scene.stage, job)
     count = int((scene.stage.ledger(job)[held.slot].finished - held.slot) / SECOND)
@@ -317,7 +333,10 @@ def catch_up_none_runs_nothing_that_is_late(scene: Scene) -> None:
     assert [tuple(row) for row in scene.stage.rows(left_out)] == [
         (first, second, 2, "late")
     ]
-    assert (scene.stage.starts("never-late"), scene.stage.ledger("never-late")) == ([], {})
+    assert (scene.stage.starts("never-late"), scene.stage.ledger("never-late")) == (
+        [],
+        {},
+    )
 
 
 def catch_up_all_runs_everything_and_keeps_its_pace(scene: Scene) -> None:
@@ -377,7 +396,9 @@ def ranks_go_first_on_the_worker_that_may(scene: Scene) -> None:
     assert (
         sum(order == list(RANKS) for order in whole) > len(whole) / 2
     )  # started in order, but by three threads
-    assert scene.unroutable == {"nowhere": "no live worker that knows it carries elsewhere"}
+    assert scene.unroutable == {
+        "nowhere": "no live worker that knows it carries elsewhere"
+    }
     assert scene.stage.starts("nowhere") == []
 
 
@@ -427,7 +448,9 @@ def test_policies_hold_on_a_cluster_in_trouble(
     scene.a_worker_is_frozen()
     scene.the_database_is_away()
     scene.all_catch_up()
-    broken = [error for policy in POLICIES if (error := _breach(policy, scene)) is not None]
+    broken = [
+        error for policy in POLICIES if (error := _breach(policy, scene)) is not None
+    ]
     if broken:
         raise ExceptionGroup("policies do not hold", broken)
 

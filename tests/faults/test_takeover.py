@@ -43,7 +43,9 @@ def leave(stage: Bench) -> None:
     stage.expect_clean(until=until)
 
 
-def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBench) -> None:
+def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(
+    bench: MakeBench,
+) -> None:
     """SIGKILL: the next attempt starts after at most the lease and two intervals of the reaper.
     The holder is gone.
     """
@@ -55,7 +57,9 @@ def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBenc
     assert again["attempt"] == 2
     assert timedelta(seconds=again.at - dead.at) <= TAKE_OVER + loaded(SLACK)
     gone = "SELECT 1 FROM scheduled_workers WHERE state = 'gone'"
-    eventually(lambda: stage.rows(gone), within=(2 * LEASE + loaded(SLACK)).total_seconds())
+    eventually(
+        lambda: stage.rows(gone), within=(2 * LEASE + loaded(SLACK)).total_seconds()
+    )
     leave(stage)
     row = stage.ledger("hold")[start["slot"]]
     assert (row.outcome, row.attempts, row.lost) == ("succeeded", 2, 1)

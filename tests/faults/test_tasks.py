@@ -83,7 +83,8 @@ def test_a_crash_loses_no_give_up_task_that_has_not_started(
     stage.end_all()
 
     dead = {
-        row.task_instance for row in stage.rows("select task_instance from scheduled_tasks")
+        row.task_instance
+        for row in stage.rows("select task_instance from scheduled_tasks")
     }
     assert len(dead - started) <= (0 if held else threads)
     assert dead >= holding

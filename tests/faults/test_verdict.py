@@ -115,12 +115,17 @@ def taken_over() -> Evidence:
     zombie, second = attempt(2, late=0.0, note=None), attempt(2, 2, late=4.0)
     zombie += [replace(zombie[0], mark="end", note=OK, at=at(6.4))]
     gaps = (GapRow(first=at(4), last=at(6), count=3),)
-    return evidence(rows, [attempt(1), zombie, second, attempt(7)], gaps=gaps, waits_for=8)
+    return evidence(
+        rows, [attempt(1), zombie, second, attempt(7)], gaps=gaps, waits_for=8
+    )
 
 
 def retried() -> Evidence:
     """Slot 1 failed once and then ended well, slot 2 failed for good."""
-    rows = [ledger(1, attempts=2, token=1101), ledger(2, "failed", attempts=3, token=1202)]
+    rows = [
+        ledger(1, attempts=2, token=1101),
+        ledger(2, "failed", attempts=3, token=1202),
+    ]
     failures = [attempt(2, n, note="ValueError", late=n / 10) for n in (1, 2, 3)]
     return evidence(
         rows,
@@ -199,7 +204,8 @@ def claimed_together() -> Evidence:
     the same token.
     """
     log = [
-        [replace(line, token=1250) for line in attempt(second, late=2)] for second in (1, 2)
+        [replace(line, token=1250) for line in attempt(second, late=2)]
+        for second in (1, 2)
     ]
     return evidence(
         [ledger(second, token=1250) for second in (1, 2)], log, waits_for=3, abreast=2
@@ -267,7 +273,8 @@ def edited(one: Evidence, number: int, **values: Any) -> Evidence:
 
 def shorter(one: Evidence, second: float, mark: str) -> Evidence:
     return replace(
-        one, log=[line for line in one.log if (line.slot, line.mark) != (at(second), mark)]
+        one,
+        log=[line for line in one.log if (line.slot, line.mark) != (at(second), mark)],
     )
 
 
@@ -323,7 +330,9 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "a second start without a loss": ("twice", lambda: changed(taken_over(), 2, lost=0)),
     "a second start that was counted, without a reason": (
         "twice",
-        lambda: more(changed(calm(), 2, attempts=2, token=1201), *attempt(2, 2, late=0.4)),
+        lambda: more(
+            changed(calm(), 2, attempts=2, token=1201), *attempt(2, 2, late=0.4)
+        ),
     ),
     "a second start after an abort that nobody wrote": (
         "twice",
@@ -386,7 +395,10 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
         ),
     ),
     "two slots where one may run": ("overlap", lambda: abreast(abreast=1)),
-    "three slots where two may run": ("overlap", lambda: edited(abreast(), 1, at=at(4.2))),
+    "three slots where two may run": (
+        "overlap",
+        lambda: edited(abreast(), 1, at=at(4.2)),
+    ),
     "an old slot that was not lost, beside a new one": (
         "overlap",
         lambda: with_row(begun_late(), ledger(2)),
@@ -401,7 +413,10 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
         "missing",
         lambda: waiting(chained(), slot=at(5.5)),
     ),
-    "a completion without a start": ("disagree", lambda: shorter(completing(), 2, "start")),
+    "a completion without a start": (
+        "disagree",
+        lambda: shorter(completing(), 2, "start"),
+    ),
 }
 
 

@@ -162,7 +162,9 @@ def test_a_task_stopped_after_the_users_commit_had_its_effect_once(
     stage.start("other")
     stage.wait_for_empty_queue()
     stage.end_all()
-    assert stage.rows("select key, count(*) from effects group by 1") == [("invoice-1", 1)]
+    assert stage.rows("select key, count(*) from effects group by 1") == [
+        ("invoice-1", 1)
+    ]
 
 
 def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> None:

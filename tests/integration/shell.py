@@ -53,7 +53,9 @@ class Shell:
         file.write_text(text)
         return file
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run ``slotwise …`` to its end."""
         return subprocess.run(
             self._command(arguments),

@@ -54,7 +54,11 @@ def test_a_take_over_names_the_dead(pg_url: str, tmp_path: Path) -> None:
         "rerun",
         begun["worker"],
     )
-    assert (failed["level"], failed["attempt"], failed["outcome"]) == ("ERROR", 2, "failed")
+    assert (failed["level"], failed["attempt"], failed["outcome"]) == (
+        "ERROR",
+        2,
+        "failed",
+    )
     assert failed["traceback"].splitlines()[0] == "Traceback (most recent call last):"
     assert "hush" not in failed["traceback"]
     slot = begun["slot"]
@@ -104,7 +108,8 @@ def test_a_job_that_is_gone_without_history(pg_url: str, tmp_path: Path) -> None
     shell = Shell(tmp_path, pg_url)
     with ManualWorker([job(name="report", schedule=Every("1d"))(print)], pg_url):
         assert (
-            shell.ask("delete", "report", "--yes", "--author", "ada").returncode == exits.OK
+            shell.ask("delete", "report", "--yes", "--author", "ada").returncode
+            == exits.OK
         )
     for words in (["explain", "report"], ["explain", "report", "2020-11-25T02:00Z"]):
         answer = shell.ask(*words)

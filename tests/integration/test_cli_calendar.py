@@ -86,10 +86,16 @@ def test_a_job_follows_imports_and_days(
         listed = [(line["calendar"], line["jobs"]) for line in ask("show")]
         assert listed == [("AT", ["office"]), ("office", ["office"])]
         (tmp_path / "closed.ics").write_text(ICS)
-        dry = ask("import", "closed.ics", "--as", "office", "--years", "2027", "--dry-run")
+        dry = ask(
+            "import", "closed.ics", "--as", "office", "--years", "2027", "--dry-run"
+        )
         told = ask("import", "closed.ics", "--as", "office", "--years", "2027")
         assert {**dry, "dry_run": False} == told
-        assert (told["added"], told["removed"], told["revision"]) == (["2027-01-04"], [], 2)
+        assert (told["added"], told["removed"], told["revision"]) == (
+            ["2027-01-04"],
+            [],
+            2,
+        )
         assert told["followed"][0]["job"] == "office"
         assert (
             ask("import", "closed.ics", "--as", "office", "--years", "2027")["followed"]
@@ -131,14 +137,18 @@ def test_working_weekend_days(say: Say, ask: Ask, tmp_path: Path) -> None:
         "remove", "firm", "+2026-12-26", expected=exits.FAILED
     )
     say("remove", "firm", "+2026-12-24")
-    assert "+ +2024-02-04 Sun worked in exchange" in say("import", "CN", "--years", "2024")
+    assert "+ +2024-02-04 Sun worked in exchange" in say(
+        "import", "CN", "--years", "2024"
+    )
     (tmp_path / "moved.ics").write_text(ICS.replace("SUMMARY:", "SUMMARY:Working day, "))
     assert "is no weekend day" in say(
         "import", "moved.ics", "--years", "2027", expected=exits.OK
     )
 
 
-def test_what_strangers_call_their_days_moves_no_terminal(say: Say, tmp_path: Path) -> None:
+def test_what_strangers_call_their_days_moves_no_terminal(
+    say: Say, tmp_path: Path
+) -> None:
     """The names in a file are shown with their control characters written out."""
     (tmp_path / "red.ics").write_text(ICS.replace("SUMMARY:", "SUMMARY:\x1b[31mred\x07"))
     told = say("import", "red.ics", "--years", "2027")
@@ -275,7 +285,9 @@ def test_mistakes_are_one_line(
     assert "Traceback" not in told
 
 
-def test_a_job_without_its_calendar_is_not_planned_silently(say: Say, pg_url: str) -> None:
+def test_a_job_without_its_calendar_is_not_planned_silently(
+    say: Say, pg_url: str
+) -> None:
     """The error names the job, the calendar and the command that makes it."""
     cure = (
         "job office: there is no calendar AT in the database; make it with: slotwise "

@@ -147,7 +147,10 @@ def test_somebody_dropped_a_table(
     assert "downgrade" not in told.err
     assert status(["db", "sql"]) == exits.OK
     for statement in capsys.readouterr().out.split(";"):
-        if f"TABLE scheduled_{lost} " in statement or f" ON scheduled_{lost} " in statement:
+        if (
+            f"TABLE scheduled_{lost} " in statement
+            or f" ON scheduled_{lost} " in statement
+        ):
             connection.exec_driver_sql(statement.replace("%", "%%"))
     connection.commit()
     if lost == "meta":
@@ -216,14 +219,19 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
     ],
 )
 def test_downgrade_tells_whether_data_is_lost(
-    connection: sa.Connection, revision: str, words: str, capsys: pytest.CaptureFixture[str]
+    connection: sa.Connection,
+    revision: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without a terminal it refuses, and shows what it would have asked."""
     assert status(["db", "downgrade", "--revision", revision]) == exits.USAGE
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("applied", "revision"), [("sw0001", "sw0002"), (None, "sw0001")])
+@pytest.mark.parametrize(
+    ("applied", "revision"), [("sw0001", "sw0002"), (None, "sw0001")]
+)
 def test_a_downgrade_does_not_go_up(
     connection: sa.Connection,
     applied: str | None,
@@ -309,7 +317,9 @@ def test_check_names_revisions_that_were_not_applied(
     assert capsys.readouterr().err == ""
 
 
-def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_names(
+    connection: sa.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A prefix, and in PostgreSQL a schema, hold for every command."""
     where = ["--table-prefix", "x_"]
     if connection.dialect.name == "postgresql":
@@ -451,7 +461,10 @@ def test_foreign_table(
         ("CREATE TYPE scheduled_slots AS (a integer)", "type scheduled_slots"),
         ("CREATE DOMAIN scheduled_meta AS text", "type scheduled_meta"),
         ("CREATE SEQUENCE scheduled_slots", "sequence scheduled_slots"),
-        ("CREATE SEQUENCE scheduled_controls_id_seq", "sequence scheduled_controls_id_seq"),
+        (
+            "CREATE SEQUENCE scheduled_controls_id_seq",
+            "sequence scheduled_controls_id_seq",
+        ),
         (
             "CREATE TABLE mine (a integer); CREATE INDEX scheduled_gaps ON mine (a)",
             "index scheduled_gaps",
@@ -489,7 +502,9 @@ def test_sql(
     changes nothing.
     """
     if again:
-        assert status(["db", "upgrade"]) == status(["db", "downgrade", "--yes"]) == exits.OK
+        assert (
+            status(["db", "upgrade"]) == status(["db", "downgrade", "--yes"]) == exits.OK
+        )
         capsys.readouterr()
     assert status(["db", "sql"]) == exits.OK
     script = capsys.readouterr().out
@@ -523,6 +538,8 @@ def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
     shell = Shell(tmp_path, pg_empty_url)
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: shell.run("db", "upgrade"), range(4)))
-    assert [one.returncode for one in done] == [exits.OK] * 4, [one.stderr for one in done]
+    assert [one.returncode for one in done] == [exits.OK] * 4, [
+        one.stderr for one in done
+    ]
     assert sorted(one.stdout for one in done)[0] == "applied sw0001, sw0002, sw0003\n"
     assert sum("nothing to do" in one.stdout for one in done) == 3

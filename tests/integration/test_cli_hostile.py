@@ -46,7 +46,11 @@ def hostile_rows(store: Store) -> None:
     """
     now = store.now()
     plan = {"runs_on": [HOSTILE], "revision": HOSTILE}
-    row = {"task_name": HOSTILE, "last_error": f"ValueError: {HOSTILE}", "picked_by": None}
+    row = {
+        "task_name": HOSTILE,
+        "last_error": f"ValueError: {HOSTILE}",
+        "picked_by": None,
+    }
     add(
         store,
         "tasks",
@@ -70,7 +74,12 @@ def hostile_rows(store: Store) -> None:
         "last_failure": now,
     }
     dead = task | {"state": "dead", "task_data": json.dumps(HOSTILE).encode()}
-    add(store, "tasks", dead, dead | {"task_instance": "x", "last_error": "ValueError: no"})
+    add(
+        store,
+        "tasks",
+        dead,
+        dead | {"task_instance": "x", "last_error": "ValueError: no"},
+    )
     ended = {
         "task_name": HOSTILE,
         "worker": HOSTILE,
@@ -88,7 +97,8 @@ def hostile_rows(store: Store) -> None:
     add(
         store,
         "slots",
-        ended | {"slot": now - timedelta(hours=3), "outcome": "running", "finished": None},
+        ended
+        | {"slot": now - timedelta(hours=3), "outcome": "running", "finished": None},
     )
     names = json.dumps([HOSTILE])
     add(
@@ -252,7 +262,9 @@ def test_through_a_pipe(
     monkeypatch.setenv("COLUMNS", "100")
     for line in LINES:
         arguments = shlex.split(line)
-        found = status([*arguments, *["--json"] * (json_ and arguments[0] != "completion")])
+        found = status(
+            [*arguments, *["--json"] * (json_ and arguments[0] != "completion")]
+        )
         told = capsys.readouterr()
         assert found != exits.BUG, (line, told.err)
         if line == "db sql":
@@ -465,7 +477,11 @@ def test_malformed_rows(
         {"worker": f"bad:{n}", "last_seen": now, **one} for n, one in enumerate(malformed)
     ]
     add(store, "workers", good, *workers)
-    job = {"schedule": "EVERY|1h|1970-01-01T00:00:00Z", "slot": now, "execution_time": now}
+    job = {
+        "schedule": "EVERY|1h|1970-01-01T00:00:00Z",
+        "slot": now,
+        "execution_time": now,
+    }
     add(store, "tasks", job | {"task_name": "good"})
     add(
         store,

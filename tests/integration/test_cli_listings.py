@@ -108,7 +108,12 @@ def history(store: Store) -> Store:
     add(
         store,
         "tasks",
-        {"task_name": "report", "schedule": "EVERY|1m|x", "slot": NOON, "next_slot": NOON},
+        {
+            "task_name": "report",
+            "schedule": "EVERY|1m|x",
+            "slot": NOON,
+            "next_slot": NOON,
+        },
     )
     slots = [FIRST + timedelta(minutes=n) for n in range(30)]
     add(
@@ -142,12 +147,19 @@ class TestSlots:
         add(
             store,
             "tasks",
-            {"task_name": "send mail", "task_instance": "1", "slot": NOON, "state": "dead"},
+            {
+                "task_name": "send mail",
+                "task_instance": "1",
+                "slot": NOON,
+                "state": "dead",
+            },
         )
         assert status(["slots", "send mail"]) == exits.OK
         out, err = capsys.readouterr()
         assert out == "send mail: no slots in this range\n"
-        assert err == "one-time tasks have no slots; see: slotwise tasks list 'send mail'\n"
+        assert (
+            err == "one-time tasks have no slots; see: slotwise tasks list 'send mail'\n"
+        )
 
     @pytest.mark.parametrize(
         "page",
@@ -166,7 +178,10 @@ class TestSlots:
         """
         monkeypatch.setattr("slotwise.store.reading.paging.PAGE", page)
         waiting, *lines = ask("slots", "report", "--all")
-        assert (waiting["outcome"], waiting["slot"]) == ("waiting", "2026-01-31T12:00:00Z")
+        assert (waiting["outcome"], waiting["slot"]) == (
+            "waiting",
+            "2026-01-31T12:00:00Z",
+        )
         places = [line["last"] or line["slot"] for line in lines]
         assert places == sorted(places, reverse=True)
         assert len(lines) == 32
@@ -227,7 +242,9 @@ class TestSlots:
         """From an instant on."""
         lines = ask("slots", "report", "--all", "--since", "2026-01-01T00:28:00Z")
         assert [line["slot"][11:16] for line in lines[1:]] == ["00:29", "00:28"]
-        assert len(ask("slots", "report", "--since", "1m", "--before", "2030-01-01")) <= 30
+        assert (
+            len(ask("slots", "report", "--since", "1m", "--before", "2030-01-01")) <= 30
+        )
         assert (
             ask("slots", "report", "--since", "2026-02-01T00:00Z") == []
         )  # what waits comes before it
@@ -361,7 +378,9 @@ class TestSlots:
         )
         assert (lines[1]["reason"], lines[1]["attempts"]) == ("retry", 1)
 
-    def test_a_backfill_hides_nothing(self, store: Store, ask: Callable[..., Any]) -> None:
+    def test_a_backfill_hides_nothing(
+        self, store: Store, ask: Callable[..., Any]
+    ) -> None:
         """The schedule's next slot, what runs and what is due are seen before what waits for
         others of its backfill.
         """
@@ -576,7 +595,9 @@ class TestJobs:
             *[{"task_name": name, "schedule": "x", "slot": NOON} for name in "abcdefg"],
         )
         assert [line["job"] for line in ask("jobs")] == [*"abcdefg"]
-        assert [line["job"] for line in ask("jobs", "--after", "b", "-n", "3")] == [*"cde"]
+        assert [line["job"] for line in ask("jobs", "--after", "b", "-n", "3")] == [
+            *"cde"
+        ]
         shown = []
         for arguments in ([], ["--after", "c"], ["--after", "f"], ["--all"]):
             assert status(["jobs", *arguments]) == exits.OK
@@ -600,7 +621,9 @@ class TestJobs:
 
     def test_unknown(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """The nearest name."""
-        add(store, "tasks", {"task_name": "nightly-report", "schedule": "x", "slot": NOON})
+        add(
+            store, "tasks", {"task_name": "nightly-report", "schedule": "x", "slot": NOON}
+        )
         assert status(["jobs", "nightly-reprot"]) == exits.FAILED
         assert "did you mean 'nightly-report'?" in capsys.readouterr().err
 
@@ -697,7 +720,12 @@ class TestWorkers:
         add(
             store,
             "tasks",
-            {"task_name": "a", "schedule": "x", "slot": NOON, "plan": {"runs_on": runs_on}},
+            {
+                "task_name": "a",
+                "schedule": "x",
+                "slot": NOON,
+                "plan": {"runs_on": runs_on},
+            },
         )
         (line,) = ask("jobs")
         stuck = "no_live_worker" if reason == "no worker is alive" else "unroutable"
@@ -751,7 +779,11 @@ class TestWorkers:
         dead task's is told.
         """
         now, slot = store.now(), datetime(2026, 1, 2, 3, tzinfo=UTC)
-        add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": '["a", "b"]'})
+        add(
+            store,
+            "workers",
+            {"worker": "h:1:f0", "last_seen": now, "tasks": '["a", "b"]'},
+        )
         bad = {
             "task_name": "a",
             "execution_time": now,
@@ -766,13 +798,23 @@ class TestWorkers:
             store,
             "tasks",
             bad
-            | {"task_name": "b", "state": "dead", "parked_due": slot, "task_instance": "1"},
+            | {
+                "task_name": "b",
+                "state": "dead",
+                "parked_due": slot,
+                "task_instance": "1",
+            },
         )
         add(
             store,
             "tasks",
             bad
-            | {"task_name": "b", "state": "dead", "parked_due": now, "task_instance": "2"},
+            | {
+                "task_name": "b",
+                "state": "dead",
+                "parked_due": now,
+                "task_instance": "2",
+            },
         )
         told = ask("health", expected=exits.FAILED)
         since = f"unreadable, due since {moment(slot)}: version is 7; set it to 8"
@@ -780,14 +822,18 @@ class TestWorkers:
             [f"a: a row is {since}"],
             [f"b: 2 rows are {since}"],
         )
-        assert [(one["task"], one["rows"], one["dead"]) for one in told["unreadable"]] == [
+        assert [
+            (one["task"], one["rows"], one["dead"]) for one in told["unreadable"]
+        ] == [
             ("a", 1, False),
             ("b", 2, True),
         ]
         assert (told["overdue"], status(["jobs"])) == (0, exits.OK)
         assert f"a is {since}" in " ".join(capsys.readouterr().err.split())
 
-    def test_silent_claims(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_silent_claims(
+        self, store: Store, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """A claim that nobody renews and nobody takes over is not well."""
         now = store.now()
         add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": '["a"]'})
@@ -831,7 +877,9 @@ class TestWorkers:
         """
         now = store.now()
         late = now - timedelta(seconds=90)
-        add(store, "workers", {"worker": "h:2:f1", "last_seen": late, "tasks": '["gone"]'})
+        add(
+            store, "workers", {"worker": "h:2:f1", "last_seen": late, "tasks": '["gone"]'}
+        )
         if tasks is not None:
             add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": tasks})
         add(store, "tasks", {"task_name": "gone", "execution_time": late})
@@ -902,7 +950,9 @@ def test_no_database(
         ),
     ],
 )
-def test_closed_streams(tmp_path: Path, sqlite_url: str, closed: str, command: str) -> None:
+def test_closed_streams(
+    tmp_path: Path, sqlite_url: str, closed: str, command: str
+) -> None:
     """Where only the status is wanted, that is what comes; nothing opened later gets the
     output.
     """
@@ -925,7 +975,9 @@ def test_closed_pipe(tmp_path: Path, pg_url: str, json_: list[str]) -> None:
     """Through ``| head`` nobody complains: neither a traceback nor a word."""
     shell = Shell(tmp_path, pg_url)
     database = Database(Settings.load(environ={}, database_url=pg_url))
-    slots = [{"task_name": "a", "slot": FIRST + timedelta(minutes=n)} for n in range(3000)]
+    slots = [
+        {"task_name": "a", "slot": FIRST + timedelta(minutes=n)} for n in range(3000)
+    ]
     add(Store(database, {}), "slots", *slots)
     database.close()
     command = [sys.executable, "-m", "slotwise", "slots", "a", "--all", *json_]

@@ -67,7 +67,11 @@ TEXTS = [
         exits.FAILED,
         "; write EVERY|5m\n",
     ),
-    ("schedule explain '0 25 * * *'", exits.FAILED, 'error: hour must be 0–23, got "25"\n'),
+    (
+        "schedule explain '0 25 * * *'",
+        exits.FAILED,
+        'error: hour must be 0–23, got "25"\n',
+    ),
     (
         "schedule explain 'DAILY|25:00'",
         exits.FAILED,
@@ -120,7 +124,11 @@ TEXTS = [
         exits.USAGE,
         "name the tasks by one of: their IDS, --state, --all; see: ",
     ),
-    ("crontab check --format system x", exits.USAGE, "write --crontab-format for crontabs"),
+    (
+        "crontab check --format system x",
+        exits.USAGE,
+        "write --crontab-format for crontabs",
+    ),
     (
         "calendar show AT --year x",
         exits.USAGE,
@@ -183,7 +191,11 @@ TEXTS = [
         exits.USAGE,
         """'--weekend': day-of-week must be 0–7 or SUN–SAT, got "FOO"; write SAT,SUN, or - for none; see: """,
     ),
-    ("schedule next '@hourly' --tz Wien", exits.USAGE, "'--tz': unknown time zone 'Wien'"),
+    (
+        "schedule next '@hourly' --tz Wien",
+        exits.USAGE,
+        "'--tz': unknown time zone 'Wien'",
+    ),
     ("schedule month --tz Wien", exits.USAGE, "'--tz': unknown time zone 'Wien'"),
     (
         "crontab check x --crontab-tz Wien",
@@ -212,7 +224,11 @@ TEXTS = [
     ("line", "expected", "text"), TEXTS, ids=[line for line, *_ in TEXTS]
 )
 def test_mistakes(
-    line: str, expected: int, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    line: str,
+    expected: int,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     """One line on stderr: value, place, cure."""
     (tmp_path / "jobs.py").write_text(APP)
@@ -295,7 +311,9 @@ def test_errors_as_json(
     assert "ZeroDivisionError" in told["traceback"]
 
 
-def test_a_class_is_no_registry(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_class_is_no_registry(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Named as what it is, not by its metaclass."""
     (tmp_path / "jobs_of_a_class.py").write_text(APP)
     assert say("plan --app jobs_of_a_class:Report") == exits.FAILED
@@ -344,7 +362,10 @@ def test_unknown_names(
     """Of jobs and of tasks: status 1, and what to do."""
     place = ["--database-url", request.getfixturevalue(url)]
     for line, text in (
-        ("slots nope", "no job 'nope' in this database; no worker has planned any job yet"),
+        (
+            "slots nope",
+            "no job 'nope' in this database; no worker has planned any job yet",
+        ),
         ("explain nope", "no job 'nope' in this database; "),
         ("explain nope 2026-01-31T02:00Z", "no job 'nope' in this database; "),
         ("failures --job nope", "no job 'nope' in this database; "),
@@ -419,7 +440,15 @@ def test_grants_of_an_unknown_role(
     pg_url: str, pg_empty_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Role or tables are missing: the command that makes them."""
-    grants = ["db", "grants", "--role", "worker", "--to", "no_such_role", "--database-url"]
+    grants = [
+        "db",
+        "grants",
+        "--role",
+        "worker",
+        "--to",
+        "no_such_role",
+        "--database-url",
+    ]
     assert status([*grants, pg_url]) == exits.FAILED
     told = (
         "error: --to no_such_role: there is no such role in this server; create it: "
@@ -427,7 +456,8 @@ def test_grants_of_an_unknown_role(
     )
     assert capsys.readouterr().err == told
     assert (
-        status([*grants[:-2], "postgres", "--database-url", pg_empty_url]) == exits.DATABASE
+        status([*grants[:-2], "postgres", "--database-url", pg_empty_url])
+        == exits.DATABASE
     )
     assert "slotwise db upgrade" in capsys.readouterr().err
 
@@ -469,16 +499,16 @@ def test_tasks_that_are_known(pg_url: str, capsys: pytest.CaptureFixture[str]) -
         worker.client.schedule(recorded)
         assert [event.outcome for event in worker.run_due()] == ["succeeded"]
     assert (
-        status(["tasks", "schedule", "waiting", "--delay", "1h", "--database-url", pg_url])
+        status(
+            ["tasks", "schedule", "waiting", "--delay", "1h", "--database-url", pg_url]
+        )
         == exits.OK
     )
     with JobRegistry(
         tasks=[registered], database_url=pg_url, process_hook=False, retention="0s"
     ):
         assert status(["tasks", "list", "nope", "--database-url", pg_url]) == exits.FAILED
-    told = (
-        "error: no task 'nope' in this database; known are recorded, registered, waiting\n"
-    )
+    told = "error: no task 'nope' in this database; known are recorded, registered, waiting\n"
     assert capsys.readouterr().err == told
 
 
@@ -537,7 +567,9 @@ def test_a_task_under_the_name_of_a_job(
 
     with JobRegistry(jobs=[tick], database_url=pg_url, process_hook=False):
         assert (
-            status(["tasks", "schedule", "tick", "--data", "{}", "--database-url", pg_url])
+            status(
+                ["tasks", "schedule", "tick", "--data", "{}", "--database-url", pg_url]
+            )
             == exits.FAILED
         )
         told = (

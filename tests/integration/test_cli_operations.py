@@ -63,7 +63,8 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     assert say("pause", "minutely") == "minutely: paused already\n"
     assert worker.run_due() == []
     assert (
-        json.loads(say("resume", "minutely", "--dry-run", "--json"))["skipped"] > 1_000_000
+        json.loads(say("resume", "minutely", "--dry-run", "--json"))["skipped"]
+        > 1_000_000
     )
     expected = json.loads(say("resume", "minutely", "--dry-run", "--json"))["next_slot"]
     assert f"slots of one job skipped; next slot {expected}" in say("resume", "minutely")
@@ -94,7 +95,9 @@ def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) 
     say("resume", "minutely", "--replay")
     say("health", "--min-workers", "0", expected=exits.FAILED)
     say("pause", "--all", "--yes")
-    found = json.loads(say("health", "--min-workers", "0", "--max-orphans", "0", "--json"))
+    found = json.loads(
+        say("health", "--min-workers", "0", "--max-orphans", "0", "--json")
+    )
     assert (found["healthy"], found["overdue"], found["orphans"]) == (True, 0, 0)
     assert found["paused"].startswith("paused by ada at ")
 
@@ -201,7 +204,8 @@ def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
     )
     assert say("backfill", "minutely", *span, "--yes") == "minutely: nothing is missing\n"
     assert (
-        say("cancel", "minutely", "--backfill", "--yes") == "minutely: 11 slots cancelled\n"
+        say("cancel", "minutely", "--backfill", "--yes")
+        == "minutely: 11 slots cancelled\n"
     )
 
 
@@ -209,7 +213,9 @@ def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:
     """It asks, and says how many rows have gone; the history stays."""
     assert say("delete", "minutely", "--dry-run") == "dry run: minutely: 1 row deleted\n"
     assert say("delete", "minutely", "--yes") == "minutely: 1 row deleted\n"
-    assert "no job 'minutely'" in say("delete", "minutely", "--yes", expected=exits.FAILED)
+    assert "no job 'minutely'" in say(
+        "delete", "minutely", "--yes", expected=exits.FAILED
+    )
     assert len(json.loads(say("slots", "minutely", "--all", "--json"))) == 6
 
 

@@ -56,7 +56,9 @@ def worker(
     jobs = [a_job(name, Every("1h")) for name in ("same", "changed", "policies", "gone")]
     with ManualWorker(jobs, url, ManualClock(host_now())) as worker:
         with ManualWorker(
-            [a_job("late", Every("1h"))], url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))
+            [a_job("late", Every("1h"))],
+            url,
+            ManualClock(datetime(2020, 1, 1, tzinfo=UTC)),
         ):
             pass
         yield worker
@@ -144,7 +146,13 @@ def test_an_older_deploy_would_be_refused(
     worker.plan("9")
     lines = json.loads(
         say(
-            "plan", "--app", "deployed", "--revision", "8", "--json", expected=exits.CHANGES
+            "plan",
+            "--app",
+            "deployed",
+            "--revision",
+            "8",
+            "--json",
+            expected=exits.CHANGES,
         )
     )
     assert {line["job"]: line["change"] for line in lines}["changed"] == "outdated"

@@ -120,9 +120,10 @@ def test_succeeded(shell: Shell, pg_url: str) -> None:
     untouched.
     """
     done = shell.run("run", "good")
-    assert (done.returncode, done.stdout.split()[:3]) == (exits.OK, ["ran", "good", "1"]), (
-        done.stderr
-    )
+    assert (done.returncode, done.stdout.split()[:3]) == (
+        exits.OK,
+        ["ran", "good", "1"],
+    ), done.stderr
     assert "good" in done.stderr
     assert "succeeded in" in done.stderr
     (line,) = ledger(pg_url, "good")
@@ -219,10 +220,14 @@ def test_unknown(shell: Shell, job: str, words: str) -> None:
             "polite", signal.SIGTERM, exits.TERMINATED, marks=pytest.mark.extended
         ),
         pytest.param("polite", signal.SIGHUP, exits.HUNG_UP, marks=pytest.mark.extended),
-        pytest.param("loop", signal.SIGINT, exits.INTERRUPTED, marks=pytest.mark.extended),
+        pytest.param(
+            "loop", signal.SIGINT, exits.INTERRUPTED, marks=pytest.mark.extended
+        ),
     ],
 )
-def test_interrupted(shell: Shell, pg_url: str, job: str, number: int, status: int) -> None:
+def test_interrupted(
+    shell: Shell, pg_url: str, job: str, number: int, status: int
+) -> None:
     """Ctrl-C asks the handler to stop; the slot ends as cancelled and does not run again."""
     process = shell.start(
         "run", job, "--app", "jobs:with_loop" if job == "loop" else "jobs:registry"
@@ -311,7 +316,9 @@ def test_without_tables(shell: Shell, pg_empty_url: str) -> None:
 @pytest.mark.extended
 def test_unreachable(shell: Shell) -> None:
     """No database: it does not wait, and says where it looked."""
-    done = shell.run("run", "good", "--database-url", "postgresql://a:secret@127.0.0.1:1/c")
+    done = shell.run(
+        "run", "good", "--database-url", "postgresql://a:secret@127.0.0.1:1/c"
+    )
     assert done.returncode == exits.DATABASE
     assert "the database 'c' at host 127.0.0.1, port 1 cannot be reached" in done.stderr
     assert "secret" not in done.stderr
@@ -334,7 +341,11 @@ def test_as_module_and_as_script(shell: Shell) -> None:
     assert shell.run("run", "good").returncode == exits.OK
     script = [Path(sys.executable).with_name("slotwise"), "run", "good"]
     done = subprocess.run(
-        script, cwd=shell.directory, env=shell.environment, capture_output=True, check=False
+        script,
+        cwd=shell.directory,
+        env=shell.environment,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == exits.OK, done.stderr
 

@@ -132,7 +132,9 @@ def daily_slot(shell: Shell) -> datetime:
 # -- one slot, once -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("job", ["daily", pytest.param("once", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "job", ["daily", pytest.param("once", marks=pytest.mark.extended)]
+)
 def test_two_pods_at_once(shell: Shell, pg_url: str, job: str) -> None:
     """Of two pods that start at once, also for a job without a row, one runs the slot; the other
     waits for its end.
@@ -300,9 +302,9 @@ def test_no_wait(shell: Shell) -> None:
     first.wait_for_output("began")
     second = shell.run("run", "daily", "--slot", "due", "--no-wait")
     assert second.returncode == exits.OK
-    assert re.search(r"daily .*: running; it is held by \S+; not waiting", second.stderr), (
-        second.stderr
-    )
+    assert re.search(
+        r"daily .*: running; it is held by \S+; not waiting", second.stderr
+    ), second.stderr
     (shell.directory / "go").touch()
     assert first.end() == exits.OK
     coming = (daily_slot(shell) + timedelta(days=1)).isoformat()
@@ -310,7 +312,8 @@ def test_no_wait(shell: Shell) -> None:
     assert third.returncode == exits.OK, third.stderr
     assert "daily" in third.stderr
     assert re.search(
-        r": waiting; it has not come, it is \S+Z in the database; not waiting", third.stderr
+        r": waiting; it has not come, it is \S+Z in the database; not waiting",
+        third.stderr,
     ), third.stderr
     assert len(runs(shell)) == 1
 
@@ -325,9 +328,11 @@ def test_no_old_slot_for_a_new_job(shell: Shell, pg_url: str) -> None:
     )
     shell.write("jobs.py", JOBS.replace(', start_within="1d"', ""))
     done = shell.run("run", "daily", "--slot", "due", CRON=f"0 {old.hour} * * *")
-    assert (done.returncode, runs(shell), ledger(pg_url, "daily")) == (exits.OK, [], []), (
-        done.stderr
-    )
+    assert (done.returncode, runs(shell), ledger(pg_url, "daily")) == (
+        exits.OK,
+        [],
+        [],
+    ), done.stderr
     at = old.isoformat().replace("+00:00", "Z")
     assert f"to run it: slotwise backfill daily --from {at} --to {at}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -385,7 +390,9 @@ def miss(shell: Shell, url: str, job: str, policy: str = "") -> list[datetime]:
     """Plan the job, and move its row into the past: return the three slots that were missed, the
     newest first.
     """
-    shell.write("jobs.py", JOBS.replace('start_within="1d"', f'start_within="9d"{policy}'))
+    shell.write(
+        "jobs.py", JOBS.replace('start_within="1d"', f'start_within="9d"{policy}')
+    )
     newest = daily_slot(shell)
     coming = (newest + timedelta(days=1)).isoformat()
     assert shell.run("run", job, "--slot", coming, "--no-wait").returncode == exits.OK

@@ -129,7 +129,12 @@ def test_mistakes_show_their_place(say: Say) -> None:
 
 DIFFS = [
     ("0 2 * * *", "CRON|0 2 * * *|UTC", [], (0, 0, 3)),
-    ("0 2 * * *", "0 3 * * *", ["- 02", "+ 03", "- 02", "+ 03", "- 02", "+ 03"], (3, 3, 0)),
+    (
+        "0 2 * * *",
+        "0 3 * * *",
+        ["- 02", "+ 03", "- 02", "+ 03", "- 02", "+ 03"],
+        (3, 3, 0),
+    ),
     ("0 2 * * *", "0 2,3 * * *", ["+ 03", "+ 03", "+ 03"], (0, 3, 3)),
     pytest.param(
         "* * * * * *",
@@ -339,5 +344,7 @@ def test_few_starts_are_seen_among_many() -> None:
     """Each darker than fewer; nothing is paler than something."""
     counts = [0, 1, 10, 100, 1000]
     picture = lay_out("x", ["day"], [counts + [0] * 19])
-    cells = [shape for shape in picture.shapes if isinstance(shape, Box) and shape.told][:5]
+    cells = [shape for shape in picture.shapes if isinstance(shape, Box) and shape.told][
+        :5
+    ]
     assert len({cell.colour for cell in cells}) == 5

@@ -126,7 +126,9 @@ def test_each_has_a_password_of_its_own(place: Path) -> None:
     ).read_text()
 
 
-def test_files_that_exist_are_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_exist_are_kept(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A second call changes nothing, and names no command for a job that is not there."""
     (place / "jobs.py").write_text("mine = 1")
     assert status(["init"]) == 0
@@ -158,7 +160,11 @@ def test_a_place_that_cannot_be_written(
 
 @pytest.mark.parametrize(
     ("name", "zone"),
-    [("Europe/Vienna", "Europe/Vienna"), (":Asia/Tokyo", "Asia/Tokyo"), ("Etc/UTC", "UTC")],
+    [
+        ("Europe/Vienna", "Europe/Vienna"),
+        (":Asia/Tokyo", "Asia/Tokyo"),
+        ("Etc/UTC", "UTC"),
+    ],
 )
 def test_the_zone_is_the_machines(
     name: str, zone: str, monkeypatch: pytest.MonkeyPatch

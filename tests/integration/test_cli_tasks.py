@@ -75,7 +75,9 @@ def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
         ]
         == "scheduled"
     )
-    assert ask("schedule", "mail", "--id", "7", "--if-exists", "keep")["status"] == "exists"
+    assert (
+        ask("schedule", "mail", "--id", "7", "--if-exists", "keep")["status"] == "exists"
+    )
     (line,) = ask("list", "mail")
     assert (line["task"], line["id"], line["state"], line["priority"]) == (
         "mail",
@@ -84,7 +86,8 @@ def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
         50,
     )
     assert (
-        ask("reschedule", "mail", "7", "--at", "2100-01-31T02:00Z")["status"] == "scheduled"
+        ask("reschedule", "mail", "7", "--at", "2100-01-31T02:00Z")["status"]
+        == "scheduled"
     )
     shown = ask("show", "mail", "7")
     assert (shown["task"]["data"], shown["task"]["due"], shown["history"]) == (
@@ -92,7 +95,11 @@ def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
         "2100-01-31T02:00:00Z",
         [],
     )
-    assert ask("cancel", "mail", "7") == {"task": "mail", "id": "7", "status": "cancelled"}
+    assert ask("cancel", "mail", "7") == {
+        "task": "mail",
+        "id": "7",
+        "status": "cancelled",
+    }
     assert ask("cancel", "mail", "7", code=exits.FAILED)["status"] == "gone"
     assert ask("list", "--state", "dead") == []
 
@@ -111,7 +118,9 @@ def test_dead_tasks(
             worker.client.schedule(mail, number, id=str(number))
         worker.run_due()
     assert [line["id"] for line in ask("list", "--state", "dead")] == ["0", "1", "2"]
-    assert [line["id"] for line in ask("list", "mail", "-n", "1", "--after", "0")] == ["1"]
+    assert [line["id"] for line in ask("list", "mail", "-n", "1", "--after", "0")] == [
+        "1"
+    ]
     shown = ask("show", "mail", "1")
     assert "ValueError: boom" in shown["task"]["last_error"]
     assert [end["outcome"] for end in shown["history"]] == ["failed"]
@@ -186,7 +195,8 @@ def test_with_the_application(
     )
     assert "numbre: would be lost; the type has" in capsys.readouterr().err
     assert (
-        status(["tasks", "schedule", "mail", "--data", '{"n": "x"}', *app]) == exits.FAILED
+        status(["tasks", "schedule", "mail", "--data", '{"n": "x"}', *app])
+        == exits.FAILED
     )
     assert "n: expected int, got 'x'" in capsys.readouterr().err
 
@@ -206,7 +216,8 @@ def test_of_the_application(
     for app in (["--app", module], []):
         assert status([*order, "mali", *app]) == exits.FAILED
         assert (
-            f"{module} has no task 'mali'; did you mean 'mail'?" in capsys.readouterr().err
+            f"{module} has no task 'mali'; did you mean 'mail'?"
+            in capsys.readouterr().err
         )
         monkeypatch.setenv("SLOTWISE_APP", module)
     assert status([*order, "mail", "--data", '{"n": "x"}']) == exits.FAILED

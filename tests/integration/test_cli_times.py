@@ -157,7 +157,10 @@ def test_what_is_printed_can_be_pasted(say: Say) -> None:
         assert found in (exits.OK, exits.FAILED, exits.CHANGES), (line, err)
         printed = INSTANT.findall(out + err)
         assert printed or line in ("workers", "explain mail --id m1"), line
-        assert all(text[-1] == "Z" or text[-6] in "+-" for text in printed), (line, printed)
+        assert all(text[-1] == "Z" or text[-6] in "+-" for text in printed), (
+            line,
+            printed,
+        )
         instants |= {*printed[:2], *printed[-2:]}
         assert not re.search(r"\d UTC", out), (line, out)
     assert len(instants) > 20

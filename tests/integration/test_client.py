@@ -179,7 +179,9 @@ SOON = timedelta(seconds=20)
         "in the past",
     ],
 )
-def test_when_it_is_due(office: Office, when: dict[str, Any], expected: timedelta) -> None:
+def test_when_it_is_due(
+    office: Office, when: dict[str, Any], expected: timedelta
+) -> None:
     """By the database's clock; an instant is an instant in any zone."""
     if "at" in when:
         when = {"at": datetime.now(when["at"]) + expected}

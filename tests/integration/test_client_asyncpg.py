@@ -43,7 +43,10 @@ def test_a_task_commits_or_rolls_back_with_a_session(
     """What is scheduled in a session exists if, and only if, the session commits."""
 
     async def main() -> None:
-        async with connection_to(pg_url) as connection, AsyncSession(connection) as session:
+        async with (
+            connection_to(pg_url) as connection,
+            AsyncSession(connection) as session,
+        ):
             await registry.client.aio.schedule(
                 mail, {"n": 1}, id="kept", connection=session
             )

@@ -45,7 +45,9 @@ def ids(registry: JobRegistry) -> list[str]:
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
-def test_a_connection_of_psycopg(registry: JobRegistry, pg_url: str, commits: bool) -> None:
+def test_a_connection_of_psycopg(
+    registry: JobRegistry, pg_url: str, commits: bool
+) -> None:
     """Every command in its transaction, with the application's own rows of whatever kind it
     likes.
     """
@@ -65,12 +67,16 @@ def everything(client: Any, connection: Any) -> None:
         == "scheduled"
     )
     assert (
-        client.schedule(mail, {"n": 2}, id="new", connection=connection).status == "exists"
+        client.schedule(mail, {"n": 2}, id="new", connection=connection).status
+        == "exists"
     )
     with pytest.raises(InstanceExists):
-        client.schedule(mail, {"n": 2}, id="new", if_exists="raise", connection=connection)
+        client.schedule(
+            mail, {"n": 2}, id="new", if_exists="raise", connection=connection
+        )
     assert (
-        client.schedule_many(mail, [Item({}, id="c")], connection=connection).scheduled == 1
+        client.schedule_many(mail, [Item({}, id="c")], connection=connection).scheduled
+        == 1
     )
     assert (
         client.schedule_many(

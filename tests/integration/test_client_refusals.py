@@ -67,7 +67,9 @@ def told(call: Callable[[Client], Any], client: Client) -> str:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_no_server_and_no_such_database(pg_url: str, call: Callable[[Client], Any]) -> None:
+def test_no_server_and_no_such_database(
+    pg_url: str, call: Callable[[Client], Any]
+) -> None:
     """Each call says where it looked, what the server or the network said, and what mends it."""
     with client_of(
         make_url(pg_url).set(port=1).render_as_string(hide_password=False)

@@ -101,7 +101,8 @@ def ledger(url: str, job: str) -> list[SlotInfo]:
 def runs(record: Path) -> Counter[tuple[str, str]]:
     """How often each job ran in each slot."""
     return Counter(
-        (line.split(" ")[0], line.split(" ")[1]) for line in record.read_text().splitlines()
+        (line.split(" ")[0], line.split(" ")[1])
+        for line in record.read_text().splitlines()
     )
 
 
@@ -121,7 +122,9 @@ def test_three_workers_run_each_line_once_per_slot(shell: Shell, pg_url: str) ->
     assert set(ran) >= {
         (name, slot.isoformat().replace("+00:00", "Z")) for name, slot in slots.items()
     }
-    entries = {entry.name: entry for entry in read_crontabs(file, format="system").entries}
+    entries = {
+        entry.name: entry for entry in read_crontabs(file, format="system").entries
+    }
     written = [line.split(" ", 3) for line in record.read_text().splitlines()]
     assert {(name, user, command) for name, _, user, command in written} == {
         (entry.name, ME, entry.command) for entry in entries.values()
@@ -281,13 +284,18 @@ def test_shutdown_ends_commands(shell: Shell, pg_url: str) -> None:
     assert (line.outcome, line.reason) == ("cancelled", "shutdown")
     after = worker(shell)
     again = after.wait_for("log", logger="slotwise.job", job=name)
-    assert (again["slot"], again["attempt"]) == (slot.isoformat().replace("+00:00", "Z"), 2)
+    assert (again["slot"], again["attempt"]) == (
+        slot.isoformat().replace("+00:00", "Z"),
+        2,
+    )
     after.signal(signal.SIGTERM).wait_for("drain_begin")
     after.signal_again(signal.SIGTERM).end()
 
 
 @pytest.mark.extended
-def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: str) -> None:
+def test_a_killed_workers_commands_end_and_run_elsewhere(
+    shell: Shell, pg_url: str
+) -> None:
     """SIGKILL: the command ends with its worker, and the slot runs again on the other one."""
     file = crontab(shell, "@hourly echo $$; exec sleep 300\n")
     workers = [worker(shell), worker(shell)]
@@ -303,7 +311,10 @@ def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: s
     first.signal(signal.SIGKILL).end()
     wait_until(lambda: not alive(pid), "the end of the command")
     again = second.wait_for("log", logger="slotwise.job", job=name)
-    assert (again["slot"], again["attempt"]) == (slot.isoformat().replace("+00:00", "Z"), 2)
+    assert (again["slot"], again["attempt"]) == (
+        slot.isoformat().replace("+00:00", "Z"),
+        2,
+    )
     second.signal(signal.SIGTERM).wait_for("drain_begin")
     second.signal_again(signal.SIGTERM).end()
 

@@ -64,7 +64,8 @@ class TestPools:
 
         with ThreadPoolExecutor(8) as threads:
             assert (
-                len({id(engine) for engine in threads.map(lambda _: ask(), range(8))}) == 1
+                len({id(engine) for engine in threads.map(lambda _: ask(), range(8))})
+                == 1
             )
 
     def test_close(self, database: Open, caplog: pytest.LogCaptureFixture) -> None:
@@ -148,7 +149,9 @@ class TestPools:
         made: list[psycopg.Connection] = []
         connect = psycopg.Connection.connect.__func__  # type: ignore[attr-defined]
 
-        def recorded(kind: type[psycopg.Connection], **keywords: str) -> psycopg.Connection:
+        def recorded(
+            kind: type[psycopg.Connection], **keywords: str
+        ) -> psycopg.Connection:
             made.append(connect(kind, **keywords))
             return made[-1]
 
@@ -325,7 +328,9 @@ sys.exit(status or (2 if after != before else 0))
 def test_fork(pg_empty_url: str) -> None:
     """A child of a preloading server makes its own connections and leaves its parent's alone."""
     command = [sys.executable, "-W", "ignore", "-c", FORK, pg_empty_url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -68,7 +68,9 @@ def test_a_closed_directory_stays_closed(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     before = _modes(closed)
-    with pytest.raises(DatabaseUnreachable, match=r"failed as user .*[Pp]ermission denied"):
+    with pytest.raises(
+        DatabaseUnreachable, match=r"failed as user .*[Pp]ermission denied"
+    ):
         EmbeddedPostgres(closed / "pg", durable=False).start()
     assert _modes(closed) == before
 

@@ -24,7 +24,10 @@ def test_it_runs_until_it_is_interrupted() -> None:
     try:
         for attempt in range(2):
             with subprocess.Popen(
-                [*COMMAND, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [*COMMAND, name],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             ) as server:
                 try:
                     assert server.stdout is not None

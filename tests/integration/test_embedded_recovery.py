@@ -52,7 +52,9 @@ def _kill(server: EmbeddedPostgres) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_restart_keeps_address_and_data(server: EmbeddedPostgres, mode: StopMode) -> None:
+def test_a_restart_keeps_address_and_data(
+    server: EmbeddedPostgres, mode: StopMode
+) -> None:
     """After a restart, orderly or like a crash, DSNs handed out before are still good."""
     dsn, pid = server.dsn, _pid(server)
     server.restart(mode)

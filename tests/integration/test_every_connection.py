@@ -55,7 +55,11 @@ CALLS: dict[str, tuple[object, ...]] = {
 #: Arguments by name, and calls that come again with others.
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "reschedule": [{"delay": "1h"}],
-    "schedule": [{}, {"id": "mine", "delay": "1h"}, {"id": "mine", "if_exists": "replace"}],
+    "schedule": [
+        {},
+        {"id": "mine", "delay": "1h"},
+        {"id": "mine", "if_exists": "replace"},
+    ],
     "schedule_many": [{}, {"if_exists": "keep"}, {"copy": True}],
     "schedule_recurring": [{}, {"priority": 10}],
 }

@@ -59,7 +59,9 @@ def test_a_flood_keeps_nobody_waiting(pg_url: str) -> None:
         task(name="few", concurrency=1)(counts.note),
         task(name="slow", rate_limit="5/s")(counts.note),
     ]
-    registry = JobRegistry(tasks=[*tasks, *limits], database_url=pg_url, process_hook=False)
+    registry = JobRegistry(
+        tasks=[*tasks, *limits], database_url=pg_url, process_hook=False
+    )
     with psycopg.connect(pg_url) as sql:
         sql.execute(_FLOOD)
         sql.commit()

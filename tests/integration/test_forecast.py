@@ -30,7 +30,9 @@ def a_job(name: str, **declared: Any) -> dict[str, Definition]:
     def explode(ctx: JobContext) -> None:
         raise AssertionError("a forecast calls no handler")
 
-    return {name: define(job(name=name, **{"schedule": Every("1h"), **declared})(explode))}
+    return {
+        name: define(job(name=name, **{"schedule": Every("1h"), **declared})(explode))
+    }
 
 
 def said(lines: Any) -> list[tuple[float, str, str | None, int]]:
@@ -118,8 +120,12 @@ def test_runs_that_take_their_time_overlap() -> None:
     replaced = forecast(
         a_job("long", overlap=Overlap.cancel_previous()), START, at(6.5), takes=takes
     ).slots["long"]
-    assert said(replaced)[:5] == [(hour, "cancelled", "overlap", 1) for hour in range(1, 6)]
-    timed = forecast(a_job("long", timeout="30m"), START, at(6), takes=takes).slots["long"]
+    assert said(replaced)[:5] == [
+        (hour, "cancelled", "overlap", 1) for hour in range(1, 6)
+    ]
+    timed = forecast(a_job("long", timeout="30m"), START, at(6), takes=takes).slots[
+        "long"
+    ]
     assert next((line.outcome, line.error) for line in timed) == (
         "failed",
         "timed out after 30m",

@@ -91,7 +91,11 @@ def test_another_encoding(databases: Databases, encoding: str) -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "kept"),
-    [("UTF8", SAID), ("SQL_ASCII", SAID), ("LATIN1", r"\u65e5\u672c: nothing \xe0 faire")],
+    [
+        ("UTF8", SAID),
+        ("SQL_ASCII", SAID),
+        ("LATIN1", r"\u65e5\u672c: nothing \xe0 faire"),
+    ],
 )
 def test_an_error_in_letters_that_the_database_lacks(
     databases: Databases, encoding: str, kept: str

@@ -335,7 +335,9 @@ def test_the_audit_keeps_its_form(
         psycopg.connect(url, autocommit=True) as sql,
     ):
         with pytest.raises((psycopg.errors.CheckViolation, psycopg.DataError)):
-            sql.execute(f"{into} (now(), {author}, 'pause', {arguments}, {note_})".encode())
+            sql.execute(
+                f"{into} (now(), {author}, 'pause', {arguments}, {note_})".encode()
+            )
         sql.execute(f"{into} (now(), 'ceo', 'pause', '{{}}', NULL)".encode())
 
 
@@ -487,7 +489,8 @@ def test_an_operator(
             assert status(line.split()) == exits.OK, (line, capsys.readouterr().err)
         with psycopg.connect(pg_url) as sql:
             authors = {
-                author for (author,) in sql.execute("SELECT author FROM scheduled_controls")
+                author
+                for (author,) in sql.execute("SELECT author FROM scheduled_controls")
             }
             with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
                 sql.execute("DELETE FROM scheduled_controls")
@@ -501,7 +504,9 @@ def test_an_operator(
                 "SELECT at > now() - interval '1 minute' FROM scheduled_controls "
                 "ORDER BY id DESC LIMIT 1"
             )
-            assert sql.execute(recent).fetchone() == (True,), "the client has set the time"
+            assert sql.execute(recent).fetchone() == (True,), (
+                "the client has set the time"
+            )
         number = (
             "INSERT INTO scheduled_controls (id, at, author, command) VALUES (999, "
             "now(), 'boss', 'pause')"

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from slotwise import Every, JobContext, JobRegistry, job, task
-from slotwise.cli import tasks
+from slotwise.cli import task_listings
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.model.events import SettledDead
@@ -89,7 +89,9 @@ class Bomb:
         return Path.touch, (self._file,)
 
 
-def test_nothing_that_is_stored_is_imported_or_called(pg_url: str, tmp_path: Path) -> None:
+def test_nothing_that_is_stored_is_imported_or_called(
+    pg_url: str, tmp_path: Path
+) -> None:
     """A payload is data, whatever it looks like; a name that no worker has registered waits."""
     file, seen = tmp_path / "called", list[object]()
     pickled = pickle.dumps(Bomb(file))
@@ -157,7 +159,9 @@ def test_a_flood_that_nobody_can_run(
 
     both = [task(name="mail")(ends.note), task(name="ping")(ends.note)]
     caplog.set_level(logging.WARNING)
-    registry = JobRegistry(jobs=[tick], tasks=both, database_url=pg_url, process_hook=False)
+    registry = JobRegistry(
+        jobs=[tick], tasks=both, database_url=pg_url, process_hook=False
+    )
     is_slots = FLOODS[kind].startswith("kind")
     registry.start()
     try:
@@ -197,7 +201,9 @@ def test_a_flood_of_data_that_does_not_fit_is_one_line(pg_url: str) -> None:
                 sql.execute(
                     "UPDATE scheduled_tasks SET task_data = 'no JSON' WHERE state IS NULL"
                 )
-            heard += [event for event in worker.run_due() if isinstance(event, SettledDead)]
+            heard += [
+                event for event in worker.run_due() if isinstance(event, SettledDead)
+            ]
             worker.tick("40s")
     assert len(heard) == 100
     loud = [event for event in heard if event.level >= logging.WARNING]
@@ -239,7 +245,10 @@ def test_payloads_of_100_mb_do_not_fill_the_memory(pg_url: str) -> None:
             (rows - 1,),
         )
     done = subprocess.run(
-        [sys.executable, "-c", GLUTTON, pg_url], capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", GLUTTON, pg_url],
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout) / 1024
@@ -257,7 +266,7 @@ def test_names_without_end_are_cut(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Listings by name read some of them, and say so; what concerns live workers is complete."""
-    for module in (task_counts, cluster_health, tasks):
+    for module in (task_counts, cluster_health, task_listings):
         monkeypatch.setattr(module, "MOST_NAMES", 20)
     monkeypatch.setenv("DATABASE_URL", pg_url)
     with psycopg.connect(pg_url) as sql:

@@ -99,7 +99,9 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
     )
     assert look.slots("hourly", id="recurring", before=ran.slot) == [missed]
     assert look.slot("hourly", ran.slot) == ran
-    assert [one.slot for one in look.pending("hourly", id="recurring")] == [NOON + 6 * HOUR]
+    assert [one.slot for one in look.pending("hourly", id="recurring")] == [
+        NOON + 6 * HOUR
+    ]
     assert look.explain("hourly", NOON + 2 * HOUR).reason == "collapsed"
     assert [(one.id, one.state) for one in look.tasks()] == [
         ("1", "dead"),
@@ -266,7 +268,8 @@ def test_a_name_is_checked(registry: JobRegistry) -> None:
 def test_a_database_that_is_not_there() -> None:
     """Is told as everywhere."""
     registry = JobRegistry(
-        jobs=[hourly], database_url="postgresql://nobody@127.0.0.1:1/none?connect_timeout=1"
+        jobs=[hourly],
+        database_url="postgresql://nobody@127.0.0.1:1/none?connect_timeout=1",
     )
     with pytest.raises(DatabaseUnreachable):
         registry.inspect.jobs()

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from slotwise import Disabled, JobContext, JobRegistry, OneTimeTask, Retry, UnknownTask, job
+from slotwise import (
+    Disabled,
+    JobContext,
+    JobRegistry,
+    OneTimeTask,
+    Retry,
+    UnknownTask,
+    job,
+)
 from slotwise.model.records import Failed
 from slotwise.spi import Settled
 from slotwise.testing import ManualClock, ManualWorker

@@ -404,7 +404,9 @@ def test_what_has_committed_is_done(place: Place, run: Run) -> None:
     run(*names)
     place.wait(lambda: not place.planned())
     with place.database.main.connect() as connection:
-        assert sorted(connection.scalars(sa.text("SELECT name FROM paid"))) == sorted(names)
+        assert sorted(connection.scalars(sa.text("SELECT name FROM paid"))) == sorted(
+            names
+        )
 
 
 @pytest.mark.extended
@@ -416,9 +418,7 @@ def test_a_lifespan_that_cannot_be_entered_there(
     run("unborn")
     place.wait(lambda: place.ended("unborn"))
     entry = place.entry("unborn")
-    told = (
-        "its process cannot start: the lifespan lifespan raised LookupError: no pool today"
-    )
+    told = "its process cannot start: the lifespan lifespan raised LookupError: no pool today"
     assert (entry["outcome"], entry["error"], place.notes()) == ("failed", told, [])
     assert "Traceback" not in (place.path / "log").read_text()
 

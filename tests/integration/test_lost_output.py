@@ -75,10 +75,14 @@ STREAMS = (
     "2>&-",
     ">&- 2>&-",
 )
-pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+pytestmark = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="no /dev/full here"
+)
 
 
-def slotwise(directory: Path, url: str, command: str) -> subprocess.CompletedProcess[bytes]:
+def slotwise(
+    directory: Path, url: str, command: str
+) -> subprocess.CompletedProcess[bytes]:
     """Run a command line of a shell with these redirections."""
     return subprocess.run(
         ["/bin/sh", "-c", f"exec {sys.executable} -m slotwise {command}"],

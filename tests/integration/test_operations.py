@@ -107,7 +107,11 @@ def test_a_running_handler_is_cancelled(
         line = registry.inspect.slot("endless", slot) if registry.worker else None
     assert reasons == ["operator"]
     assert line is not None
-    assert (line.outcome, line.reason, line.origin) == ("cancelled", "operator", "trigger")
+    assert (line.outcome, line.reason, line.origin) == (
+        "cancelled",
+        "operator",
+        "trigger",
+    )
 
 
 def test_a_backfill_knows_its_intervals() -> None:

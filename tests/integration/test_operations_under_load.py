@@ -56,7 +56,9 @@ def give_operations(registry: JobRegistry, until: float, seed: int) -> Counter[s
         now = datetime.now(UTC)
         requests = {
             "pause": lambda name=name: operations.pause(name),
-            "resume": lambda name=name: operations.resume(name, replay=dice.random() < 0.3),
+            "resume": lambda name=name: operations.resume(
+                name, replay=dice.random() < 0.3
+            ),
             "trigger": lambda name=name: operations.trigger(
                 name, overlap=dice.choice(["beside", "queue", "skip"])
             ),

@@ -92,7 +92,9 @@ async def async_session(url: str) -> AsyncIterator[Any]:
 COMMANDS: dict[str, Callable[..., Any]] = {
     "schedule": lambda client, own: client.schedule(mail, {}, id="1", connection=own),
     "schedule_many": lambda client, own: client.schedule_many(mail, [{}], connection=own),
-    "copy": lambda client, own: client.schedule_many(mail, [{}], copy=True, connection=own),
+    "copy": lambda client, own: client.schedule_many(
+        mail, [{}], copy=True, connection=own
+    ),
     "cancel": lambda client, own: client.cancel(mail, "1", connection=own),
     "reschedule": lambda client, own: client.reschedule(
         mail, "1", delay="1h", connection=own
@@ -223,7 +225,9 @@ def test_a_role_that_may_only_insert(registry: JobRegistry, pg_url: str) -> None
         admin.execute("GRANT SELECT, INSERT ON scheduled_tasks TO inserts")
     try:
         with psycopg.connect(pg_url, options="-c role=inserts") as own:
-            assert registry.client.schedule(mail, {}, connection=own).status == "scheduled"
+            assert (
+                registry.client.schedule(mail, {}, connection=own).status == "scheduled"
+            )
     finally:
         with psycopg.connect(pg_url) as admin:
             admin.execute("DROP OWNED BY inserts; DROP ROLE inserts")
@@ -252,7 +256,9 @@ def test_a_database_without_the_tables(registry: JobRegistry, pg_empty_url: str)
 def test_our_own_database_lacks_the_tables(pg_url: str, pg_empty_url: str) -> None:
     """The workers look there: what the caller's connection reaches would never run."""
     registry = JobRegistry(tasks=[mail], database_url=pg_empty_url)
-    missing = pytest.raises(SchemaMissing, match="the table scheduled_meta is missing in ")
+    missing = pytest.raises(
+        SchemaMissing, match="the table scheduled_meta is missing in "
+    )
     with closing(registry.database), plain(pg_url) as own, missing:
         registry.client.schedule(mail, {}, connection=own)
     assert rows(pg_url) == 0

@@ -85,7 +85,9 @@ def transactions_of_one(opened: Database) -> int:
             "INSERT INTO one DEFAULT VALUES RETURNING pg_current_xact_id()::text"
         )
     with opened.main.connect() as connection:
-        after = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()
+        after = connection.exec_driver_sql(
+            "SELECT pg_current_xact_id()::text"
+        ).scalar_one()
     return int(after) - int(of_the_row[0])
 
 

@@ -165,7 +165,9 @@ def test_a_missing_extra_is_named(site: Site) -> None:
 def test_a_plugin_replaces_no_command(site: Site) -> None:
     """Neither one of slotwise, nor that of a distribution before it in the alphabet."""
     code = "import click\n@click.command()\ndef mine(): click.echo('{}')"
-    site.install("b-shop", "shop = b_shop:mine\ndb = b_shop:mine", b_shop=code.format("b"))
+    site.install(
+        "b-shop", "shop = b_shop:mine\ndb = b_shop:mine", b_shop=code.format("b")
+    )
     site.install("a-shop", "shop = a_shop:mine", a_shop=code.format("a"))
     assert site.run("shop").stdout == "a\n"
     assert site.run("db", "sql").stdout.startswith("BEGIN;")

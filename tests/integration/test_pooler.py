@@ -46,7 +46,10 @@ ignore_startup_parameters = {ignored}
 
 @contextmanager
 def pgbouncer(
-    address: str, home: Path, ignored: str = "extra_float_digits", mode: str = "transaction"
+    address: str,
+    home: Path,
+    ignored: str = "extra_float_digits",
+    mode: str = "transaction",
 ) -> Iterator[str]:
     """A pooler with two connections before the server; the address through it."""
     url = make_url(address)
@@ -63,10 +66,13 @@ def pgbouncer(
     file.write_text(CONFIGURATION.format(**named, port=port, ignored=ignored, mode=mode))
     account = ["-u", "nobody"] if os.getuid() == 0 else []
     process = subprocess.Popen(
-        [program("pgbouncer", "pgbouncer"), *account, str(file)], stderr=subprocess.DEVNULL
+        [program("pgbouncer", "pgbouncer"), *account, str(file)],
+        stderr=subprocess.DEVNULL,
     )
     try:
-        through = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        through = url.set(host="127.0.0.1", port=port).render_as_string(
+            hide_password=False
+        )
         until_open(port, process)
         yield through
     finally:
@@ -141,7 +147,9 @@ def test_deadlines_hold(
         assert len(said) == warnings
 
 
-def test_nothing_is_left_on_the_servers_session(pg_empty_url: str, tmp_path: Path) -> None:
+def test_nothing_is_left_on_the_servers_session(
+    pg_empty_url: str, tmp_path: Path
+) -> None:
     """Another client of the same pooler gets the server's own defaults."""
     with pgbouncer(pg_empty_url, tmp_path) as address:
         database = open_(address, pooler=True)
@@ -182,7 +190,9 @@ def test_many_clients_share_two_sessions(pg_empty_url: str, tmp_path: Path) -> N
 
         def work(number: int) -> int:
             with database.main.begin() as connection:
-                assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
+                assert (
+                    connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
+                )
                 return int(
                     connection.exec_driver_sql("SELECT %s::int", (number,)).scalar_one()
                 )

@@ -52,7 +52,9 @@ def test_a_busy_connection_prepares(busy: Database) -> None:
         assert prepared(connection) == ["SELECT $1::integer"]
 
 
-def test_a_leisurely_one_does_not(busy: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leisurely_one_does_not(
+    busy: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its plan would be as old as the table once was."""
     monkeypatch.setattr(plans, "BUSY", 1_000_000)
     ask(busy)
@@ -125,9 +127,9 @@ def test_a_claim_is_prepared_at_once(pg_url: str) -> None:
         ]
     assert len(plans) == 2
     for plan in plans:
-        assert set(re.findall(r" on (scheduled_tasks\w*)", plan)) <= {"scheduled_tasks"}, (
-            plan
-        )
+        assert set(re.findall(r" on (scheduled_tasks\w*)", plan)) <= {
+            "scheduled_tasks"
+        }, plan
         assert set(
             re.findall(r"Index \S*\s?Scan using (\w+) on scheduled_tasks", plan)
         ) == {
@@ -191,7 +193,9 @@ def test_only_where_the_server_itself_answers(
         assert prepared(connection) == []
 
 
-def test_a_statement_that_is_gone(busy: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_statement_that_is_gone(
+    busy: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     """A pooler that nobody noticed: one failure that a pause mends, said once; from then on
     nothing is prepared.
     """

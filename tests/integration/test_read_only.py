@@ -77,7 +77,11 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
         for name, value in made.environment.items()
         if name.startswith(("SLOTWISE_", "DATABASE"))
     }
-    made.environment = {**kept, "PATH": os.environ["PATH"], "SLOTWISE_APP": "jobs:registry"}
+    made.environment = {
+        **kept,
+        "PATH": os.environ["PATH"],
+        "SLOTWISE_APP": "jobs:registry",
+    }
     made.write("jobs.py", JOBS)
     yield made
     made.close()
@@ -91,7 +95,15 @@ def test_a_worker_needs_no_place_to_write(shell: Shell) -> None:
     """Processes, threads, children and commands with something to read: all run, and the worker
     drains in order.
     """
-    options = ("worker", "--processes", "2", "--log-format", "json", "--log-level", "DEBUG")
+    options = (
+        "worker",
+        "--processes",
+        "2",
+        "--log-format",
+        "json",
+        "--log-level",
+        "DEBUG",
+    )
     worker = shell.start_under(*CONFINED, arguments=options)
     for name in ("thread", "process", "command"):
         worker.wait_until_seen("settled", job=name, outcome="succeeded")

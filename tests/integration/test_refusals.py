@@ -252,7 +252,9 @@ def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
                 owner.execute(f"REVOKE UPDATE, DELETE ON scheduled_tasks FROM {role}")
 
 
-def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: str) -> None:
+def test_what_the_page_grants_to_handlers_of_an_application(
+    pg_url: str, role: str
+) -> None:
     """guard, complete_in and history, of slots and of one-time tasks."""
     with (
         closing(Database(Settings(database_url=pg_url))) as owners,
@@ -269,7 +271,8 @@ def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: s
                 verb(slot, connection)
                 verb(mail, connection)
         assert [
-            end.outcome for end in Client(lambda: Store(database, {})).history("mail", "1")
+            end.outcome
+            for end in Client(lambda: Store(database, {})).history("mail", "1")
         ] == ["succeeded"]
 
 

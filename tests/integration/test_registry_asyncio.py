@@ -265,7 +265,9 @@ def test_a_host_that_is_told_to_end(url: str, heard: Heard) -> None:
         async def endless(ctx: JobContext) -> None:
             await asyncio.sleep(0.2)
 
-        async with a_registry(url, heard, job(name="often", schedule=Every("1s"))(endless)):
+        async with a_registry(
+            url, heard, job(name="often", schedule=Every("1s"))(endless)
+        ):
             await asyncio.to_thread(heard.wait, "handler_start")
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(PATIENCE)
@@ -297,7 +299,9 @@ def test_a_worker_of_its_own_beside_a_loop(url: str, heard: Heard) -> None:
     asyncio.run(host())
 
 
-def test_start_is_not_called_in_the_loop_it_is_given(sqlite_url: str, heard: Heard) -> None:
+def test_start_is_not_called_in_the_loop_it_is_given(
+    sqlite_url: str, heard: Heard
+) -> None:
     """It would wait for the loop that waits for it."""
 
     async def host() -> None:

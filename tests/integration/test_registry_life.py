@@ -289,7 +289,9 @@ def test_the_planning_of_new_jobs_ends_early(
     registry = with_new_jobs(pg_url, heard, monkeypatch)
     if end == "stop":
         registry.listen(
-            lambda event: getattr(event, "job", "") == "new-2" and registry.stop() and None
+            lambda event: (
+                getattr(event, "job", "") == "new-2" and registry.stop() and None
+            )
         )
         registry.start()
     else:
@@ -615,7 +617,9 @@ class Life:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
-def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: bool) -> None:
+def test_the_lifespan_is_around_everything(
+    url: str, heard: Heard, is_async: bool
+) -> None:
     """Entered before the first handler starts, left after the last has ended; its value is
     ctx.state.
     """
@@ -975,7 +979,8 @@ def test_a_retry_strategy_with_a_mistake_disturbs_nobody(url: str, heard: Heard)
         registry.client.schedule("mail")
         heard.wait("settled", 2)
     assert [
-        (event.job, event.outcome, event.reason) for event in heard.of("settled", job="bad")
+        (event.job, event.outcome, event.reason)
+        for event in heard.of("settled", job="bad")
     ] == [("bad", "failed", "retry")]
     assert rows(
         registry, "select attempt, last_error is not null from scheduled_tasks"

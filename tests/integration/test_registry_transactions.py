@@ -123,7 +123,9 @@ def all_have_ended(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("way", ["job", "job that gives up", "task", "async"])
-def test_no_transaction_of_ours_is_open_while_a_handler_runs(shop: Shop, way: str) -> None:
+def test_no_transaction_of_ours_is_open_while_a_handler_runs(
+    shop: Shop, way: str
+) -> None:
     """What had begun before the handler ends beside it: nothing waits for the handler to end."""
 
     def look(ctx: JobContext) -> None:
@@ -132,7 +134,9 @@ def test_no_transaction_of_ours_is_open_while_a_handler_runs(shop: Shop, way: st
     async def look_async(ctx: JobContext) -> None:
         await asyncio.to_thread(all_have_ended, shop)
 
-    policies: dict[str, Any] = {"on_lost": "give_up"} if way == "job that gives up" else {}
+    policies: dict[str, Any] = (
+        {"on_lost": "give_up"} if way == "job that gives up" else {}
+    )
     shop.run(
         look_async if way == "async" else look,
         kind="task" if way == "task" else "job",
@@ -232,7 +236,9 @@ def test_a_stale_token_writes_nothing(shop: Shop, kind: str) -> None:
     no = "false" if shop.engine.dialect.name == "postgresql" else "0"
     shop.run(buy, kind=kind, until="claim_lost")
     assert len(shop.errors) == 2
-    assert "is stale; another worker may run this slot, so roll back" in str(shop.errors[0])
+    assert "is stale; another worker may run this slot, so roll back" in str(
+        shop.errors[0]
+    )
     assert shop.orders() == 0
 
 
@@ -257,7 +263,9 @@ def refused(shop: Shop, kind: str, connect: Any) -> list[str]:
 def test_autocommit_is_refused(shop: Shop, kind: str, where: str) -> None:
     """Each statement by itself proves nothing for the next; wherever it was switched on."""
     options = {"isolation_level": "AUTOCOMMIT"}
-    engine = sa.create_engine(shop.address, **options) if where == "engine" else shop.engine  # type: ignore[arg-type]
+    engine = (
+        sa.create_engine(shop.address, **options) if where == "engine" else shop.engine
+    )  # type: ignore[arg-type]
     said = refused(
         shop,
         kind,
@@ -286,7 +294,9 @@ def test_another_database_is_refused(
     """Work there and settlement here cannot commit together."""
     if has_tables:
         provision(pg_empty_url)
-    other = sa.create_engine(pg_empty_url.replace("postgresql://", "postgresql+psycopg://"))
+    other = sa.create_engine(
+        pg_empty_url.replace("postgresql://", "postgresql+psycopg://")
+    )
     said = refused(shop, kind, other.connect)
     assert len(said) == 2
     assert all(words in each for each in said)
@@ -294,7 +304,9 @@ def test_another_database_is_refused(
 
 
 @KINDS
-def test_heartbeats_go_on_under_an_open_guard(pg_url: str, heard: Heard, kind: str) -> None:
+def test_heartbeats_go_on_under_an_open_guard(
+    pg_url: str, heard: Heard, kind: str
+) -> None:
     """The guard locks nothing that a heartbeat needs: under it, heartbeats of its own row
     commit.
     """
@@ -361,7 +373,9 @@ def test_a_handler_that_returns_before_its_transaction_ends(
     )
     with registry:
         registry.client.schedule("buy")
-        heard.wait("settle_sent", 2)  # it could not be written at once, and is tried again
+        heard.wait(
+            "settle_sent", 2
+        )  # it could not be written at once, and is tried again
         left[0].commit()
         (settled,) = heard.wait("settled")
     assert settled.outcome == "succeeded"

@@ -149,7 +149,10 @@ def test_hidden_rows_stop_a_worker(pg_url: str) -> None:
 
 def test_a_tenant_says_that_its_rows_are_hidden(pg_url: str) -> None:
     """With policies, and `row_security` in the address, a role works on the rows that it sees."""
-    with secured(pg_url, "tasks") as url, psycopg.connect(pg_url, autocommit=True) as owner:
+    with (
+        secured(pg_url, "tasks") as url,
+        psycopg.connect(pg_url, autocommit=True) as owner,
+    ):
         owner.execute(
             "CREATE POLICY mine ON scheduled_tasks USING (task_name IN ('plain', 'mail'))"
         )

@@ -66,7 +66,9 @@ def ended(worker: Process, since: float) -> int:
     return status
 
 
-def test_a_reply_that_does_not_come_ends_as_an_outage(database: Open, proxy: Proxy) -> None:
+def test_a_reply_that_does_not_come_ends_as_an_outage(
+    database: Open, proxy: Proxy
+) -> None:
     """A statement has a deadline on the client's side; its connection is closed, and the next one
     connects anew.
     """

@@ -69,7 +69,9 @@ def test_every_commit_is_on_the_disk_whatever_sqlite_was_built_with(
     database.close()
 
 
-def test_every_transaction_is_a_writers(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_transaction_is_a_writers(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that only reads so far: else it could not become a writer after somebody else
     wrote.
     """
@@ -132,7 +134,9 @@ def test_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     """The first to come makes the file and sets its mode, nobody fails."""
     command = [sys.executable, "-c", FIRST, f"sqlite:///{tmp_path / 'new.db'}"]
     starters = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(6)
     ]
     for each in starters:
@@ -208,5 +212,7 @@ def test_fork(file: str) -> None:
         "database.main is not parent)\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", program, file]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stderr

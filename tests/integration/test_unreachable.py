@@ -102,7 +102,9 @@ class TestUnreachable:
 
     def test_an_unknown_option_is_named(self, database: Open) -> None:
         """Unless it may be a piece of a password."""
-        with pytest.raises(InvalidSetting, match="option 'colour' of the database address"):
+        with pytest.raises(
+            InvalidSetting, match="option 'colour' of the database address"
+        ):
             database("postgresql://u@h/db?colour=blue")
         with pytest.raises(InvalidSetting) as refused:
             database("postgresql://u@h/db?password=pa&hunter2=blue")
@@ -150,7 +152,9 @@ except DriverMissing as error:
 def test_no_libpq(address: str) -> None:
     """One line that names the extra."""
     command = [sys.executable, "-c", NO_LIBPQ, address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False
+    )
     assert (
         done.stdout == "No usable libpq was found; run: pip install 'slotwise[binary]'\n"
     ), done.stderr

@@ -107,9 +107,12 @@ def test_old_workers_run_on_after_an_upgrade(
     for _ in range(seconds * 5):
         for side in (old, new):
             with side.registry.database.main.begin() as connection:
-                side.registry.client.schedule("mail", id=f"{count}", connection=connection)
+                side.registry.client.schedule(
+                    "mail", id=f"{count}", connection=connection
+                )
             side.registry.client.schedule_many(
-                side.mail, [Item(id=f"{count}-{number}", data=None) for number in range(3)]
+                side.mail,
+                [Item(id=f"{count}-{number}", data=None) for number in range(3)],
             )
             count += 1
         threading.Event().wait(0.2)
@@ -134,7 +137,8 @@ def _check(side: Side, ran: Counter[str], tasks: int) -> None:
         schedule = parse_schedule(row["schedule"])
         due = list(
             islice(
-                schedule.slots(entries[0] - timedelta(microseconds=1), entries[-1]), 10_000
+                schedule.slots(entries[0] - timedelta(microseconds=1), entries[-1]),
+                10_000,
             )
         )
         breaches += [

@@ -79,7 +79,9 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
     made = release_before.run(before, CREATE, address)
     assert made.communicate(timeout=PATIENCE)[0].split() == ["sw0001", "sw0002"]
     with psycopg.connect(pg_empty_url, autocommit=True) as sql:
-        sql.execute("CREATE TABLE runs (name text, id text, slot timestamptz, pid integer)")
+        sql.execute(
+            "CREATE TABLE runs (name text, id text, slot timestamptz, pid integer)"
+        )
 
         def ran(process: subprocess.Popen[str], name: str) -> int:
             query = "SELECT count(*) FROM runs WHERE pid = %s AND name = %s"
@@ -108,16 +110,19 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
                 tasks += 1
             until(lambda: ran(old, "mail") == tasks, old)
             works(old)
-            with worker(before, pg_empty_url) as another, worker(NOW, pg_empty_url) as new:
+            with (
+                worker(before, pg_empty_url) as another,
+                worker(NOW, pg_empty_url) as new,
+            ):
                 works(old, another, new)
         registry.database.close()
-        doubled = "SELECT name, slot FROM runs GROUP BY name, id, slot HAVING count(*) > 1"
+        doubled = (
+            "SELECT name, slot FROM runs GROUP BY name, id, slot HAVING count(*) > 1"
+        )
         assert sql.execute(doubled).fetchall() == []
         left = "SELECT count(*) FROM scheduled_tasks WHERE kind = 'task' OR picked"
         assert sql.execute(left).fetchall() == [(0,)]
-        ended = (
-            "SELECT outcome FROM scheduled_slots UNION SELECT 'skipped' FROM scheduled_gaps"
-        )
+        ended = "SELECT outcome FROM scheduled_slots UNION SELECT 'skipped' FROM scheduled_gaps"
         assert {row[0] for row in sql.execute(ended)} <= {"succeeded", "skipped"}
         # A busy machine takes longer than an interval: those slots are skipped, and no others.
         why = "SELECT reason FROM scheduled_slots UNION SELECT reason FROM scheduled_gaps"

@@ -60,7 +60,9 @@ def fails_at_first(ctx: JobContext) -> None:
 mail = task(name="mail")(nothing)
 dead = task(name="dead", retry=None)(fails_at_first)
 rare = job(name="rare", schedule=Every("1d"))(nothing)
-open_days = job(name="open-days", schedule=Cron("* * * * * *").excluding("closed"))(nothing)
+open_days = job(name="open-days", schedule=Cron("* * * * * *").excluding("closed"))(
+    nothing
+)
 rows = job(name="rows", schedule=Every("1d"))(nothing)
 
 
@@ -76,7 +78,9 @@ def until_quiet(registry: JobRegistry, heard: Heard) -> None:
     for _ in range(600):
         looks = len(heard.of("poll_begin"))
         threading.Event().wait(0.1)
-        is_listening = registry.worker is not None and registry.worker.wake_up.is_listening
+        is_listening = (
+            registry.worker is not None and registry.worker.wake_up.is_listening
+        )
         if is_listening and looks == len(heard.of("poll_begin")):
             return
     raise AssertionError("nobody listens")
@@ -97,7 +101,9 @@ class Scene:
         }
         jobs = [one for one in subjects if hasattr(one, "schedule")]
         tasks = [one for one in subjects if not hasattr(one, "schedule")]
-        self.worker = JobRegistry(jobs=jobs, tasks=tasks, listeners=[self.heard], **options)
+        self.worker = JobRegistry(
+            jobs=jobs, tasks=tasks, listeners=[self.heard], **options
+        )
         self.elsewhere = JobRegistry(jobs=jobs, tasks=tasks, **options)
         self.client = self.elsewhere.client
         if open_days in jobs:
@@ -468,7 +474,9 @@ def test_a_black_hole_is_noticed_and_left(pg_url: str) -> None:
         pid = scene.until_it_listens()
         proxy.cut()
         scene.client.schedule(mail)  # a word that gets lost
-        while scene.worker.worker is not None and scene.worker.worker.wake_up.is_listening:
+        while (
+            scene.worker.worker is not None and scene.worker.worker.wake_up.is_listening
+        ):
             threading.Event().wait(0.05)
         proxy.heal()
         scene.heard.wait("settled")

@@ -44,16 +44,18 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, (
+        f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+    )
     return done.stdout
 
 
 def test_the_index_accepts_them(files: tuple[Path, Path], tmp_path: Path) -> None:
     """Metadata are valid, and the README renders."""
     assert (
-        run(sys.executable, "-m", "twine", "check", "--strict", *files, cwd=tmp_path).count(
-            "PASSED"
-        )
+        run(
+            sys.executable, "-m", "twine", "check", "--strict", *files, cwd=tmp_path
+        ).count("PASSED")
         == 2
     )
 

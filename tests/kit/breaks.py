@@ -102,7 +102,9 @@ def _replaced(point: Any, replacement: Replacement) -> Iterator[None]:
     try:
         yield
     finally:
-        _put(owners(), name, instead, point)  # also in modules that were imported meanwhile
+        _put(
+            owners(), name, instead, point
+        )  # also in modules that were imported meanwhile
 
 
 def _owners(point: Any) -> Callable[[], list[Any]]:

@@ -60,7 +60,8 @@ class Ledger:
     def gap_at(self, job: str, slot: datetime) -> bool:
         """Whether a slot is in one of the job's ranges."""
         return any(
-            gap["first_slot"] <= slot <= gap["last_slot"] for gap in self.gaps.get(job, [])
+            gap["first_slot"] <= slot <= gap["last_slot"]
+            for gap in self.gaps.get(job, [])
         )
 
     def planned(self, job: str) -> list[datetime]:
@@ -112,7 +113,9 @@ def rows_and_ledger(ledger: Ledger) -> Iterator[Breach]:
     yield from _one_row(slots)
     for row in slots:
         entry = ledger.slots.get((row["task_name"], row["slot"]))
-        yield from _one_claim(row, entry) if row["picked"] else _none_done_waits(row, entry)
+        yield from (
+            _one_claim(row, entry) if row["picked"] else _none_done_waits(row, entry)
+        )
     yield from none_forgotten(ledger)
     yield from attempts_add_up(ledger)
 
@@ -131,7 +134,10 @@ def _one_claim(row: Any, entry: Any) -> Iterator[Breach]:
     found = entry and (entry["outcome"], entry["token"], entry["worker"])
     if entry is None or found[1:] != (row["version"], row["picked_by"]):
         yield Breach(
-            "one claim", row["task_name"], row["slot"], f"held, and the ledger says {found}"
+            "one claim",
+            row["task_name"],
+            row["slot"],
+            f"held, and the ledger says {found}",
         )
 
 
@@ -148,7 +154,11 @@ def none_forgotten(ledger: Ledger) -> Iterator[Breach]:
     """What is open in the ledger stands in a row, from which it goes on."""
     standing = {(row["task_name"], row["slot"]) for row in ledger.rows}
     for key, entry in ledger.slots.items():
-        if entry["finished"] is None and entry["origin"] != "task" and key not in standing:
+        if (
+            entry["finished"] is None
+            and entry["origin"] != "task"
+            and key not in standing
+        ):
             yield Breach("none forgotten", *key, f"{entry['outcome']}, and in no row")
 
 

@@ -13,7 +13,9 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--leaks", action="store_true", help="collect garbage after each test")
+    parser.addoption(
+        "--leaks", action="store_true", help="collect garbage after each test"
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -28,7 +28,9 @@ FOLDERS = (
 
 
 @pytest.hookimpl(trylast=True)  # of those that are left
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     processes = int(getattr(config, "workerinput", {}).get("workercount", 1))
     if processes > 1:
         files = [list(tests) for _, tests in groupby(items, key=_file)]

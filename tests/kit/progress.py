@@ -48,7 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         reporter.showfspath = False
         reporter._show_progress_info = False
         config.pluginmanager.register(
-            Progress(config.get_terminal_writer(), is_terminal=reporter.isatty), "progress"
+            Progress(config.get_terminal_writer(), is_terminal=reporter.isatty),
+            "progress",
         )
 
 
@@ -140,7 +141,9 @@ class Progress:
 
     def _longest(self) -> str:
         """Of the tests that run, the one that has run for the longest."""
-        running = min(self._running.copy().items(), key=lambda item: item[1], default=None)
+        running = min(
+            self._running.copy().items(), key=lambda item: item[1], default=None
+        )
         return f"  {running[0]}, {time.monotonic() - running[1]:.0f} s" if running else ""
 
     def _write(self, text: str) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).parents[1] / "quarantine.txt"
-LINE = re.compile(r"(?P<test>tests/\S+\.py::\S+) (?P<since>\d{4}-\d\d-\d\d) (?P<why>\S.*)")
+LINE = re.compile(
+    r"(?P<test>tests/\S+\.py::\S+) (?P<since>\d{4}-\d\d-\d\d) (?P<why>\S.*)"
+)
 
 
 def read(text: str) -> Mapping[str, str]:

@@ -38,7 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _repeats_on_the_second_database(item: pytest.Item) -> bool:
     test = item.nodeid.partition("[")[0]
-    if not test.startswith(FOLDERS) or test.startswith(ON_BOTH) or test in tests_of_laws():
+    if (
+        not test.startswith(FOLDERS)
+        or test.startswith(ON_BOTH)
+        or test in tests_of_laws()
+    ):
         return False
     params = (
         item.callspec.params.values()

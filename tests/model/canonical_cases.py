@@ -650,7 +650,9 @@ class Play:
 
     def _ends_of_spans(self) -> list[float]:
         paused = [self.case.paused] if self.case.paused else []
-        return [end for _, end in (*self.case.unwatched, *self.case.database_away, *paused)]
+        return [
+            end for _, end in (*self.case.unwatched, *self.case.database_away, *paused)
+        ]
 
     @staticmethod
     def _within(spans: tuple[Span, ...], at: float) -> bool:

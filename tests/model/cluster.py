@@ -148,7 +148,9 @@ class Cluster:
         found += [model.unheld_since] if model.unheld_since is not None else []
         for course in model.courses:
             found.append(
-                course.due if course.holder is None else (course.beat or model.now) + LEASE
+                course.due
+                if course.holder is None
+                else (course.beat or model.now) + LEASE
             )
         later = sorted({one for one in found if one > model.now})
         return later[:4]
@@ -197,9 +199,9 @@ class Cluster:
             if course.due > self.model.now
             else self.model.now + timedelta(seconds=5)
         )
-        assert earliest <= due <= max(earliest, self.model.now + timedelta(seconds=7.5)), (
-            f"rests until {due}"
-        )
+        assert (
+            earliest <= due <= max(earliest, self.model.now + timedelta(seconds=7.5))
+        ), f"rests until {due}"
         course.due = due
 
     # -- what workers do --------------------------------------------------------------------------
@@ -222,7 +224,8 @@ class Cluster:
                         name, claims[begun.slot].row.task_instance, begun.token
                     ] = begun
         found = {
-            slot: (claim.row.attempt, claim.row.collapsed) for slot, claim in claims.items()
+            slot: (claim.row.attempt, claim.row.collapsed)
+            for slot, claim in claims.items()
         }
         assert found == expected, f"claimed {shown(found)}, expected {shown(expected)}"
 
@@ -230,7 +233,9 @@ class Cluster:
         """Whom the claim is for, if it stands."""
         course = self.courses[claim.holder, claim.row.task_instance, claim.token]
         return (
-            course if (course.holder, course.token) == (claim.holder, claim.token) else None
+            course
+            if (course.holder, course.token) == (claim.holder, claim.token)
+            else None
         )
 
     def _is_fresh(self, course: Course) -> bool:
@@ -246,10 +251,14 @@ class Cluster:
         course = self._held(claim)
         is_fresh = course is not None and self._is_fresh(course)
         if self._acts(member.worker).begin(claim):
-            assert course is not None or not self.terms.gives_up, "started without a claim"
+            assert course is not None or not self.terms.gives_up, (
+                "started without a claim"
+            )
             assert course is None or not course.told, "started though it was called off"
             if course is not None and self.terms.gives_up:
-                assert self.model.fates[course.slot].outcome == "claimed", "a second start"
+                assert self.model.fates[course.slot].outcome == "claimed", (
+                    "a second start"
+                )
                 self.model.marked(course)
             member.running.append(claim)
             return

@@ -99,7 +99,9 @@ class Comparison:
                 if row["slot"] is None:
                     continue
                 due = (
-                    row["parked_due"] if row["state"] == "paused" else row["execution_time"]
+                    row["parked_due"]
+                    if row["state"] == "paused"
+                    else row["execution_time"]
                 )
                 why = (row["pending"] or {}).get("called_off", "operator")
                 off = None if row["cancel_requested"] is None else why
@@ -121,6 +123,8 @@ def shown(found: dict[datetime, Any]) -> str:
     """By slot, in their order."""
     return (
         "{"
-        + ", ".join(f"{slot:%H:%M:%S.%f}: {value}" for slot, value in sorted(found.items()))
+        + ", ".join(
+            f"{slot:%H:%M:%S.%f}: {value}" for slot, value in sorted(found.items())
+        )
         + "}"
     )

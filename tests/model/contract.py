@@ -400,7 +400,9 @@ class Contract:
         """
         assert self.plan is not None
         delay = self.timeline.times.delay
-        slot = self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay
+        slot = (
+            self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay
+        )
         self.catch_up_until = None
         self.plan = None if slot is None else Course(slot, slot + self.terms.wait)
 

@@ -70,7 +70,9 @@ def terms(draw: st.DrawFn) -> Terms:
     gives_up = draw(st.integers(0, 3)) == 0
     catching = draw(st.sampled_from(["latest", "latest", "none", "first", "all", "all"]))
     overlap = draw(
-        st.sampled_from(["skip", "skip", "queue", "queue_all", "allow", "cancel_previous"])
+        st.sampled_from(
+            ["skip", "skip", "queue", "queue_all", "allow", "cancel_previous"]
+        )
     )
     detaches = overlap in ("allow", "cancel_previous")
     return Terms(

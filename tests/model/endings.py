@@ -224,7 +224,9 @@ class Endings(Contract):
             self._overlap_decides(held_until)
         self._freed(course)
 
-    def _go_on_with_the_tail(self, started: datetime | None, held_until: datetime) -> None:
+    def _go_on_with_the_tail(
+        self, started: datetime | None, held_until: datetime
+    ) -> None:
         """Rule 5: a slot of a tail is final.
 
         - After an absence the tail extends to all that has come.
@@ -237,7 +239,8 @@ class Endings(Contract):
         assert self.catch_up_until is not None
         come = self.come(self.now)
         if come and (
-            self.unheld_since is not None or self._came_after(held_until + self.poll, come)
+            self.unheld_since is not None
+            or self._came_after(held_until + self.poll, come)
         ):
             self.catch_up_until = max(self.catch_up_until, come[-1])
         self.unheld_since = None
@@ -262,7 +265,9 @@ class Endings(Contract):
         started sets none.
         """
         spans = [
-            span for span in (self.terms.pace, self.terms.min_interval) if span is not None
+            span
+            for span in (self.terms.pace, self.terms.min_interval)
+            if span is not None
         ]
         return (
             self.now

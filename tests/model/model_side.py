@@ -60,7 +60,9 @@ class ModelSide:
 
     def _course(self, slot: float) -> Course:
         return next(
-            one for one in self.model.courses if one.slot == EPOCH + timedelta(seconds=slot)
+            one
+            for one in self.model.courses
+            if one.slot == EPOCH + timedelta(seconds=slot)
         )
 
     def returned(self, slot: float) -> None:
@@ -77,7 +79,10 @@ class ModelSide:
 
     def kill(self, slot: float, last_beat: float, *, has_completed: bool) -> None:
         course = self._course(slot)
-        course.beat, course.completed = EPOCH + timedelta(seconds=last_beat), has_completed
+        course.beat, course.completed = (
+            EPOCH + timedelta(seconds=last_beat),
+            has_completed,
+        )
 
     def take_over(self, slot: float) -> None:
         self.model.taken_over(self._course(slot))

@@ -48,7 +48,8 @@ def _since(instant: Callable[[Any], datetime]) -> Any:
 
     def change(columns: dict[str, Any], a: Any) -> dict[str, Any]:
         is_ahead = (
-            columns.get("unheld_since") is not None and columns["unheld_since"] > a.self.now
+            columns.get("unheld_since") is not None
+            and columns["unheld_since"] > a.self.now
         )
         return {**columns, "unheld_since": instant(a)} if is_ahead else columns
 
@@ -194,7 +195,9 @@ MUTANTS: dict[str, Mutant] = {
     "a queue has a maximum": given(
         points.CHOOSE_OVERLAPPED,
         overlap=lambda a: (
-            replace(a.overlap, mode="queue_all") if a.overlap.mode == "queue" else a.overlap
+            replace(a.overlap, mode="queue_all")
+            if a.overlap.mode == "queue"
+            else a.overlap
         ),
     ),
     "a queue does not lift start_within": given(
@@ -253,7 +256,8 @@ MUTANTS: dict[str, Mutant] = {
         points.FOLLOWING, ending=lambda a: replace(a.ending, now=LONG_AGO)
     ),
     "who moves a due time moves unheld_since along": answering(
-        points.MOVED_DUE, lambda columns, a: {**columns, "unheld_since": a.row.unheld_since}
+        points.MOVED_DUE,
+        lambda columns, a: {**columns, "unheld_since": a.row.unheld_since},
     ),
     # operations
     "a pause leaves a retry alone": answering(
@@ -262,7 +266,9 @@ MUTANTS: dict[str, Mutant] = {
     "a row that was paused while it was held sleeps": answering(
         points.PARKED, lambda _, a: a.transition
     ),
-    "a skipped slot is skipped alone": answering(points.UNDECIDED, lambda _, a: a.schedule),
+    "a skipped slot is skipped alone": answering(
+        points.UNDECIDED, lambda _, a: a.schedule
+    ),
     "a trigger that minds others is skipped": always(points.IS_BUSY, False),
     "a backfill has a pace": always(points.BACKFILLS_NEWEST_START, LONG_AGO),
     "a slot that is called off lets the next one go": always(points.FREED, None),
@@ -284,4 +290,6 @@ MUTANTS: dict[str, Mutant] = {
     ),
 }
 
-MUTANTS = {rule: replace(mutant, caches=points.CACHES) for rule, mutant in MUTANTS.items()}
+MUTANTS = {
+    rule: replace(mutant, caches=points.CACHES) for rule, mutant in MUTANTS.items()
+}

@@ -182,7 +182,9 @@ class Operated(Endings):
         if before is None or before.in_gap:
             self.fates[course.slot] = Fate("cancelled", reason, final=True)
         elif not before.final:
-            before.outcome = "cancelled" if before.outcome == "claimed" else before.outcome
+            before.outcome = (
+                "cancelled" if before.outcome == "claimed" else before.outcome
+            )
             before.reason, before.final = reason, True
         self.beside.remove(course)
         if not course.queued:
@@ -263,7 +265,9 @@ class Operated(Endings):
             for one in self.beside
             if one.queued and one.backfill
         ]
-        free = [found for found in queued if len(self._awake(found[2])) < found[2].at_once]
+        free = [
+            found for found in queued if len(self._awake(found[2])) < found[2].at_once
+        ]
         if course.origin != "backfill" or not free:
             return
         _, following, operation = min(free, key=lambda found: found[0])

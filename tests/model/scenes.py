@@ -163,7 +163,9 @@ DISTURBANCES: dict[str, list[Scene]] = {
         _scene(_RUN, _DEPLOY, _END),
         _scene(_RUN, _FAIL, _DEPLOY, _RUN),
         _scene(_RUN, _SKIP, _DEPLOY, _END),
-        _scene(_step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _SOON, _DEPLOY, _RUN),
+        _scene(
+            _step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _SOON, _DEPLOY, _RUN
+        ),
         _scene(_RUN, _step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _END, _RUN),
     ],
     "births": [
@@ -177,7 +179,9 @@ DISTURBANCES: dict[str, list[Scene]] = {
 def scripts(draw: st.DrawFn, least: int = 12, most: int = 20) -> list[Step]:
     """Steps to play; ``least`` and ``most``: how many scenes."""
     kinds = draw(
-        st.lists(st.sampled_from(sorted(DISTURBANCES)), min_size=3, max_size=6, unique=True)
+        st.lists(
+            st.sampled_from(sorted(DISTURBANCES)), min_size=3, max_size=6, unique=True
+        )
     )
     scenes = [scene for weight, scene in USUAL for _ in range(weight)]
     for kind in kinds:

@@ -210,7 +210,10 @@ class Script:
     def backfill(self, ago: timedelta, at_once: int, failed: bool, pace: int) -> None:
         if self.cluster.times.delay is not None:
             return
-        first, last = max(self.model.now - ago, self.model.timeline.changed), self.model.now
+        first, last = (
+            max(self.model.now - ago, self.model.timeline.changed),
+            self.model.now,
+        )
         if first > last:
             return
         slots = self.model.missing(first, last, failed=failed)

@@ -55,7 +55,9 @@ def play(database: Database, terms: Terms, times: Times, script: list[Step]) -> 
     Script(Cluster(database, terms, times)).play(script)
 
 
-def play_drawn(database: Database, terms: Terms, times: Times, script: list[Step]) -> None:
+def play_drawn(
+    database: Database, terms: Terms, times: Times, script: list[Step]
+) -> None:
     """The same for a job that hypothesis has drawn, and that may be refused."""
     assume(not is_refused(terms, times))
     try:

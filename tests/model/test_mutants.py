@@ -195,7 +195,11 @@ SHOWN: dict[str, tuple[Terms, Times, list[Step]]] = {
     "what was called off is not tried again": (
         Terms(attempts=3),
         every(300),
-        [run(300), step("cancel", pick=0, which=False), step("fail", pick=0, final=False)],
+        [
+            run(300),
+            step("cancel", pick=0, which=False),
+            step("fail", pick=0, final=False),
+        ],
     ),
     "what waits for its retry is stopped": (
         Terms(overlap="cancel_previous", attempts=2, retry_pause=seconds(50), past=True),
@@ -296,7 +300,9 @@ SHOWN_ELSEWHERE = {"gaps count as decided"}
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("rule", [rule for rule in MUTANTS if rule not in SHOWN_ELSEWHERE])
+@pytest.mark.parametrize(
+    "rule", [rule for rule in MUTANTS if rule not in SHOWN_ELSEWHERE]
+)
 def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> None:
     """By a known script, or else by a generated one."""
     with MUTANTS[rule].at_large():

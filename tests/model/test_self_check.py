@@ -101,7 +101,9 @@ class Interrupted(Play):
                 self.model.cancel(self.model.plan.slot)
 
     def _next(self, at: float) -> float:
-        return min([super()._next(at), *(when for when, _ in self.operations if when > at)])
+        return min(
+            [super()._next(at), *(when for when, _ in self.operations if when > at)]
+        )
 
 
 @st.composite

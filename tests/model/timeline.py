@@ -34,7 +34,9 @@ class Times:
     def shortest_interval(self) -> timedelta | None:
         """Return the shortest time between two slots, as far as ``AHEAD`` shows it."""
         slots = [
-            t for t in (EPOCH + n * SECOND for n in range(AHEAD // SECOND)) if self.fires(t)
+            t
+            for t in (EPOCH + n * SECOND for n in range(AHEAD // SECOND))
+            if self.fires(t)
         ]
         return min((later - slot for slot, later in pairwise(slots)), default=None)
 

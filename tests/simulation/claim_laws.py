@@ -86,7 +86,12 @@ class ClaimLaws:
         pace.
         """
         before, pace = self.before.get(definition.name), definition.catch_up.pace
-        if pace is None or before is None or self.after_restores or claim.row.attempt != 1:
+        if (
+            pace is None
+            or before is None
+            or self.after_restores
+            or claim.row.attempt != 1
+        ):
             return
         if {before.row.origin, claim.row.origin} != {"catch_up"}:
             return
@@ -115,7 +120,9 @@ class ClaimLaws:
                 if claim.row.has_slot is has_slot and self._is_in_line(claim.row)
             ]
             waits = [
-                row for row in left if _has_slot(row) is has_slot and self._is_in_line(row)
+                row
+                for row in left
+                if _has_slot(row) is has_slot and self._is_in_line(row)
             ]
             if taken and waits:
                 last = min(taken, key=lambda claim: claim.row.priority or 50)

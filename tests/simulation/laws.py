@@ -153,7 +153,9 @@ class Laws:
                 if abs(apart) < least and (
                     not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))
                 ):
-                    raise self._broken("min_interval", f"{apart} from another start", claim)
+                    raise self._broken(
+                        "min_interval", f"{apart} from another start", claim
+                    )
         others.append((claim.claimed_at, is_requested))
 
     def ended(self, event: Settled | Reaped) -> None:
@@ -227,7 +229,9 @@ class Laws:
         self.tokens.clear()
         counted: list[dict[Slot, Any]] = [self.starts, self.successes, self.failures]
         for counter in counted:
-            for slot in [slot for slot in counter if not self.definitions[slot[0]].is_job]:
+            for slot in [
+                slot for slot in counter if not self.definitions[slot[0]].is_job
+            ]:
                 del counter[slot]
 
     def _broken(self, law: str, text: str, claim: Claim) -> Exception:
@@ -325,7 +329,9 @@ class Laws:
                 *slot,
             )
         if entry["outcome"] == "succeeded" and not self.starts[slot]:
-            raise self.trace.fail("starts have reasons", "succeeded without a start", *slot)
+            raise self.trace.fail(
+                "starts have reasons", "succeeded without a start", *slot
+            )
         if self.starts[slot] > entry["attempts"] and entry["finished"] is not None:
             raise self.trace.fail(
                 "attempts", f"{self.starts[slot]} starts in {entry['attempts']}", *slot
@@ -400,7 +406,9 @@ class Laws:
             for (name, at), entry in ledger.slots.items()
             if name == job and entry["reason"] == "operator"
         }
-        return [slot for slot, after in zip_longest(due, due[1:]) if after not in left_out]
+        return [
+            slot for slot, after in zip_longest(due, due[1:]) if after not in left_out
+        ]
 
     def check_end(self, ledger: Ledger, now: datetime) -> None:
         """After the storm: nothing is held, nothing is due, nothing is left open."""
@@ -423,7 +431,9 @@ class Laws:
             if row["execution_time"] > now and is_deferred:
                 continue  # its time, which was set before a step back of the clock, comes again
             if row["slot"] + schedule.wait(row["slot"]) <= now - TICK:
-                raise self.trace.fail("nothing stays due", "not decided", job, row["slot"])
+                raise self.trace.fail(
+                    "nothing stays due", "not decided", job, row["slot"]
+                )
 
 
 def _slot(claim: Claim) -> Slot:

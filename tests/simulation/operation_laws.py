@@ -65,7 +65,9 @@ class OperationLaws:
 
     def restored(self, ledger: Ledger) -> None:
         """What only the rows knew is as old as they are: pauses, calls, and triggers."""
-        self.paused = {row["task_name"] for row in ledger.rows if row["state"] == "paused"}
+        self.paused = {
+            row["task_name"] for row in ledger.rows if row["state"] == "paused"
+        }
         self.called_off.clear()
         self.wanted.clear()
 
@@ -87,7 +89,9 @@ class OperationLaws:
             raise self._broken("skip_next", "started, and was left out", claim)
         if claim.fence in self.in_vain:
             raise self._broken(
-                "cancel", "started by a claim that was made after it was called off", claim
+                "cancel",
+                "started by a claim that was made after it was called off",
+                claim,
             )
 
     # -- what the tables say ----------------------------------------------------------------------

@@ -62,7 +62,9 @@ class Operator:
         except ConfigurationError as error:
             return f"is refused: {str(error)[:60]}"
 
-    def let_all_go_on(self, operations: Operations, ledger: Ledger, now: datetime) -> None:
+    def let_all_go_on(
+        self, operations: Operations, ledger: Ledger, now: datetime
+    ) -> None:
         """At the end nothing stays paused."""
         if self._laws.all_paused:
             self._resume_all(operations, "", ledger, now)
@@ -122,7 +124,9 @@ class Operator:
         ended = [
             (name, slot)
             for (name, slot), entry in ledger.slots.items()
-            if entry["finished"] and entry["outcome"] in ENDED_BADLY and name in self._jobs
+            if entry["finished"]
+            and entry["outcome"] in ENDED_BADLY
+            and name in self._jobs
         ]
         if not ended:
             return "nothing"
@@ -174,7 +178,9 @@ class Operator:
     ) -> str:
         asleep = _asleep(ledger)
         return (
-            self._resume_job(operations, self._rng.choice(asleep)) if asleep else "nothing"
+            self._resume_job(operations, self._rng.choice(asleep))
+            if asleep
+            else "nothing"
         )
 
     def _resume_job(self, operations: Operations, job: str) -> str:

@@ -20,7 +20,10 @@ class Replies:
 
     def __init__(self, database: Database) -> None:
         dialect: Any = database.main.dialect
-        self._commit, self._error = dialect.do_commit, dialect.loaded_dbapi.OperationalError
+        self._commit, self._error = (
+            dialect.do_commit,
+            dialect.loaded_dbapi.OperationalError,
+        )
         dialect.do_commit = self._lose_or_commit
         self.is_lossless = database.in_memory
         #: What happens to the next commit: None, "reply" or "request".

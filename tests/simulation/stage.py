@@ -52,7 +52,9 @@ class Stage:
         self.trace = Trace(self.seed)
         self.revision = 1
         self.schedule = SCHEDULES[0]
-        definitions = {found.name: found for found in map(define, subjects(self.schedule))}
+        definitions = {
+            found.name: found for found in map(define, subjects(self.schedule))
+        }
         #: In a third of the worlds the clock is never stepped on: there, whoever believes in a
         #: claim keeps it.
         self.steps_on = self.seed % 3 != 0

@@ -86,7 +86,9 @@ class Flood:
         waits = (~tasks.picked, tasks.execution_time <= self.clock.now())
         with self.worker.store.transaction() as connection:
             rows = connection.execute(sa.select(self.tables).where(*waits)).all()
-        keys = {(row.task_name, row.task_instance, row.execution_time): row for row in rows}
+        keys = {
+            (row.task_name, row.task_instance, row.execution_time): row for row in rows
+        }
         self.passed = {key: since for key, since in self.passed.items() if key in keys}
         for key, row in keys.items():
             if row.task_name in last and _order(row) < last[row.task_name]:

@@ -133,7 +133,9 @@ class Recovery:
         with self.database.main.begin() as connection:
             rows = connection.execute(once.where(slots.c.started.is_not(None))).all()
         late = [
-            row for row in rows if row.origin == "catch_up" or row.started - row.slot > LATE
+            row
+            for row in rows
+            if row.origin == "catch_up" or row.started - row.slot > LATE
         ]
         return [min(row.started, from_micros(row.token)) for row in late]
 

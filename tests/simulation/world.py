@@ -156,7 +156,8 @@ class World(Accidents):
             if claim.fence not in held
         ]
         again = [
-            store.held.find_claim(*claim.key, claim.token, claim.holder) for claim in found
+            store.held.find_claim(*claim.key, claim.token, claim.holder)
+            for claim in found
         ]
         return [
             claim for claim in again if claim is not None and not self.laws.knows(claim)
@@ -179,7 +180,9 @@ class World(Accidents):
         for claim in agent.worker.waiting:
             if self.rng.random() < 0.8 and self._start(agent, claim):
                 self._note(
-                    agent, f"starts attempt {claim.row.attempt}, token {claim.token}", claim
+                    agent,
+                    f"starts attempt {claim.row.attempt}, token {claim.token}",
+                    claim,
                 )
                 agent.running.append(claim)
                 self.laws.started(claim)
@@ -246,7 +249,9 @@ class World(Accidents):
         """
         said = "hears that nothing was done"
         with self._lost():
-            said = self.operator.operation(self._controls(), self._read(), self.clock.now())
+            said = self.operator.operation(
+                self._controls(), self._read(), self.clock.now()
+            )
         self.trace.add(self.clock.now(), "human", said)
 
     def _controls(self) -> Operations:

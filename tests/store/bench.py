@@ -58,7 +58,9 @@ def _nothing(ctx: JobContext) -> None:
 
 
 def a_job(name: str, schedule: Schedule | None = None, **policies: Any) -> Definition:
-    return define(job(name=name, schedule=schedule or Every(MINUTE), **policies)(_nothing))
+    return define(
+        job(name=name, schedule=schedule or Every(MINUTE), **policies)(_nothing)
+    )
 
 
 def a_task(name: str, **policies: Any) -> Definition:
@@ -70,7 +72,9 @@ DEFINITIONS = (
     a_job("plain"),
     a_job("strict", on_lost="give_up"),
     a_job("delayed", FixedDelay(2 * MINUTE)),
-    a_job("retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
+    a_job(
+        "retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+    ),
     a_job("off", Disabled()),
     a_task("mail"),
     a_task("once", on_lost="give_up"),
@@ -146,7 +150,11 @@ class Bench:
     ) -> list[Claim]:
         """What is due of these tasks (all), oldest first."""
         _, claims = claim_due(
-            self.store, holder, limit, lease=lease, names=names or sorted(self.definitions)
+            self.store,
+            holder,
+            limit,
+            lease=lease,
+            names=names or sorted(self.definitions),
         )
         return claims
 
@@ -164,7 +172,9 @@ class Bench:
 
     def take_over(self, *claims: Claim) -> list[Settlement]:
         """What a reaper does that has seen these claims fall silent."""
-        return self.store.settlements.take_over([self.row(*claim.key) for claim in claims])
+        return self.store.settlements.take_over(
+            [self.row(*claim.key) for claim in claims]
+        )
 
     def tick(self, minutes: float = 1) -> datetime:
         return self.clock.tick(minutes * MINUTE)
@@ -242,7 +252,12 @@ class Bench:
 
     def insert(self, name: str, instance: str, **values: Any) -> None:
         """A row as another program, or an operator with SQL, writes it."""
-        row = {"picked": False, "version": 1, "execution_time": self.clock.now(), **values}
+        row = {
+            "picked": False,
+            "version": 1,
+            "execution_time": self.clock.now(),
+            **values,
+        }
         with self.store.transaction() as connection:
             connection.execute(
                 self.tables.tasks.insert().values(
@@ -260,7 +275,9 @@ class Bench:
 
     def delete(self, name: str, instance: str = RECURRING) -> None:
         with self.store.transaction() as connection:
-            connection.execute(self.tables.tasks.delete().where(*self._key(name, instance)))
+            connection.execute(
+                self.tables.tasks.delete().where(*self._key(name, instance))
+            )
 
     def backup(self) -> Sequence[sa.RowMapping]:
         """The queue as it stands; ``restore`` puts it back, and leaves the ledger alone."""

@@ -66,7 +66,9 @@ def _as_parts(url: str) -> Iterator[str]:
         sql.execute(
             f"GRANT CREATE ON SCHEMA public TO {sa.make_url(theirs).username}".encode()
         )
-        sql.execute("DROP TRIGGER IF EXISTS scheduled_sign_controls ON scheduled_controls")
+        sql.execute(
+            "DROP TRIGGER IF EXISTS scheduled_sign_controls ON scheduled_controls"
+        )
         yield theirs
 
 

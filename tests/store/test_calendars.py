@@ -32,7 +32,9 @@ class Desk:
     """A bench whose job goes by a calendar, and whoever edits that."""
 
     def __init__(self, database: Database, schedule: Schedule, *names: str) -> None:
-        self.bench = Bench(database, [a_job(name, schedule) for name in names or ("open",)])
+        self.bench = Bench(
+            database, [a_job(name, schedule) for name in names or ("open",)]
+        )
         self.changes = Calendars(self.bench.store, "tester@host")
 
     def close(self, *days: date, dry: bool = False) -> CalendarChange:
@@ -131,7 +133,9 @@ def test_a_dry_run_changes_nothing(desk: Desk) -> None:
     before = desk.bench.backup()
     change = desk.close(FRIDAY, dry=True)
     assert (change.after.revision, change.after.days) == (2, frozenset({FRIDAY}))
-    assert [(one.job, one.next_slot) for one in change.followed] == [("open", nine(MONDAY))]
+    assert [(one.job, one.next_slot) for one in change.followed] == [
+        ("open", nine(MONDAY))
+    ]
     assert desk.bench.backup() == before
     assert desk.changes.find("CO").calendar == Calendar(name="CO", revision=1)
     with desk.bench.store.transaction() as connection:

@@ -90,7 +90,11 @@ def test_only_off_is_lifted_and_only_for_the_mark(
         heard = connection.execute(
             "SELECT outcome, synchronous_commit FROM heard"
         ).fetchall()
-    claimed_and_ended = [("claimed", level), ("running", at_the_mark), ("succeeded", level)]
+    claimed_and_ended = [
+        ("claimed", level),
+        ("running", at_the_mark),
+        ("succeeded", level),
+    ]
     assert heard == [*claimed_and_ended, ("marked", at_the_mark)]
 
 

@@ -199,7 +199,9 @@ def _settle_tasks(stage: Stage, size: int) -> list[Sent]:
 def _hand_back(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
     return stage.sent(
-        lambda: stage.store.settlements.settle([(claim, HandedBack()) for claim in claims])
+        lambda: stage.store.settlements.settle(
+            [(claim, HandedBack()) for claim in claims]
+        )
     )
 
 
@@ -331,7 +333,9 @@ def test_the_next_slot_of_a_backfill_is_found_beside_its_plan(stage: Stage) -> N
             lambda: stage.store.settlements.settle([(claim, Succeeded())])
         )
     finally:
-        stage.driver.execute("DELETE FROM scheduled_tasks WHERE plan_instance IS NOT NULL")
+        stage.driver.execute(
+            "DELETE FROM scheduled_tasks WHERE plan_instance IS NOT NULL"
+        )
     assert sum("scheduled_controls" in statement for statement, _ in statements) > 1
     for sent in statements:
         for mode in ("custom", "generic"):
@@ -401,7 +405,9 @@ def test_what_is_parked_is_found_among_many_that_wait(
     ],
     ids=lambda verb: verb.__name__.strip("_"),
 )
-def test_what_is_written_is_found_by_its_place(stage: Stage, verb: Verb, size: int) -> None:
+def test_what_is_written_is_found_by_its_place(
+    stage: Stage, verb: Verb, size: int
+) -> None:
     """No join and no index to choose: the rows were locked a moment ago, and their places are
     known.
     """

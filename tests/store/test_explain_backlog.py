@@ -85,7 +85,9 @@ def analysed(stage: Explained, statement: str, given: dict[str, Any]) -> dict[st
 
 def rows_read(plan: dict[str, Any]) -> int:
     kinds = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
-    scans = [node for node in nodes(plan) if node.get("Relation Name") == "scheduled_tasks"]
+    scans = [
+        node for node in nodes(plan) if node.get("Relation Name") == "scheduled_tasks"
+    ]
     return sum(
         sum(int(node.get(kind, 0)) for kind in kinds) * int(node["Actual Loops"])
         for node in scans

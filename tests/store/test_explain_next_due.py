@@ -46,7 +46,9 @@ class Stage(Explained):
     def __init__(self, url: str, names: list[str]) -> None:
         super().__init__(url, list(map(disabled, names)))
         self.names = names
-        self.driver.execute("ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false)")
+        self.driver.execute(
+            "ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false)"
+        )
 
     def fill(self, name: str, instance: str, count: int) -> None:
         self.driver.execute(FILL.format(name=name, instance=instance, count=count))
@@ -90,7 +92,9 @@ def a_stage(databases: Databases, names: list[str]) -> Iterator[Stage]:
 def rows_read(plan: dict[str, Any]) -> int:
     """Of the queue: those that were found, and those that were thrown away."""
     kinds = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
-    scans = [node for node in nodes(plan) if node.get("Relation Name") == "scheduled_tasks"]
+    scans = [
+        node for node in nodes(plan) if node.get("Relation Name") == "scheduled_tasks"
+    ]
     assert scans
     return sum(
         sum(int(node.get(kind, 0)) for kind in kinds) * int(node["Actual Loops"])
@@ -121,7 +125,9 @@ def test_of_100_000_instances_the_first_is_read(
 
 @pytest.mark.extended
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
-def test_of_10_000_jobs_the_first_is_read(databases: Databases, is_analysed: bool) -> None:
+def test_of_10_000_jobs_the_first_is_read(
+    databases: Databases, is_analysed: bool
+) -> None:
     """Rows of others that are due before are passed over, each by one look into a hash of the
     names: to compare a row with ten thousand names, one after the other, takes a tenth of a
     millisecond.

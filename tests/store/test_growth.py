@@ -130,7 +130,8 @@ class Growth:
                     assert not self.bench.store.held.beat("host:1:a", held[-1])
                     after = self.counts()["tasks"]
                     self.queue.setdefault("heartbeat", Counter()).update(
-                        updated=after.updated - renewed.updated, hot=after.hot - renewed.hot
+                        updated=after.updated - renewed.updated,
+                        hot=after.hot - renewed.hot,
                     )
                 if len(held) == 2:
                     self.settle(held.pop(0))
@@ -139,7 +140,9 @@ class Growth:
                 # Updates of claims and settlements change indexed columns, so that none of them is
                 # HOT.
                 hot = self.counts()["tasks"].hot - before["tasks"].hot
-                self.queue.setdefault("late start", Counter()).update(updated=JOBS, hot=hot)
+                self.queue.setdefault("late start", Counter()).update(
+                    updated=JOBS, hot=hot
+                )
         assert self.driver.execute(
             "SELECT count(*) FROM scheduled_slots WHERE finished IS NULL"
         ).fetchone() == (0,)

@@ -96,7 +96,9 @@ def _follow_up(bench: Bench) -> Callable[[], Any]:
     others.
     """
     (claim,) = (
-        claim for claim in mails(bench).claim("mail") if claim.key.task_instance == IDS[-1]
+        claim
+        for claim in mails(bench).claim("mail")
+        if claim.key.task_instance == IDS[-1]
     )
     follows = [
         Follow("mail", Wanted(id, None, When(None), 50), "replace")
@@ -109,7 +111,9 @@ def _follow_up(bench: Bench) -> Callable[[], Any]:
 
 def _count_down(bench: Bench) -> Callable[[], Any]:
     (claim,) = (
-        claim for claim in mails(bench).claim("mail") if claim.key.task_instance == IDS[-1]
+        claim
+        for claim in mails(bench).claim("mail")
+        if claim.key.task_instance == IDS[-1]
     )
     arrivals = [Key("mail", id) for id in reversed(IDS[:-1])]
     return lambda: bench.store.settlements.settle(

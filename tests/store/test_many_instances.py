@@ -102,7 +102,8 @@ def test_a_claim_reads_what_is_due(clusters: tuple[Cluster, Cluster]) -> None:
         f" ORDER BY {RANK}, c.execution_time LIMIT 100 FOR UPDATE SKIP LOCKED"
     )
     found = many.driver.execute(
-        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", (many.clock.now(), ["feed"])
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}",
+        (many.clock.now(), ["feed"]),
     ).fetchone()
     assert found is not None
     plan = found[0][0]["Plan"]

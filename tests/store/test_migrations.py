@@ -217,7 +217,9 @@ def test_room_in_the_ledger_is_made_beside_its_users(
         psycopg.connect(pg_empty_url) as worker,
         psycopg.connect(pg_empty_url, autocommit=True) as other,
     ):
-        worker.execute("LOCK TABLE scheduled_slots, scheduled_tasks IN ROW EXCLUSIVE MODE")
+        worker.execute(
+            "LOCK TABLE scheduled_slots, scheduled_tasks IN ROW EXCLUSIVE MODE"
+        )
         with pg.begin():
             pg.execute(sa.text("SET LOCAL statement_timeout = '20s'"))
             assert migrate.apply(pg) == REVISIONS[1:]
@@ -230,7 +232,9 @@ def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
     migrate.apply(pg)
     migrate.apply(pg, prefix="other_")
     ids = {
-        pg.scalar(sa.text(f"SELECT value FROM {prefix}meta WHERE key = 'installation_id'"))
+        pg.scalar(
+            sa.text(f"SELECT value FROM {prefix}meta WHERE key = 'installation_id'")
+        )
         for prefix in ("scheduled_", "other_")
     }
     assert len(ids) == 2
@@ -473,7 +477,12 @@ def test_an_adopted_table_serves_both(pg: sa.Connection, pg_empty_url: str) -> N
     """
     bench = adopted(pg, pg_empty_url)
     row = bench.row("java", "1")
-    assert (row.version, row.task_data, row.attempt, row.state) == (1, b"\xac\xed", 0, None)
+    assert (row.version, row.task_data, row.attempt, row.state) == (
+        1,
+        b"\xac\xed",
+        0,
+        None,
+    )
     bench.tick()
     bench.settle(bench.claim_one("plain"))
     assert bench.outcomes("plain") == [(1, "succeeded")]
@@ -535,7 +544,9 @@ def test_javas_clean_up_does_not_take_our_rows(
     assert bench.row("plain").slot == at(1)
     claims = bench.claim("mail")
     assert len(claims) == 2
-    assert all(bench.settle(claim) for claim in claims)  # those that we hold, we may delete
+    assert all(
+        bench.settle(claim) for claim in claims
+    )  # those that we hold, we may delete
     assert bench.find("mail", "1") is None
     bench.database.close()
 
@@ -745,7 +756,9 @@ def test_a_downgrade_leaves_an_adopted_table_to_java(
         "SELECT task_name, task_instance, task_data, execution_time, picked, version "
         "FROM scheduled_tasks ORDER BY 1"
     )
-    before = [row for row in pg.execute(sa.text(java)) if row.task_name in ("java", "mail")]
+    before = [
+        row for row in pg.execute(sa.text(java)) if row.task_name in ("java", "mail")
+    ]
     paused = (
         "SET state = 'paused', parked_due = execution_time, execution_time = "
         "'9000-01-01Z' WHERE kind = 'task'"
@@ -797,7 +810,8 @@ def test_a_downgrade_leaves_an_adopted_table_in_sqlite_too(sqlite_empty_url: str
         assert migrate.revert(connection) == REVISIONS[::-1]
         assert columns_of(connection) == before
         assert (
-            connection.exec_driver_sql("SELECT count(*) FROM scheduled_tasks").scalar() == 1
+            connection.exec_driver_sql("SELECT count(*) FROM scheduled_tasks").scalar()
+            == 1
         )
         connection.rollback()
         assert migrate.apply(connection, adopt=True) == REVISIONS
@@ -1035,7 +1049,9 @@ def test_a_users_autogenerate_leaves_our_tables_alone(
     )
     assert done.returncode == 0, done.stderr
     (written,) = (tmp_path / "migrations" / "versions").glob("*mine.py")
-    upgrade = written.read_text().partition("def upgrade")[2].partition("def downgrade")[0]
+    upgrade = (
+        written.read_text().partition("def upgrade")[2].partition("def downgrade")[0]
+    )
     assert "op.create_table('orders'" in upgrade
     assert [line.strip() for line in upgrade.splitlines() if "drop" in line] == [
         "op.drop_table('scheduled_reports')"

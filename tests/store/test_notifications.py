@@ -147,6 +147,8 @@ def test_a_script_that_ends_at_once_has_said_all(pg_url: str) -> None:
     """The last word waits for the end of its pause, and the interpreter for the last word."""
     with psycopg.connect(pg_url, autocommit=True) as ear:
         ear.execute("LISTEN scheduled_wake")
-        subprocess.run([sys.executable, "-c", SCRIPT, pg_url], check=True, timeout=PATIENCE)
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT, pg_url], check=True, timeout=PATIENCE
+        )
         said = [notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=2)]
     assert said == ["first", "second"]

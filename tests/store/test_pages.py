@@ -55,7 +55,9 @@ def long(databases: Databases) -> Iterator[Explained]:
 @pytest.mark.parametrize(
     "look",
     [
-        pytest.param(lambda ledger: ledger.slots("feed", limit=20), id="of all instances"),
+        pytest.param(
+            lambda ledger: ledger.slots("feed", limit=20), id="of all instances"
+        ),
         pytest.param(
             lambda ledger: list(ledger.iter_slots("feed", limit=20, ended=True)),
             id="that have ended",
@@ -110,7 +112,8 @@ def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) 
         with long.store.transaction() as connection:
             trigger(long.store, connection, "feed", "customer-8")
             end_orphans(
-                Transaction(connection, long.store.dialect, DEEP), Key("feed", "customer-9")
+                Transaction(connection, long.store.dialect, DEEP),
+                Key("feed", "customer-9"),
             )
             connection.rollback()
 

@@ -63,7 +63,10 @@ class WithValues(LockingPostgreSQL):
         columns = [sa.column(name, kind) for name, kind in types.items()]
         given = sa.values(*columns, name="given")
         return given.data(
-            [tuple(_typed(row[name], kind) for name, kind in types.items()) for row in rows]
+            [
+                tuple(_typed(row[name], kind) for name, kind in types.items())
+                for row in rows
+            ]
         )
 
 
@@ -76,13 +79,17 @@ def _others(stage: Stage) -> Callable[[], Any]:
     """Verbs that no play of the golden files needs."""
     dialect = stage.store.dialect
     tables = dialect.tables
-    rows = [{"task_name": name, "kind": "limit", "key": "", "running": 1} for name in "ab"]
+    rows = [
+        {"task_name": name, "kind": "limit", "key": "", "running": 1} for name in "ab"
+    ]
     key = Key("plain", "recurring")
     plan = Row(
         **key._asdict(), execution_time=LONG_AGO, version=2, kind=Kind.PLAN, slot=LONG_AGO
     )
     gap = Gap(first=LONG_AGO, last=FAR_AWAY, count=2, reason="catch_up")
-    single = Gap(first=LONG_AGO, last=LONG_AGO, count=1, reason="catch_up", after=LONG_AGO)
+    single = Gap(
+        first=LONG_AGO, last=LONG_AGO, count=1, reason="catch_up", after=LONG_AGO
+    )
 
     def play() -> None:
         with stage.store.transaction() as connection:
@@ -160,7 +167,9 @@ def problems(statement: Any) -> Iterator[str]:
         yield f"does not compile: {error}"
         return
     yield from (name for name, pattern in REFUSED.items() if pattern.search(text))
-    if any(re.search(r"\blimit\b", found, re.IGNORECASE) for found in inner_selects(text)):
+    if any(
+        re.search(r"\blimit\b", found, re.IGNORECASE) for found in inner_selects(text)
+    ):
         yield "LIMIT inside IN"
 
 

@@ -64,7 +64,9 @@ def test_two_that_schedule_the_same_id(rival: Rival, commits: bool, status: str)
 
 
 COMMANDS: dict[str, Callable[[Bench], Receipt]] = {
-    "replace": lambda bench: bench.client.schedule("mail", 2, id="1", if_exists="replace"),
+    "replace": lambda bench: bench.client.schedule(
+        "mail", 2, id="1", if_exists="replace"
+    ),
     "reschedule": lambda bench: bench.client.reschedule("mail", "1", delay="1h"),
     "cancel": lambda bench: bench.client.cancel("mail", "1"),
 }

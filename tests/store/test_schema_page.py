@@ -57,7 +57,9 @@ def rows_of(section: str) -> list[list[str]]:
     """The rows of the table in a section of the page, with the code of their cells."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return [
-        line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")
+        line.strip("|").split(" | ")
+        for line in text.splitlines()
+        if line.startswith("| `")
     ]
 
 
@@ -73,7 +75,9 @@ def test_the_page_has_each_table_and_column() -> None:
         for table in tables().metadata.tables.values()
     }
     assert {name: [name_in(row[0]) for row in rows_of(name)] for name in found} == found
-    marked = [name_in(row[0]) for row in rows_of("scheduled_tasks") if row[0].endswith("*")]
+    marked = [
+        name_in(row[0]) for row in rows_of("scheduled_tasks") if row[0].endswith("*")
+    ]
     assert marked == found["scheduled_tasks"][:12]
     assert set(re.findall(r"\n## (scheduled_\w+)", PAGE)) == set(found)
 

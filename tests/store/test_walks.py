@@ -138,7 +138,9 @@ def test_few_modules_lie_between_a_call_of_schedule_and_its_insert(
     bench = Bench(pg_bench.database, [a_task("mail")])
     inserts: list[str] = []
 
-    def stop_at_insert(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def stop_at_insert(
+        _connection: Any, _cursor: Any, statement: str, *_rest: Any
+    ) -> None:
         if "INSERT INTO" in statement:
             inserts.append(statement)
             walk.is_open = False

@@ -23,7 +23,9 @@ def test_a_prepared_statement_takes_members_and_texts_alike(
     """The parameters' types on the server are the same: no second statement is prepared for a
     member.
     """
-    with psycopg.connect(pg_empty_url, autocommit=True, prepare_threshold=0) as connection:
+    with psycopg.connect(
+        pg_empty_url, autocommit=True, prepare_threshold=0
+    ) as connection:
         cursor = connection.cursor(binary=binary)
         for word, words in (
             (Outcome.LOST, WORDS),

@@ -75,7 +75,8 @@ def test_every_cell_works_and_every_id_ran_once(
     )
     assert {one["cell"] for one in found["readings"]} == set(cells)
     checked = {
-        (one["cell"], one["contender"]): one.get("checked", 0) for one in found["readings"]
+        (one["cell"], one["contender"]): one.get("checked", 0)
+        for one in found["readings"]
     }
     wanted = {
         "backlog": 200,
@@ -123,7 +124,9 @@ def test_peers_run_each_id_once(name: str) -> None:
     with Server() as server:
         for contender in contenders:
             count = round(400 / contender.share)
-            assert drain(Run(server=server), "backlog", contender, 1, count).checked == 400
+            assert (
+                drain(Run(server=server), "backlog", contender, 1, count).checked == 400
+            )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,8 @@ class Twice(Raw):
         found = python("tests.tools.bench_twice", url=url)
         root = str(Path(__file__).resolve().parents[2])
         return Command(
-            arguments=found.arguments, environment={**found.environment, "PYTHONPATH": root}
+            arguments=found.arguments,
+            environment={**found.environment, "PYTHONPATH": root},
         )
 
 
@@ -201,9 +205,12 @@ def _rates(contender: str, *rates: float) -> list[Reading]:
 
 def test_ratios_are_taken_within_a_round() -> None:
     """A machine that was slow for everybody in one round changes no ratio."""
-    readings = Readings([*_rates("slotwise", 50, 5, 60), *_rates("raw-500", 100, 10, 100)])
+    readings = Readings(
+        [*_rates("slotwise", 50, 5, 60), *_rates("raw-500", 100, 10, 100)]
+    )
     assert (
-        ratio(readings.of("backlog", "slotwise"), readings.of("backlog", "raw-500")) == 0.5
+        ratio(readings.of("backlog", "slotwise"), readings.of("backlog", "raw-500"))
+        == 0.5
     )
 
 
@@ -255,7 +262,9 @@ def test_rates_and_distributions_are_drawn(tmp_path: Path) -> None:
     """A picture of each, as SVG that a parser reads and as PNG."""
     drawn = {path.name: path for path in draw(MEASURED, tmp_path / "pictures")}
     names = ("backlog-rate", "latency-spread")
-    assert set(drawn) == {f"{name}.{suffix}" for name in names for suffix in ("svg", "png")}
+    assert set(drawn) == {
+        f"{name}.{suffix}" for name in names for suffix in ("svg", "png")
+    }
     for name in names:
         ElementTree.parse(drawn[f"{name}.svg"])
         assert drawn[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
@@ -283,7 +292,9 @@ def test_the_page_has_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--markdown prints tables, a row a line, which a page takes as they are."""
-    report = Report(readings=MEASURED, machine={"cpu": "1"}, command="python3 dev.py bench")
+    report = Report(
+        readings=MEASURED, machine={"cpu": "1"}, command="python3 dev.py bench"
+    )
     monkeypatch.setattr("tools.bench.session.fulfil", lambda wish, tell: report)
     bench.main(["--markdown"], standalone_mode=False)
     printed = capsys.readouterr().out

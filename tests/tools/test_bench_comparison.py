@@ -122,7 +122,8 @@ def test_this_version_is_compared_with_itself(
 def test_a_program_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """The message names the option and the path."""
     with pytest.raises(
-        ConfigurationError, match=f"^--against {tmp_path}/python: no such program; [^\n]*$"
+        ConfigurationError,
+        match=f"^--against {tmp_path}/python: no such program; [^\n]*$",
     ):
         Installation.find(f"{tmp_path}/python")
 
@@ -157,7 +158,9 @@ def test_a_cell_that_the_other_version_lacks_is_refused(tmp_path: Path) -> None:
         ConfigurationError,
         match=r"^--cells backlog: slotwise 0\.0\.1 of .* it measures long$",
     ):
-        bench.main(["--against", python, "--cells", "long,backlog"], standalone_mode=False)
+        bench.main(
+            ["--against", python, "--cells", "long,backlog"], standalone_mode=False
+        )
 
 
 @pytest.mark.extended
@@ -273,9 +276,13 @@ def test_figures_of_one_version_only_are_named() -> None:
     assert [line.row() for line in comparison.lines] == [
         ["backlog", "slotwise", "rate", "50.0", "100", "0.500", "0.500", "0.500", "1"]
     ]
-    assert list(comparison.notes) == ["backlog, slotwise-new: figures of this version only"]
+    assert list(comparison.notes) == [
+        "backlog, slotwise-new: figures of this version only"
+    ]
     page = "\n".join(comparison.markdown())
-    assert "| backlog | slotwise | rate | 50.0 | 100 | 0.500 | 0.500 | 0.500 | 1 |" in page
+    assert (
+        "| backlog | slotwise | rate | 50.0 | 100 | 0.500 | 0.500 | 0.500 | 1 |" in page
+    )
 
 
 def test_ratios_are_taken_within_a_pair() -> None:

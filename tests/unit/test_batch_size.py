@@ -26,7 +26,12 @@ SHORT = timedelta(seconds=3)
         pytest.param(1, 1, 5.0, SHORT, 1, id="never none"),
         pytest.param(FIRST, FIRST, 0.04, MINUTE, 2 * FIRST, id="at once, and full: more"),
         pytest.param(
-            FIRST, 1, 0.04, MINUTE, 2 * FIRST, id="one late row does not make claims small"
+            FIRST,
+            1,
+            0.04,
+            MINUTE,
+            2 * FIRST,
+            id="one late row does not make claims small",
         ),
         pytest.param(
             FIRST - 1,

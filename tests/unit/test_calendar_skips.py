@@ -14,7 +14,15 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotwise import Calendar, CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
+from slotwise import (
+    Calendar,
+    CatchUp,
+    Cron,
+    DistributedJob,
+    JobContext,
+    Overlap,
+    Schedule,
+)
 from slotwise.decide.slot_choice import around, passed_over
 from slotwise.inspect import SlotInfo
 from slotwise.model.records import TICK, Gap
@@ -71,7 +79,9 @@ def test_gaps_are_cut_around_passed_over_slots() -> None:
     ("schedule", "slot", "due"),
     [
         pytest.param(NINE, at(0), at(0), id="a slot that runs: at its time"),
-        pytest.param(NINE, at(3), at(4), id="the next one that runs is within a day: then"),
+        pytest.param(
+            NINE, at(3), at(4), id="the next one that runs is within a day: then"
+        ),
         pytest.param(NINE, at(1), at(1), id="it is not: at its own time"),
         pytest.param(
             HOURLY, at(1, 0), at(1, 23), id="many within a day: at the last of them"
@@ -246,7 +256,9 @@ POLICIES = st.fixed_dictionaries(
         "catch_up": st.sampled_from(
             [CatchUp.latest(), CatchUp.first(), CatchUp.none(), CatchUp.all(max=5)]
         ),
-        "overlap": st.sampled_from([Overlap.skip(), Overlap.queue(2), Overlap.queue_all()]),
+        "overlap": st.sampled_from(
+            [Overlap.skip(), Overlap.queue(2), Overlap.queue_all()]
+        ),
     }
 )
 SCHEDULES = st.builds(

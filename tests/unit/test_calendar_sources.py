@@ -116,7 +116,9 @@ def test_events_that_are_working_days() -> None:
 )
 def test_unknown_codes_name_near_ones(code: str, hint: str) -> None:
     """In one line."""
-    with pytest.raises(ConfigurationError, match="the holidays library has no") as refusal:
+    with pytest.raises(
+        ConfigurationError, match="the holidays library has no"
+    ) as refusal:
         from_holidays(code, [2026])
     assert hint in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -232,7 +234,8 @@ def test_a_large_calendar_is_read() -> None:
 def test_an_event_of_ages_costs_a_year() -> None:
     """Each year asked for has its days, and nothing walks the others."""
     found = from_ics(
-        ics("DTSTART;VALUE=DATE:19000101\nDTEND;VALUE=DATE:21000101\nSUMMARY:Ever"), [2026]
+        ics("DTSTART;VALUE=DATE:19000101\nDTEND;VALUE=DATE:21000101\nSUMMARY:Ever"),
+        [2026],
     )
     assert (min(found.days), max(found.days), len(found.days)) == (
         date(2026, 1, 1),

@@ -34,7 +34,11 @@ def gap(first: float, last: float, reason: str) -> Gap:
 def definition(**policies: Any) -> Definition:
     given = {"catch_up": CatchUp.all()} | policies
     return Definition(
-        name="report", handler=lambda ctx: None, is_async=False, schedule=MINUTELY, **given
+        name="report",
+        handler=lambda ctx: None,
+        is_async=False,
+        schedule=MINUTELY,
+        **given,
     )
 
 
@@ -192,7 +196,8 @@ def test_where_nothing_of_a_tail_may_start_any_more() -> None:
     )
     assert isinstance(decision, decide.Advance)
     found = [
-        decision.row[name] for name in ("slot", "origin", "catch_up_until", "unheld_since")
+        decision.row[name]
+        for name in ("slot", "origin", "catch_up_until", "unheld_since")
     ]
     assert (found, decision.gaps) == ([at(3), None, None, None], (gap(1, 2, "late"),))
 
@@ -231,7 +236,9 @@ TOO_LATE = gap(1, 2, "late")
 @pytest.mark.parametrize(
     ("policies", "row", "began", "ended", "now", "slot", "due", "until", "gaps"),
     [
-        pytest.param({}, {"until": 5}, 5.2, 5.3, 5.3, 1, 5.3, at(5), (), id="the next one"),
+        pytest.param(
+            {}, {"until": 5}, 5.2, 5.3, 5.3, 1, 5.3, at(5), (), id="the next one"
+        ),
         pytest.param(
             {},
             {"until": 2},
@@ -477,7 +484,12 @@ FURTHER = pytest.mark.extended
             marks=FURTHER,
         ),
         pytest.param(
-            Overlap.allow(6), CatchUp.all(), 0, 1, id="allow: places enough", marks=FURTHER
+            Overlap.allow(6),
+            CatchUp.all(),
+            0,
+            1,
+            id="allow: places enough",
+            marks=FURTHER,
         ),
         pytest.param(
             Overlap.cancel_previous(),

@@ -98,7 +98,10 @@ def test_found(app_dir: Path, spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("app_two", ["app_two has 2 registries", "--app app_two:one or --app app_two:two"]),
+        (
+            "app_two",
+            ["app_two has 2 registries", "--app app_two:one or --app app_two:two"],
+        ),
         (
             "app_none",
             [
@@ -107,7 +110,10 @@ def test_found(app_dir: Path, spec: str) -> None:
             ],
         ),
         ("app_package", ["has no JobRegistry"]),
-        ("app_one:regsitry", ["there is no 'regsitry'", "registries of app_one: registry"]),
+        (
+            "app_one:regsitry",
+            ["there is no 'regsitry'", "registries of app_one: registry"],
+        ),
         ("app_one:registry.jobz", ["there is no 'jobz'"]),
         (
             "app_one:tick",
@@ -133,7 +139,10 @@ def test_found(app_dir: Path, spec: str) -> None:
         ("", ["expected package.module"]),
         (
             "app_exits",
-            ["importing app_exits ends the program (exit 3)", "if __name__ == '__main__':"],
+            [
+                "importing app_exits ends the program (exit 3)",
+                "if __name__ == '__main__':",
+            ],
         ),
         ("app_invalid", ["a job cannot be None", "app_invalid.py, line 3"]),
         ("app_invalid_make:make", ["a job cannot be None"]),

@@ -346,7 +346,9 @@ def test_app_is_not_imported_for_reading(
     for arguments in (["jobs"], ["workers"], ["health", "--min-workers", "0"]):
         assert status([*arguments, "--database-url", sqlite_url]) == exits.OK
     assert (
-        status(["workers", "--database-url", sqlite_url, "--app", "app_that_is_not_there"])
+        status(
+            ["workers", "--database-url", sqlite_url, "--app", "app_that_is_not_there"]
+        )
         == exits.FAILED
     )
     assert "there is no module app_that_is_not_there" in capsys.readouterr().err

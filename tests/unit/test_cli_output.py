@@ -78,7 +78,9 @@ ROWS = [
 ]
 
 
-def test_piped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a terminal: one line per row, however long, without escape codes; what is in a cell
     stays text.
     """
@@ -105,7 +107,9 @@ def test_narrow(
     text = click.unstyle(capsys.readouterr().out)
     assert "failures 3" in text
     assert max(map(len, text.splitlines())) <= 30
-    assert "".join(text.split()).count("x") == 61  # one more stands in a cell's escape code
+    assert (
+        "".join(text.split()).count("x") == 61
+    )  # one more stands in a cell's escape code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,9 @@ from slotwise.inspect import SlotInfo
 from slotwise.spi import define, error_summary
 from slotwise.testing import ManualWorker
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+AS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can become somebody else"
+)
 
 
 def a_job(command: Any = "true", **given: Any) -> CommandJob:
@@ -97,7 +99,9 @@ def on_line() -> Iterator[Callable[[str, Callable[[], object]], None]]:
 def alive(pid: int) -> bool:
     """Whether a process of this number runs; a zombie does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in (
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[
+            0
+        ] not in (
             "Z",
             "X",
         )
@@ -117,7 +121,9 @@ def alive(pid: int) -> bool:
         pytest.param({"command": ["a", 5]}, "command has 5", id="number-in-list"),
         pytest.param({"command": "a\0b"}, "NUL", id="nul"),
         pytest.param(
-            {"command": ["a"], "shell": "/bin/sh"}, "no shell runs it", id="list-and-shell"
+            {"command": ["a"], "shell": "/bin/sh"},
+            "no shell runs it",
+            id="list-and-shell",
         ),
         pytest.param({"env": {"A=B": "c"}}, "env has the name 'A=B'", id="env-name"),
         pytest.param({"env": {"A": 5}}, "env['A'] is 5", id="env-value"),
@@ -175,7 +181,9 @@ def test_it_is_a_job_like_any_other() -> None:
             "exit 168", "exit status 168 (of a shell: ended by signal 40)", id="unnamed"
         ),
         pytest.param(
-            "exit 192", "exit status 192 (of a shell: ended by SIGRTMAX)", id="last-signal"
+            "exit 192",
+            "exit status 192 (of a shell: ended by SIGRTMAX)",
+            id="last-signal",
         ),
         pytest.param("exit 193", "exit status 193; it wrote nothing", id="no-signal"),
         pytest.param("exit 255", "exit status 255; it wrote nothing", id="of-ssh"),
@@ -204,7 +212,9 @@ def test_exit_status_zero_is_success(command: Any) -> None:
     ("given", "words"),
     [
         pytest.param(
-            {"command": ["/no/such"]}, "No such file or directory: '/no/such'", id="program"
+            {"command": ["/no/such"]},
+            "No such file or directory: '/no/such'",
+            id="program",
         ),
         pytest.param(
             {"shell": "/no/sh"}, "No such file or directory: '/no/sh'", id="shell"
@@ -217,7 +227,9 @@ def test_exit_status_zero_is_success(command: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_start_fails_with_the_reason(given: dict[str, Any], words: str) -> None:
+def test_what_cannot_start_fails_with_the_reason(
+    given: dict[str, Any], words: str
+) -> None:
     command = given.pop("command", "true")
     assert words in told(error_of(command, **given))
 
@@ -417,7 +429,9 @@ def test_a_clean_environment_is_crons(
 def test_slotwise_may_be_called_from_a_command() -> None:
     """The slot's variables look like settings, and are not taken for any."""
     assert (
-        run([sys.executable, "-m", "slotwise", "db", "sql", "--dialect", "sqlite"]).outcome
+        run(
+            [sys.executable, "-m", "slotwise", "db", "sql", "--dialect", "sqlite"]
+        ).outcome
         == "succeeded"
     )
 
@@ -428,7 +442,9 @@ def test_slotwise_may_be_called_from_a_command() -> None:
         pytest.param({"cwd": "/usr"}, "/usr", id="named"),
         pytest.param({"cwd": Path("/usr")}, "/usr", id="path"),
         pytest.param({"cwd": "~", "env": {"HOME": "/usr"}}, "/usr", id="home"),
-        pytest.param({"cwd": "~", "env": {"HOME": "/no/home"}}, "/", id="home-is-missing"),
+        pytest.param(
+            {"cwd": "~", "env": {"HOME": "/no/home"}}, "/", id="home-is-missing"
+        ),
         pytest.param({}, str(Path.cwd()), id="workers"),
     ],
 )

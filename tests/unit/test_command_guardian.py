@@ -70,7 +70,9 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in (
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[
+            0
+        ] not in (
             "Z",
             "X",
         )

@@ -28,7 +28,10 @@ def test_constraints_have_hashes_and_cover_the_dependencies() -> None:
 
 #: The first versions without the advisory that is named.
 SAFE = {
-    "Django": ("5.2.9", "CVE-2025-64459, SQL injection by the names of keyword arguments"),
+    "Django": (
+        "5.2.9",
+        "CVE-2025-64459, SQL injection by the names of keyword arguments",
+    ),
     "Flask": ("3.1.1", "CVE-2025-47278, sessions signed with an old key"),
     "starlette": ("0.49.1", "CVE-2025-62727, a Range header that takes quadratic time"),
     "pillow": ("10.3", "CVE-2024-28219, a buffer overflow"),

@@ -128,12 +128,16 @@ def test_a_system_line(line: str, user: str, command: str) -> None:
     ("text", "command", "stdin"),
     [
         pytest.param("a b", "a b", None, id="none"),
-        pytest.param("mail joe%Joe,%%Where?%", "mail joe", "Joe,\n\nWhere?\n", id="lines"),
+        pytest.param(
+            "mail joe%Joe,%%Where?%", "mail joe", "Joe,\n\nWhere?\n", id="lines"
+        ),
         pytest.param("mail joe%Joe", "mail joe", "Joe\n", id="ends-with-a-newline"),
         pytest.param("cat%", "cat", "", id="empty"),
         pytest.param(r"date +\%d", "date +%d", None, id="escaped"),
         pytest.param(r"date +\%d%a\%b%c", "date +%d", "a%b\nc\n", id="escaped-in-both"),
-        pytest.param(r"printf a\\n\!", r"printf a\n\!", None, id="other-backslashes-stay"),
+        pytest.param(
+            r"printf a\\n\!", r"printf a\n\!", None, id="other-backslashes-stay"
+        ),
         pytest.param(r"a\\\%b", r"a\%b", None, id="escaped-backslash-and-percent"),
         pytest.param(r"a\\%b", "a\\", "b\n", id="escaped-backslash"),
         pytest.param(r"a%b\\%c", "a", "b\\%c\n", id="escaped-backslash-in-input"),
@@ -151,12 +155,16 @@ def test_days_are_crons() -> None:
     """Both day fields, one of them with a star: as Debian's cron takes it, not as POSIX."""
     schedule = entry("0 0 */2 * sun a").schedule
     slots = list(
-        schedule.slots(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC))
+        schedule.slots(
+            datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC)
+        )
     )
     assert [slot.day for slot in slots] == [11, 25]  # odd days that are Sundays
     schedule = entry("0 0 13 * fri a").schedule
     slots = list(
-        schedule.slots(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 20, tzinfo=UTC))
+        schedule.slots(
+            datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 20, tzinfo=UTC)
+        )
     )
     assert [slot.day for slot in slots] == [2, 9, 13, 16]
 
@@ -196,7 +204,11 @@ def test_variables_hold_for_the_lines_below() -> None:
     """
     found = parse_crontab("@daily a\nA=1\nSHELL=/bin/bash\n@daily b\nA=2\n@daily c\n")
     envs = [dict(one.env) for one in found.entries]
-    assert envs == [{}, {"A": "1", "SHELL": "/bin/bash"}, {"A": "2", "SHELL": "/bin/bash"}]
+    assert envs == [
+        {},
+        {"A": "1", "SHELL": "/bin/bash"},
+        {"A": "2", "SHELL": "/bin/bash"},
+    ]
     assert [one.shell for one in found.entries] == ["/bin/sh", "/bin/bash", "/bin/bash"]
 
 
@@ -204,7 +216,9 @@ def test_zones() -> None:
     """CRON_TZ moves the lines below it; TZ, as in cron, is the commands'; without either it is
     what the reader says.
     """
-    text = "@daily a\nCRON_TZ=Europe/Vienna\nTZ=Asia/Tokyo\n@daily b\nCRON_TZ=\n@daily c\n"
+    text = (
+        "@daily a\nCRON_TZ=Europe/Vienna\nTZ=Asia/Tokyo\n@daily b\nCRON_TZ=\n@daily c\n"
+    )
     for tz, zone in ((None, "UTC"), ("America/New_York", "America/New_York")):
         found = parse_crontab(text, tz=tz).entries
         assert [one.schedule.zone.key for one in found] == [zone, "Europe/Vienna", zone]
@@ -284,7 +298,10 @@ def test_a_line_becomes_a_job() -> None:
         pytest.param("* * * * * * a", False, "six time fields", id="seconds"),
         pytest.param("* * * * * * root a", True, "six time fields", id="seconds-system"),
         pytest.param(
-            "* * * * * /usr/bin/a", True, "'/usr/bin/a' stands where", id="command-as-user"
+            "* * * * * /usr/bin/a",
+            True,
+            "'/usr/bin/a' stands where",
+            id="command-as-user",
         ),
         pytest.param(
             "0 2 a", False, "neither a variable nor a command with its time", id="words"
@@ -352,12 +369,20 @@ def test_errors(line: str, system: bool, words: str) -> None:
             "@daily root a\n", "warning", "the command is 'root'", id="user-column"
         ),
         pytest.param("@daily a \\\n", "warning", "ends with a backslash", id="continued"),
-        pytest.param("-@daily a\n", "note", "the - before the time is ignored", id="minus"),
         pytest.param(
-            "@daily a\n@daily a\n", "warning", "the same line is in crontab:1", id="double"
+            "-@daily a\n", "note", "the - before the time is ignored", id="minus"
         ),
         pytest.param(
-            "@daily a", "note", "the last line does not end with a newline", id="no-newline"
+            "@daily a\n@daily a\n",
+            "warning",
+            "the same line is in crontab:1",
+            id="double",
+        ),
+        pytest.param(
+            "@daily a",
+            "note",
+            "the last line does not end with a newline",
+            id="no-newline",
         ),
         pytest.param("@daily a\r\n", "note", "CR LF", id="cr-lf"),
     ],
@@ -505,7 +530,13 @@ def test_a_step_beyond_its_field(time: str, field: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ['date "+%H:%M"', "echo $(date +%F)", "echo '100%'", "echo `date +%s`", 'a \\" "b%c"'],
+    [
+        'date "+%H:%M"',
+        "echo $(date +%F)",
+        "echo '100%'",
+        "echo `date +%s`",
+        'a \\" "b%c"',
+    ],
 )
 def test_a_percent_sign_within_quotes(command: str) -> None:
     (text,) = texts(f"@daily {command}\n", "warning")
@@ -532,9 +563,7 @@ def test_two_backslashes_are_one() -> None:
 
 
 def test_a_guard_is_noted_once() -> None:
-    crontab = (
-        "@daily [ -x /a ] && /a\n@hourly test -x /b && /b\n@daily [ -x /c ] || exit 0; /c\n"
-    )
+    crontab = "@daily [ -x /a ] && /a\n@hourly test -x /b && /b\n@daily [ -x /c ] || exit 0; /c\n"
     (text,) = texts(crontab, "note")
     assert "here the slot is failed" in text
 

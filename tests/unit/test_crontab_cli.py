@@ -108,7 +108,9 @@ def test_check_for_programs(bad: Path, capsys: Capture) -> None:
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["ok"], err) == (False, "")
-    assert [(each["file"], each["line"], each["level"]) for each in found["problems"]] == [
+    assert [
+        (each["file"], each["line"], each["level"]) for each in found["problems"]
+    ] == [
         (str(bad), 1, "note"),
         (str(bad), 2, "error"),
         (str(bad), 4, "error"),
@@ -142,7 +144,8 @@ def test_check_plans_an_h_as_the_worker_does(tmp_path: Path, capsys: Capture) ->
     )
     assert status(["crontab", "check", "--json", str(file)]) == exits.OK
     found = {
-        job["job"]: job["next_slot"] for job in json.loads(capsys.readouterr().out)["jobs"]
+        job["job"]: job["next_slot"]
+        for job in json.loads(capsys.readouterr().out)["jobs"]
     }
     jobs = read_crontabs(file).jobs()
     now = datetime.now(UTC)
@@ -193,7 +196,9 @@ def test_nothing_in_a_crontab_moves_the_terminal(tmp_path: Path, capsys: Capture
 # -- import ---------------------------------------------------------------------------------------
 
 
-def test_import_makes_a_module_that_runs_the_same(tmp_path: Path, capsys: Capture) -> None:
+def test_import_makes_a_module_that_runs_the_same(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """The jobs of the module are those that a worker would make of the file, names included."""
     text = (
         f"SLOTWISE_TIMEOUT=90s\nSLOTWISE_ON_LOST=give_up\n{SYSTEM}CRON_TZ=Europe/Vienna\n# "
@@ -229,7 +234,9 @@ def told(job: CommandJob) -> tuple[object, ...]:
 
 def test_a_module_is_formatted_as_a_formatter_would() -> None:
     """Short lines stay as they are; so the file can be kept."""
-    text = module_text(parse_crontab("# why\n@daily a%b\n", file="shop").entries, ["LANG"])
+    text = module_text(
+        parse_crontab("# why\n@daily a%b\n", file="shop").entries, ["LANG"]
+    )
     assert text.split("jobs = [\n")[1] == (
         "    # shop:2\n"
         "    # why\n"
@@ -295,10 +302,14 @@ def test_a_worker_runs_all_lines_or_none(bad: Path, capsys: Capture) -> None:
     ] == ["/bin/b"]
 
 
-def test_a_file_that_is_not_there_is_never_passed_over(good: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_never_passed_over(
+    good: Path, tmp_path: Path
+) -> None:
     """A volume that was not mounted must not look like a crontab without lines."""
     with pytest.raises(InvalidCrontab, match=r"^1 problem in .*none; fix it$"):
-        CrontabChoice(files=(str(good), str(tmp_path / "none")), skip_bad_lines=True).jobs()
+        CrontabChoice(
+            files=(str(good), str(tmp_path / "none")), skip_bad_lines=True
+        ).jobs()
 
 
 def test_a_worker_needs_the_users_of_its_lines(tmp_path: Path) -> None:

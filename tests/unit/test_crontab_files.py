@@ -62,8 +62,12 @@ def test_a_file_is_a_users_unless_its_place_says_otherwise(
         ("f.cron", "root", "/bin/f.cron"),
     ]
     mine.write_text(LINE)
-    assert lines(read_crontabs(mine, format="system")) == [("my.crontab", "root", "/bin/a")]
-    assert lines(read_crontabs(folder / "b", format="user")) == [("b", None, "root /bin/b")]
+    assert lines(read_crontabs(mine, format="system")) == [
+        ("my.crontab", "root", "/bin/a")
+    ]
+    assert lines(read_crontabs(folder / "b", format="user")) == [
+        ("b", None, "root /bin/b")
+    ]
 
 
 def test_users_crontabs_belong_to_users(
@@ -228,7 +232,9 @@ def test_a_file_of_the_spool_runs_as_its_owner(
     file.write_text("@daily root id -u\n")
     file.chmod(0o600)
     found = read_crontabs(tmp_path if as_folder else file, format=form)
-    assert [(one.user, one.command) for one in found.entries] == [("nobody", "root id -u")]
+    assert [(one.user, one.command) for one in found.entries] == [
+        ("nobody", "root id -u")
+    ]
 
 
 def test_the_machines_own_zone_is_worth_a_warning(

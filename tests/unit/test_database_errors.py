@@ -127,7 +127,10 @@ def test_errors_that_stay(error: BaseException) -> None:
             psycopg.OperationalError("\n  bad\t dsn: host=h password=geheim\nmore"),
             "bad dsn: host=h password=***",
         ),
-        (psycopg.OperationalError("postgresql://u:geheim@h/d?"), "postgresql://u:***@h/d?"),
+        (
+            psycopg.OperationalError("postgresql://u:geheim@h/d?"),
+            "postgresql://u:***@h/d?",
+        ),
         (ValueError(), "ValueError"),
     ],
 )
@@ -148,7 +151,10 @@ def test_describe(error: BaseException, expected: str) -> None:
         ('FATAL: database "d" does not exist', "createdb d"),
         ('FATAL: role "u" does not exist', "createuser u"),
         ("Connection refused", "start the server"),
-        ("failed to resolve host 'h': Name or service not known", "correct the host name"),
+        (
+            "failed to resolve host 'h': Name or service not known",
+            "correct the host name",
+        ),
         ("connection timeout expired", "check the network"),
         ("FATAL: sorry, too many clients already", "raise max_connections"),
         ('FATAL: too many connections for role "wk"', 'ALTER ROLE "wk" CONNECTION LIMIT'),

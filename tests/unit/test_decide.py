@@ -364,7 +364,9 @@ def test_past_moves_to_the_slot_after() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "forget"), [(1, True), (2, False)])
-def test_an_unreadable_row_is_tried_later_and_says_why(attempt: int, forget: bool) -> None:
+def test_an_unreadable_row_is_tried_later_and_says_why(
+    attempt: int, forget: bool
+) -> None:
     """What a newer release wrote is left as it is: no slot, no attempt is burnt."""
     row = plan_row(attempt=attempt)
     later = going_back.defer(row, at(6), "unreadable", "schedule 'MOON|full'")
@@ -394,7 +396,8 @@ def test_a_finished_slot_makes_way_for_the_next(
 ) -> None:
     """The plan row moves to the slot after, from the slot before, not from the wall clock."""
     done = finish(
-        outcome, row=plan_row(consecutive_failures=4, attempt=2, lost_count=1, collapsed=3)
+        outcome,
+        row=plan_row(consecutive_failures=4, attempt=2, lost_count=1, collapsed=3),
     )
     assert done.label == label
     assert part(done, "slot", "execution_time", "next_slot", "watermark") == (
@@ -420,7 +423,9 @@ def test_success_and_failure_are_remembered_on_the_row() -> None:
     """
     failed = columns(finish(Failed("ValueError: boom"), now=at(0.5)))
     assert (failed["last_failure"], failed["last_error"]) == (at(0.5), "ValueError: boom")
-    succeeded = columns(finish(Succeeded(), row=plan_row(last_failure=at(-1)), now=at(0.5)))
+    succeeded = columns(
+        finish(Succeeded(), row=plan_row(last_failure=at(-1)), now=at(0.5))
+    )
     assert (
         succeeded["last_success"],
         succeeded["last_failure"],
@@ -495,7 +500,9 @@ def test_a_succession_is_shed_once_it_is_over() -> None:
     ],
     ids=["succeeded", "failed", "aborted", "handed back", "lost"],
 )
-def test_an_unreadable_text_loses_no_outcome(outcome: AttemptOutcome, final: bool) -> None:
+def test_an_unreadable_text_loses_no_outcome(
+    outcome: AttemptOutcome, final: bool
+) -> None:
     """A newer release re-planned the held row: the slot ends as it would, and the row is left to
     those who can read.
     """
@@ -525,7 +532,9 @@ def test_a_catch_up_run_leaves_its_label_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [Succeeded(), Failed("boom"), Aborted("shutdown")], ids=lambda one: one.name
+    "outcome",
+    [Succeeded(), Failed("boom"), Aborted("shutdown")],
+    ids=lambda one: one.name,
 )
 def test_a_detached_row_goes_with_its_slot(outcome: AttemptOutcome) -> None:
     """A row of one slot is deleted when that slot is final; the ledger keeps what happened."""
@@ -557,7 +566,9 @@ def test_a_retry_keeps_the_slot_and_moves_the_due_time() -> None:
     ("row", "now", "outcome", "attempts", "ledger", "again"),
     [
         pytest.param({"attempt": 2}, 0.1, Failed("x"), 3, None, True, id="two of three"),
-        pytest.param({"attempt": 3}, 0.1, Failed("x"), 3, None, False, id="three of three"),
+        pytest.param(
+            {"attempt": 3}, 0.1, Failed("x"), 3, None, False, id="three of three"
+        ),
         pytest.param(
             {"attempt": 3, "lost_count": 1},
             0.1,
@@ -568,7 +579,13 @@ def test_a_retry_keeps_the_slot_and_moves_the_due_time() -> None:
             id="a lost one does not count",
         ),
         pytest.param(
-            {"attempt": 3}, 0.1, Failed("x"), 3, 1, True, id="an aborted one does not count"
+            {"attempt": 3},
+            0.1,
+            Failed("x"),
+            3,
+            1,
+            True,
+            id="an aborted one does not count",
         ),
         pytest.param(
             {"attempt": 1}, 0.1, Failed("x", final=True), 3, None, False, id="final"
@@ -625,7 +642,9 @@ def test_which_failures_are_retried(
         ),
         pytest.param(plan_row(attempt=2, trying_since=at(299.9)), True, id="the second"),
         pytest.param(
-            plan_row(attempt=2, trying_since=at(299)), False, id="too long after the first"
+            plan_row(attempt=2, trying_since=at(299)),
+            False,
+            id="too long after the first",
         ),
         pytest.param(plan_row(attempt=2, lost_count=1), True, id="the first was lost"),
         pytest.param(
@@ -651,7 +670,9 @@ def test_strategies_count_the_time_from_the_first_attempt_that_failed(
         past_next_slot=True,
     )
     done = finish(Failed("x"), row=row, now=at(300), retry=policy)
-    assert (done.label == "failed" and columns(done)["execution_time"] == at(300)) is again
+    assert (
+        done.label == "failed" and columns(done)["execution_time"] == at(300)
+    ) is again
 
 
 @pytest.mark.parametrize(
@@ -759,7 +780,11 @@ def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
     )
     back = finish(HandedBack("suspect"), row=row)
     assert back.label == "handed_back"
-    assert part(back, "slot", "execution_time", "attempt") == (at(0), at(0.2), attempt - 1)
+    assert part(back, "slot", "execution_time", "attempt") == (
+        at(0),
+        at(0.2),
+        attempt - 1,
+    )
     assert part(back, "lost_count", "collapsed", "origin") == (attempt - 1, 4, "catch_up")
     assert back.record is not None
     assert (back.record.forget, back.record.final) == (forget, False)
@@ -782,7 +807,9 @@ def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
 @pytest.mark.parametrize(
     "kind", [plan_row, detached_row, task_row], ids=["plan", "detached", "task"]
 )
-def test_what_complete_in_has_committed_is_done(kind: Any, outcome: AttemptOutcome) -> None:
+def test_what_complete_in_has_committed_is_done(
+    kind: Any, outcome: AttemptOutcome
+) -> None:
     """The ledger says succeeded under this token: whatever came after it, the slot is a
     success.
     """
@@ -808,7 +835,9 @@ def test_a_promise_that_was_not_committed_is_a_failure(ledger: LedgerEntry) -> N
 # -- at_loss --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policies", [{}, {"on_lost": "give_up"}], ids=["rerun", "give_up"])
+@pytest.mark.parametrize(
+    "policies", [{}, {"on_lost": "give_up"}], ids=["rerun", "give_up"]
+)
 def test_what_another_program_has_picked_is_handed_back(policies: Any) -> None:
     """Claims of ours say their lease. Whatever else is marked as picked has not started, and burns
     nothing.
@@ -950,7 +979,9 @@ def test_a_task_that_succeeded_leaves() -> None:
             id="unreadable",
         ),
         pytest.param(Died(), {"max_lost": 1}, "lost 1 times", id="poison"),
-        pytest.param(Died(), {"on_lost": "give_up"}, "may_still_be_running", id="gave up"),
+        pytest.param(
+            Died(), {"on_lost": "give_up"}, "may_still_be_running", id="gave up"
+        ),
         pytest.param(
             Aborted("shutdown"),
             {"on_lost": "give_up"},
@@ -965,7 +996,11 @@ def test_a_task_that_cannot_go_on_stays_as_dead(
     """Nothing vanishes: the row is parked with its state, the reason, and the due time it had."""
     done = finish(outcome, row=task_row(execution_time=at(0.1), marked=at(0)), **policies)
     assert done.label == "dead"
-    assert part(done, "state", "execution_time", "parked_due") == ("dead", FOREVER, at(0.1))
+    assert part(done, "state", "execution_time", "parked_due") == (
+        "dead",
+        FOREVER,
+        at(0.1),
+    )
     assert error in columns(done)["last_error"]
 
 
@@ -1077,7 +1112,9 @@ def test_a_task_that_was_called_off_goes(
 
 def test_a_task_that_succeeds_though_it_was_called_off() -> None:
     """Its work is done."""
-    assert finish(Succeeded(), row=task_row(cancel_requested=at(0.2))).label == "succeeded"
+    assert (
+        finish(Succeeded(), row=task_row(cancel_requested=at(0.2))).label == "succeeded"
+    )
 
 
 def test_a_task_that_gives_up_stays_where_a_shutdown_stopped_it() -> None:
@@ -1096,7 +1133,9 @@ def test_what_a_task_does_not_fail_by_burns_no_try(stopped: AttemptOutcome) -> N
     row = task_row()
     for attempt in range(1, 8):
         changed = columns(
-            finish(stopped, row=replace(row, attempt=attempt), retry=retry(2), max_lost=100)
+            finish(
+                stopped, row=replace(row, attempt=attempt), retry=retry(2), max_lost=100
+            )
         )
         row = replace(
             row,
@@ -1221,7 +1260,9 @@ def test_two_starts_keep_their_distance(
 @pytest.mark.parametrize(
     ("outcome", "policies", "due"),
     [
-        pytest.param(Succeeded(), {"min_interval": 5 * MINUTE}, at(1), id="the next slot"),
+        pytest.param(
+            Succeeded(), {"min_interval": 5 * MINUTE}, at(1), id="the next slot"
+        ),
         pytest.param(
             Snoozed(MINUTE), {"min_interval": 5 * MINUTE}, IN_TIME + MINUTE, id="a snooze"
         ),
@@ -1274,7 +1315,9 @@ def test_a_schedule_that_has_ended_stays_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("past", "slot"), [(False, at(1)), (True, at(0))], ids=["by default", "told otherwise"]
+    ("past", "slot"),
+    [(False, at(1)), (True, at(0))],
+    ids=["by default", "told otherwise"],
 )
 def test_a_retry_beyond_the_next_slot(past: bool, slot: datetime) -> None:
     """It is not made, unless told otherwise; then the next slot comes due while this one waits."""
@@ -1323,7 +1366,9 @@ BEYOND = Retry(max_attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True
             at(5) + POLL,
             id="a snooze, put off",
         ),
-        pytest.param(Aborted("shutdown"), {}, IN_TIME + POLL, id="another attempt at once"),
+        pytest.param(
+            Aborted("shutdown"), {}, IN_TIME + POLL, id="another attempt at once"
+        ),
         pytest.param(Died(), {}, at(0.2), id="lost: up to its last heartbeat"),
         pytest.param(
             Succeeded(), {}, None, id="one that waits for a new slot holds nothing"
@@ -1381,7 +1426,9 @@ def test_an_end_judges_whether_nobody_held_the_job(
 ) -> None:
     """Slots up to there are overlap's; the row waits for the next one."""
     row = plan_row(attempt=2, unheld_since=since)
-    done = finish(Succeeded(), row=row, ledger=entry("running", started=began), now=at(4.5))
+    done = finish(
+        Succeeded(), row=row, ledger=entry("running", started=began), now=at(4.5)
+    )
     assert part(done, "slot", "unheld_since") == (at(1 + overlapped), None)
     assert sum(gap.count for gap in done.gaps) == overlapped
 
@@ -1401,7 +1448,11 @@ def test_a_queue_takes_in_nothing_that_came_while_nobody_held_the_job(
     row = plan_row(attempt=2, unheld_since=at(2.5))
     ledger = entry("running", started=at(4.5))
     done = finish(Succeeded(), row=row, ledger=ledger, now=at(5.5), overlap=overlap)
-    assert part(done, "slot", "execution_time", "unheld_since") == (slot, at(5.5), at(2.5))
+    assert part(done, "slot", "execution_time", "unheld_since") == (
+        slot,
+        at(5.5),
+        at(2.5),
+    )
     assert sum(gap.count for gap in done.gaps) == skipped
     last = plan_row(slot=at(2), watermark=at(2), unheld_since=at(2.5))
     through = finish(
@@ -1484,7 +1535,10 @@ def test_a_row_that_is_moved_holds_its_job_as_long_after_that(
 ) -> None:
     """What was missed already stays missed."""
     row = plan_row(picked=False, execution_time=at(1), unheld_since=since)
-    assert going_back.moved(row, at(3)) == {"execution_time": at(3), "unheld_since": moved}
+    assert going_back.moved(row, at(3)) == {
+        "execution_time": at(3),
+        "unheld_since": moved,
+    }
     assert part(going_back.defer(row, at(3)), "execution_time", "unheld_since") == (
         at(3),
         moved,

@@ -65,7 +65,9 @@ def refusal(subject: object) -> str:
 
 
 class InConstructor(DistributedJob):
-    def __init__(self, name: str) -> None:  # without super().__init__(), as users write it
+    def __init__(
+        self, name: str
+    ) -> None:  # without super().__init__(), as users write it
         self.name = name
         self.schedule = HOURLY
         self.max_lost = 5

@@ -51,7 +51,10 @@ WILD = "p@ss%w?rd^]/#:&"  # what a password generator makes
             "postgresql:///d?host=/tmp&port=5433",
             {"dbname": "d", "host": "/tmp", "port": "5433"},
         ),
-        ("postgresql://u@%2Fvar%2Frun/d", {"user": "u", "dbname": "d", "host": "/var/run"}),
+        (
+            "postgresql://u@%2Fvar%2Frun/d",
+            {"user": "u", "dbname": "d", "host": "/var/run"},
+        ),
         ("postgresql://[::1]:5433/d", {"host": "::1", "port": "5433", "dbname": "d"}),
         ("postgresql://my_db.internal/d", {"host": "my_db.internal", "dbname": "d"}),
         (
@@ -245,7 +248,8 @@ def test_safe_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["sqlite:///a.db", "postgresql://h/d", "host=h user=u", "postgresql://h:5432/d"]
+    "text",
+    ["sqlite:///a.db", "postgresql://h/d", "host=h user=u", "postgresql://h:5432/d"],
 )
 def test_safe_leaves_the_rest(text: str) -> None:
     """What holds no password stays readable."""
@@ -275,7 +279,9 @@ def test_hiding_takes_linear_time(piece: str) -> None:
     """
     long = (piece * (1 << 20))[: 1 << 20]
     for end in ("", "\\", "@"):
-        assert seconds(long + end) < 40 * max(seconds(long[: len(long) // 10] + end), 0.001)
+        assert seconds(long + end) < 40 * max(
+            seconds(long[: len(long) // 10] + end), 0.001
+        )
 
 
 def seconds(text: str) -> float:

@@ -71,13 +71,17 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "meant"), SPELLINGS, ids=[text for text, _ in SPELLINGS])
+@pytest.mark.parametrize(
+    ("text", "meant"), SPELLINGS, ids=[text for text, _ in SPELLINGS]
+)
 def test_reads_every_spelling(text: str, meant: timedelta) -> None:
     """Short forms and ISO 8601 are read alike."""
     assert parse_duration(text) == meant
 
 
-@pytest.mark.parametrize(("value", "text"), CANONICAL, ids=[text for _, text in CANONICAL])
+@pytest.mark.parametrize(
+    ("value", "text"), CANONICAL, ids=[text for _, text in CANONICAL]
+)
 def test_writes_the_largest_whole_unit(value: timedelta, text: str) -> None:
     """A duration is written as a whole number of the largest unit that fits."""
     assert format_duration(value) == text
@@ -138,7 +142,9 @@ def test_refuses_a_negative_text(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize(("span", "text"), FOR_PEOPLE, ids=[text for _, text in FOR_PEOPLE])
+@pytest.mark.parametrize(
+    ("span", "text"), FOR_PEOPLE, ids=[text for _, text in FOR_PEOPLE]
+)
 def test_for_people_two_units_are_enough(span: timedelta, text: str) -> None:
     """Nobody counts a million seconds."""
     assert about(span) == text

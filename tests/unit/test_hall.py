@@ -62,7 +62,9 @@ def _lines(name: str, subject: object) -> Iterator[str]:
         yield f"enum {name}"
         yield from (f"    {one.name} = {one.value}" for one in subject)
     elif isinstance(subject, type):
-        bases = ", ".join(base.__name__ for base in subject.__bases__ if base is not object)
+        bases = ", ".join(
+            base.__name__ for base in subject.__bases__ if base is not object
+        )
         yield f"class {name}{_signature(subject)}{f' of {bases}' if bases else ''}"
         if not issubclass(subject, BaseException):
             yield from _members(subject)

@@ -40,7 +40,9 @@ class Watch:
 def a_context(schedule: Schedule | None = None, **columns: Any) -> JobContext:
     """Of an attempt of the job "report", whose row has these columns."""
     columns |= {} if schedule is None else {"schedule": str(schedule)}
-    return JobContext(Holding(a_claim("report", **columns), 0.0, Watch()), fence=NoFence())
+    return JobContext(
+        Holding(a_claim("report", **columns), 0.0, Watch()), fence=NoFence()
+    )
 
 
 # -- the slot -------------------------------------------------------------------------------------
@@ -101,7 +103,8 @@ def test_the_idempotency_key_is_that_of_the_slot() -> None:
     assert a_context(slot=NOON + MINUTE).idempotency_key != first.idempotency_key
     assert _task_context().idempotency_key == "mail/id-1/77"
     assert (
-        _task_context(created_version=78).idempotency_key != _task_context().idempotency_key
+        _task_context(created_version=78).idempotency_key
+        != _task_context().idempotency_key
     )
 
 
@@ -155,7 +158,8 @@ def test_a_handler_is_told_to_stop() -> None:
         "operator",
     )
     with pytest.raises(
-        JobCancelled, match=r"report 2026-01-01 12:00:00\+00:00 was asked to stop: operator"
+        JobCancelled,
+        match=r"report 2026-01-01 12:00:00\+00:00 was asked to stop: operator",
     ):
         ctx.check()
 

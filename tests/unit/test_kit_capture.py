@@ -127,7 +127,12 @@ def test_run_inline(tasks: ScheduledTasks) -> None:
     registry.client.schedule(slow, [1], id="s")
     assert tasks.run(tasks.one(slow)) == "slow s 1 [1]"
     sent.clear()
-    assert tasks.run_all() == ["sent to all", "sent to ann", "slow s 1 [1]", "sent to ann"]
+    assert tasks.run_all() == [
+        "sent to all",
+        "sent to ann",
+        "slow s 1 [1]",
+        "sent to ann",
+    ]
     assert (sent, list(tasks)) == (["all", "ann", "ann"], [])
 
 
@@ -168,7 +173,8 @@ def test_a_transaction_that_is_rolled_back(pg_url: str, driver: str) -> None:
     sent.clear()
     with override(registry, database_url=pg_url), scheduled(registry) as tasks:
         engine = sa.create_engine(
-            pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool
+            pg_url.replace("postgresql://", "postgresql+psycopg://"),
+            poolclass=sa.NullPool,
         )
         with engine.connect() as outer, outer.begin() as transaction:
             joined: Any = (
@@ -212,7 +218,8 @@ class TestForeignRows:
         keyword.
         """
         engine = sa.create_engine(
-            pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool
+            pg_url.replace("postgresql://", "postgresql+psycopg://"),
+            poolclass=sa.NullPool,
         )
         with engine.begin() as connection:
             connection.execute(

@@ -63,9 +63,13 @@ def open_entry(slot: int, **values: Any) -> tuple[tuple[str, datetime], dict[str
     return entry(slot, outcome="running", finished=None, **values)
 
 
-def attempts(slot: int, *numbers: int) -> dict[tuple[str, datetime], list[dict[str, Any]]]:
+def attempts(
+    slot: int, *numbers: int
+) -> dict[tuple[str, datetime], list[dict[str, Any]]]:
     """Rows of attempts of a slot; the token of each is its number."""
-    return {("job", DUE[slot]): [{"number": number, "token": number} for number in numbers]}
+    return {
+        ("job", DUE[slot]): [{"number": number, "token": number} for number in numbers]
+    }
 
 
 def ledger(
@@ -81,7 +85,9 @@ def good(**changed: Any) -> Ledger:
     standard: dict[str, Any] = {
         "rows": [
             row(6),
-            row(5, task_instance="recurring@5", kind="detached", plan_instance="recurring"),
+            row(
+                5, task_instance="recurring@5", kind="detached", plan_instance="recurring"
+            ),
         ],
         "entries": [entry(0), entry(1), open_entry(5), open_entry(6)],
         "gaps": [gap(2, 4, 3)],
@@ -94,7 +100,11 @@ def done(**changed: Any) -> Ledger:
     later = NOON + timedelta(hours=1)
     waits = {**row(6, picked=False), "slot": later, "execution_time": later}
     return good(
-        **{"rows": [waits], "entries": [entry(0), entry(1), entry(5), entry(6)], **changed}
+        **{
+            "rows": [waits],
+            "entries": [entry(0), entry(1), entry(5), entry(6)],
+            **changed,
+        }
     )
 
 
@@ -186,7 +196,10 @@ BROKEN: dict[str, tuple[str, Callable[[], Iterator[Breach]]]] = {
         "nothing stays due",
         lambda: left(good(rows=[row(6, picked=False)])),
     ),
-    "a slot is still open": ("none forgotten", lambda: left(done(entries=[open_entry(6)]))),
+    "a slot is still open": (
+        "none forgotten",
+        lambda: left(done(entries=[open_entry(6)])),
+    ),
 }
 
 

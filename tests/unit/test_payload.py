@@ -257,7 +257,9 @@ def test_stored_data_that_is_not_what_the_task_takes(
 
 def test_the_largest() -> None:
     """The limit is included, counts bytes, and one more is told with the cure."""
-    assert len(payload(str).encode("x" * (PAYLOAD_LIMIT - 2), "t") or b"") == PAYLOAD_LIMIT
+    assert (
+        len(payload(str).encode("x" * (PAYLOAD_LIMIT - 2), "t") or b"") == PAYLOAD_LIMIT
+    )
     with pytest.raises(
         InvalidPayload,
         match="has 1048577 bytes, at most 1048576 are allowed; store it elsewhere",
@@ -321,7 +323,9 @@ def test_a_union_gives_back_what_it_was_given(kind: Any, values: list[Any]) -> N
     ],
     ids=["TypedDict", "within"],
 )
-def test_what_is_written_by_hand_is_taken_whole(kind: Any, plain: Any, words: str) -> None:
+def test_what_is_written_by_hand_is_taken_whole(
+    kind: Any, plain: Any, words: str
+) -> None:
     """On the command line, too, a key that nobody would ever read is refused."""
     with pytest.raises(InvalidPayload) as refused:
         payload(kind).given(plain, "t")
@@ -353,7 +357,9 @@ def test_older_data_is_upgraded_step_by_step() -> None:
     """Through plain values: the old type need not exist any more."""
     steps = {1: lambda old: {"number": old}, 2: lambda old: {**old, "lines": []}}
     third = payload(Order, payload_version=3, upgrades=steps)
-    assert third.decode(b"7") == third.decode(b'slotwise/json/2\n{"number":7}') == Order(7)
+    assert (
+        third.decode(b"7") == third.decode(b'slotwise/json/2\n{"number":7}') == Order(7)
+    )
     assert (
         third.encode(Order(7), "t")
         == b'slotwise/json/3\n{"number":7,"lines":[],"due":null}'

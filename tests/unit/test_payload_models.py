@@ -95,7 +95,11 @@ def payload(kind: Any) -> Payload:
 @pytest.mark.parametrize(
     ("kind", "value", "stored"),
     [
-        (Person, Person(name="Ann", born=NEW_YEAR), {"name": "Ann", "born": "2026-01-01"}),
+        (
+            Person,
+            Person(name="Ann", born=NEW_YEAR),
+            {"name": "Ann", "born": "2026-01-01"},
+        ),
         (Renamed, Renamed(no=7), {"no": 7}),
         (Point, Point(1, ID), {"x": 1, "at": str(ID)}),
         (

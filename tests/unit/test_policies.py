@@ -142,7 +142,10 @@ def test_a_strategy_with_a_mistake(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_attempts": 0}, "Retry(max_attempts=0): expected a whole number, 1 or more"),
+        (
+            {"max_attempts": 0},
+            "Retry(max_attempts=0): expected a whole number, 1 or more",
+        ),
         ({"max_attempts": True}, "Retry(max_attempts=True): expected a whole number"),
         ({"max_attempts": "3"}, "Retry(max_attempts='3'): expected a whole number"),
         ({"wait": 5}, "Retry(wait=5): expected one of tenacity's wait_* objects"),

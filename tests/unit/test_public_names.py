@@ -19,7 +19,11 @@ def test_the_package_lists_its_public_names_only() -> None:
     """
     code = "import slotwise; print(dir(slotwise) == sorted(slotwise.__all__))"
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert run.stdout == "True\n"
     assert [name for name in dir(slotwise) if not hasattr(slotwise, name)] == []

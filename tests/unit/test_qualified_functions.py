@@ -111,6 +111,8 @@ def test_texts_in_the_source() -> None:
         ("WITH found (a) AS (SELECT 1) SELECT a FROM found WHERE a IN (1, 2)", set()),
     ],
 )
-def test_a_function_without_its_schema_is_found(statement: str, expected: set[str]) -> None:
+def test_a_function_without_its_schema_is_found(
+    statement: str, expected: set[str]
+) -> None:
     """Functions are found, and neither grammar nor lists of columns."""
     assert unqualified(statement) == expected

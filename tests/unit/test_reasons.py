@@ -104,7 +104,11 @@ def test_what_ended(outcome: str, reason: str) -> None:
     ("outcome", "reason", "words"),
     [
         ("succeeded", None, "It succeeded at 2026-01-01T12:00:03Z, after 3s."),
-        ("failed", None, "It ended as failed at 2026-01-01T12:00:03Z, after 3s, for good."),
+        (
+            "failed",
+            None,
+            "It ended as failed at 2026-01-01T12:00:03Z, after 3s, for good.",
+        ),
         (
             "cancelled",
             "operator",
@@ -163,7 +167,10 @@ def test_what_never_began_under_cancel_previous() -> None:
     unbegun = replace(LINE, outcome="cancelled", reason="overlap", finished=NOON)
     for line, words in (
         (unbegun, "It did not run: a newer slot cancelled it"),
-        (replace(BEGUN, outcome="cancelled", reason="overlap"), "A newer slot replaced it"),
+        (
+            replace(BEGUN, outcome="cancelled", reason="overlap"),
+            "A newer slot replaced it",
+        ),
     ):
         facts = replace(
             facts_of(plan=waiting_for(NOON), slot=NOON, entry=line), after=newer

@@ -24,7 +24,10 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nhu\nsh=\n-----END RSA PRIVATE KEY-----"
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("postgresql://me:s3@cr/et@host/db is away", "postgresql://me:***@host/db is away"),
+        (
+            "postgresql://me:s3@cr/et@host/db is away",
+            "postgresql://me:***@host/db is away",
+        ),
         ("http://a/x,http://u:hush@h/z", "http://a/x,http://u:***@h/z"),
         ("https://hush@github.com/x", "https://***@github.com/x"),
         ("password=hush x", "password=*** x"),

@@ -192,7 +192,9 @@ def test_customize_runs_last_and_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         50,
         timedelta(seconds=1),
     )
-    assert built.settings.poll_interval == timedelta(seconds=10)  # doubled once, not twice
+    assert built.settings.poll_interval == timedelta(
+        seconds=10
+    )  # doubled once, not twice
 
 
 def test_keywords_win_over_the_environment(
@@ -299,7 +301,9 @@ BAD_JOBS = [
         "a job cannot be None; pass an instance such as",
         id="None among them",
     ),
-    pytest.param({"jobs": NightlyReport()}, "pass a list of jobs", id="a job, not a list"),
+    pytest.param(
+        {"jobs": NightlyReport()}, "pass a list of jobs", id="a job, not a list"
+    ),
     pytest.param(
         {"jobs": "tick"}, "jobs is 'tick'; pass a list of jobs", id="a text, not a list"
     ),
@@ -316,7 +320,9 @@ BAD_JOBS = [
         id="blank name",
     ),
     pytest.param(
-        {"jobs": [a_job(name="n" * 101)]}, "has 101 characters; at most 100", id="long name"
+        {"jobs": [a_job(name="n" * 101)]},
+        "has 101 characters; at most 100",
+        id="long name",
     ),
     pytest.param(
         {"jobs": [a_job(schedule=None)]},
@@ -367,7 +373,9 @@ BAD_JOBS = [
         "Broken.schedule cannot be read: 'Broken' object has no attribute",
         id="broken",
     ),
-    pytest.param({"jobs": [Yielding()]}, "Yielding.execute contains yield", id="generator"),
+    pytest.param(
+        {"jobs": [Yielding()]}, "Yielding.execute contains yield", id="generator"
+    ),
     pytest.param(
         {"jobs": [LaterYielding()]},
         "LaterYielding.execute contains yield",
@@ -433,7 +441,11 @@ BAD_SETTINGS = [
         "missed_heartbeats_limit must be a whole number from 3 to 1000, but was 2",
     ),
     ("threads", 0, "threads must be a whole number from 1 to 10000, but was 0"),
-    ("pollIntervall", "1s", "pollIntervall is not a setting; did you mean poll_interval?"),
+    (
+        "pollIntervall",
+        "1s",
+        "pollIntervall is not a setting; did you mean poll_interval?",
+    ),
     ("job", [tick], "job is not a setting"),
     ("process_hook", "maybe", "process_hook must be true or false"),
     ("database_url", 5, "database_url must be a database address, but was of type int"),
@@ -508,7 +520,10 @@ async def _decorated() -> AsyncIterator[None]:
             {"lifespan": _undecorated},
             "lifespan _undecorated is not a context manager; put @contextlib",
         ),
-        ({"lifespan": "life"}, "lifespan is 'life'; pass the function, without calling it"),
+        (
+            {"lifespan": "life"},
+            "lifespan is 'life'; pass the function, without calling it",
+        ),
         ({"listeners": [3]}, "listeners: 3 cannot be called"),
         ({"interceptors": ["x"]}, "interceptors: 'x' cannot be called"),
     ],
@@ -588,7 +603,9 @@ assert state() == before, (before, state())
 
 def test_importing_and_building_touch_nothing(tmp_path: Path) -> None:
     """No thread, no connection, no signal handler, no configuration of logging."""
-    subprocess.run([sys.executable, "-c", UNTOUCHED], check=True, cwd=tmp_path, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", UNTOUCHED], check=True, cwd=tmp_path, timeout=60
+    )
 
 
 def test_the_first_use_by_many_threads() -> None:

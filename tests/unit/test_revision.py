@@ -103,7 +103,11 @@ def test_no_ids() -> None:
             Revision(text="7"),
             "start its workers with a --revision above 7",
         ),
-        (Revision(started=NOON), Revision(text="9fceb02"), "with a --revision of its own"),
+        (
+            Revision(started=NOON),
+            Revision(text="9fceb02"),
+            "with a --revision of its own",
+        ),
         (Revision(text="v6"), Revision(text="v7"), "with a --revision above v7"),
         (
             Revision(text="9fceb02", started=NOON),

@@ -50,9 +50,9 @@ def test_a_job_may_say_its_schedule_as_text() -> None:
         def execute(self, ctx: JobContext) -> None: ...
 
     assert define(Nightly).schedule == Cron("30 2 * * *", "Europe/Vienna")
-    assert define(job(name="x", schedule="*/5 * * * *")(lambda ctx: None)).schedule == Cron(
-        "*/5 * * * *"
-    )
+    assert define(
+        job(name="x", schedule="*/5 * * * *")(lambda ctx: None)
+    ).schedule == Cron("*/5 * * * *")
     with pytest.raises(InvalidSchedule, match='schedule: minute must be 0–59, got "61"'):
         define(job(name="x", schedule="61 * * * *")(lambda ctx: None))
 

@@ -133,7 +133,9 @@ def test_spellings_of_keys(elsewhere: Path, key: str) -> None:
 )
 def test_durations(value: object, expected: float) -> None:
     """Durations are timedelta, short or ISO text; below a millisecond too."""
-    assert Settings.load(environ={}, poll_interval=value).poll_interval == seconds(expected)
+    assert Settings.load(environ={}, poll_interval=value).poll_interval == seconds(
+        expected
+    )
 
 
 def test_values_of_the_environment_are_text() -> None:
@@ -160,7 +162,11 @@ def test_values_of_a_file_have_types(elsewhere: Path) -> None:
         'tags = ["a", "b"]\nthreads = 2\npooler = true\n'
     )
     settings = Settings.load(environ={})
-    assert (settings.tags, settings.threads, settings.pooler) == (frozenset("ab"), 2, True)
+    assert (settings.tags, settings.threads, settings.pooler) == (
+        frozenset("ab"),
+        2,
+        True,
+    )
 
 
 class TestFile:
@@ -273,8 +279,16 @@ class TestFile:
                 "threads: [",
                 "bad.yaml:1: 'threads' is not YAML; correct this line",
             ),
-            ("bad.yaml", "a: 1\n b: 2\n", "bad.yaml:2: 'b' is not YAML; correct this line"),
-            ("bad.yaml", "a: 2026-13-45", "bad.yaml:1: 'a' is not YAML; correct this line"),
+            (
+                "bad.yaml",
+                "a: 1\n b: 2\n",
+                "bad.yaml:2: 'b' is not YAML; correct this line",
+            ),
+            (
+                "bad.yaml",
+                "a: 2026-13-45",
+                "bad.yaml:1: 'a' is not YAML; correct this line",
+            ),
             ("a.yaml", "- threads", "a.yaml: settings are names with values"),
             ("a.yaml", "threads: 1\nthreads: 2", "a.yaml: threads is there twice"),
             (
@@ -318,7 +332,10 @@ class TestFile:
             {"heartbeat_interval": seconds(-1)},
             "heartbeat_interval must be a duration, but was -1s",
         ),
-        ({"shutdown_grace": seconds(-1)}, "shutdown_grace must be a duration, but was -1s"),
+        (
+            {"shutdown_grace": seconds(-1)},
+            "shutdown_grace must be a duration, but was -1s",
+        ),
         (
             {"missed_heartbeats_limit": 2},
             "missed_heartbeats_limit must be a whole number from 3 to 1000, but was 2",
@@ -345,7 +362,10 @@ class TestFile:
         ({"tags": ["ok", ""]}, "tags must be a printable string"),
         ({"database_url": ""}, "database_url must be a database address, but was blank"),
         ({"database_url": 5}, "but was of type int"),
-        ({"pol_interval": 5}, "pol_interval is not a setting; did you mean poll_interval?"),
+        (
+            {"pol_interval": 5},
+            "pol_interval is not a setting; did you mean poll_interval?",
+        ),
         ({"qqq": 5}, "qqq is not a setting; known are database_url, "),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
@@ -431,7 +451,8 @@ class TestEnvironment:
     def test_app(self) -> None:
         """SLOTWISE_APP is an ordinary setting."""
         assert (
-            Settings.load(environ={"SLOTWISE_APP": "jobs:registry"}).app == "jobs:registry"
+            Settings.load(environ={"SLOTWISE_APP": "jobs:registry"}).app
+            == "jobs:registry"
         )
 
 
@@ -457,7 +478,9 @@ class TestDerived:
             environ={}, heartbeat_interval=heartbeat, missed_heartbeats_limit=limit
         )
         assert (
-            timedelta(milliseconds=1) <= settings.lock_timeout < settings.heartbeat_interval
+            timedelta(milliseconds=1)
+            <= settings.lock_timeout
+            < settings.heartbeat_interval
         )
         assert settings.heartbeat_interval <= settings.statement_timeout < settings.lease
         assert seconds(1) <= settings.connect_timeout <= seconds(10)

@@ -150,7 +150,9 @@ def test_the_environment(
         ),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, given: dict[str, object], line: str) -> None:
+def test_mistakes_are_one_line(
+    tmp_path: Path, given: dict[str, object], line: str
+) -> None:
     """Value, place, cure."""
     path = tmp_path / "slotwise.yaml"
     path.write_text(json.dumps(given))

@@ -89,7 +89,10 @@ NOW = at(5.5)
             id="first that is not too late",
         ),
         pytest.param(
-            CatchUp.all(), None, Choice(slot=at(0), watermark=at(0), until=at(5)), id="all"
+            CatchUp.all(),
+            None,
+            Choice(slot=at(0), watermark=at(0), until=at(5)),
+            id="all",
         ),
         pytest.param(
             CatchUp.all(max=2),
@@ -126,7 +129,9 @@ def test_which_missed_slot_runs(
 
 
 @pytest.mark.parametrize(
-    "catch_up", [CatchUp.none(), CatchUp.latest(), CatchUp.first(), CatchUp.all()], ids=str
+    "catch_up",
+    [CatchUp.none(), CatchUp.latest(), CatchUp.first(), CatchUp.all()],
+    ids=str,
 )
 def test_a_slot_on_time_simply_runs(catch_up: CatchUp) -> None:
     """Whatever the policy, nothing was missed."""
@@ -198,7 +203,8 @@ policies = st.one_of(
 
 @given(
     catch_up=policies,
-    within=st.none() | st.integers(1, 1200).map(lambda seconds: timedelta(seconds=seconds)),
+    within=st.none()
+    | st.integers(1, 1200).map(lambda seconds: timedelta(seconds=seconds)),
     every=st.integers(1, 300),
     late=st.integers(0, 3000),
 )

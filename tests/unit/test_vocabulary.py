@@ -93,7 +93,11 @@ def test_only_members_have_sentences() -> None:
         "print(sorted(set(REASONS) ^ set(Reason)))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert run.stdout == "[]\n"
 
@@ -109,7 +113,9 @@ def test_a_feature_adds_a_reason() -> None:
         )
     assert REASONS["lock_held"].skipped == "Another program held its lock."
     assert REASONS["lock_held"].waits == "another program holds its lock"
-    assert how_ended("failed", "lock_held", "now") == "It ended as failed (lock_held) now."
+    assert (
+        how_ended("failed", "lock_held", "now") == "It ended as failed (lock_held) now."
+    )
 
 
 @pytest.mark.usefixtures("registered")
@@ -157,7 +163,9 @@ def in_source(search: Callable[[ast.AST], Iterator[str]]) -> list[str]:
         for path in sorted(SOURCE.rglob("*.py"))
     )
     return [
-        f"{path.relative_to(SOURCE)}:{one}" for path, tree in found for one in search(tree)
+        f"{path.relative_to(SOURCE)}:{one}"
+        for path, tree in found
+        for one in search(tree)
     ]
 
 
@@ -181,7 +189,9 @@ def bare_words(tree: ast.AST) -> Iterator[str]:
             sides = [node.left, *node.comparators]
             pairs = [(one, other) for one in sides for other in sides if one is not other]
         elif isinstance(node, ast.Call):
-            pairs = [(ast.Name(word.arg), word.value) for word in node.keywords if word.arg]
+            pairs = [
+                (ast.Name(word.arg), word.value) for word in node.keywords if word.arg
+            ]
         elif isinstance(node, ast.Dict):
             pairs = [
                 (ast.Name(key.value), value)

@@ -52,7 +52,9 @@ class Reaper:
         self.now += after + step
         return {row.key for row in self.watch.look(rows, self.now, self.at)}
 
-    def looks(self, count: int, *rows: Row, after: timedelta = BEAT) -> Iterator[set[Key]]:
+    def looks(
+        self, count: int, *rows: Row, after: timedelta = BEAT
+    ) -> Iterator[set[Key]]:
         return (self.look(*rows, after=after) for _ in range(count))
 
 

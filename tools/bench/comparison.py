@@ -142,7 +142,9 @@ class Installation:
             raise ConfigurationError(
                 f"--against {self.python}: its benchmark cannot list its cells: {reason}"
             )
-        known = [line.split()[0] for line in asked.stdout.splitlines()[1:] if line.strip()]
+        known = [
+            line.split()[0] for line in asked.stdout.splitlines()[1:] if line.strip()
+        ]
         if missing := [cell for cell in cells if cell not in known]:
             raise ConfigurationError(
                 f"--cells {missing[0]}: slotwise {self.version} of {self.python} "
@@ -172,7 +174,9 @@ class Installation:
         )
         if done.returncode:
             reason = _last_line(done.stderr) or f"status {done.returncode}"
-            raise RanWrong(f"{cell} with {self.python} (slotwise {self.version}): {reason}")
+            raise RanWrong(
+                f"{cell} with {self.python} (slotwise {self.version}): {reason}"
+            )
         readings = [
             one for one in json.loads(done.stdout)["readings"] if one["cell"] == cell
         ]
@@ -182,7 +186,9 @@ class Installation:
             if one["figures"]
         }
         return figures, {
-            one["contender"]: one.get("note", "") for one in readings if not one["figures"]
+            one["contender"]: one.get("note", "")
+            for one in readings
+            if not one["figures"]
         }
 
 
@@ -218,8 +224,17 @@ class Line:
             f"{pick(ratios):.3f}" if ratios else "–"
             for pick in (statistics.median, min, max)
         ]
-        medians = [number(statistics.median(values)) for values in (self.this, self.other)]
-        return [self.cell, self.contender, self.figure, *medians, *shown, str(len(ratios))]
+        medians = [
+            number(statistics.median(values)) for values in (self.this, self.other)
+        ]
+        return [
+            self.cell,
+            self.contender,
+            self.figure,
+            *medians,
+            *shown,
+            str(len(ratios)),
+        ]
 
     def json(self) -> dict[str, object]:
         ratios = self.ratios
@@ -355,7 +370,9 @@ def compare(pairing: Pairing, tell: Callable[[str], None] = lambda _: None) -> C
                     )
                 added = comparison.add(cell, rounds[this], rounds[other])
                 done = done + 1
-                left = (perf_counter() - began) / done * (pairing.pairs * len(cells) - done)
+                left = (
+                    (perf_counter() - began) / done * (pairing.pairs * len(cells) - done)
+                )
                 tell(
                     f"{place}: {_ratios(added)}; {_minutes(left)} left"
                     if left

@@ -46,7 +46,9 @@ class Journal:
         """Note that the handler of ``number`` has started. Raises IndexError when the journal
         is full.
         """
-        place = next(self._places)  # atomic: threads of one interpreter never share a place
+        place = next(
+            self._places
+        )  # atomic: threads of one interpreter never share a place
         self._times[place] = time.time_ns()
         self._ids[place] = number
 

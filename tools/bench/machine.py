@@ -26,7 +26,8 @@ def describe(server: Server, peers: Mapping[str, str]) -> dict[str, str]:
     are further lines.
     """
     found = {
-        "date": datetime.now(UTC).isoformat(" ", "minutes").removesuffix("+00:00") + " UTC",
+        "date": datetime.now(UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+        + " UTC",
         "cpu": f"{os.cpu_count()} × {_processor()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
@@ -39,7 +40,11 @@ def describe(server: Server, peers: Mapping[str, str]) -> dict[str, str]:
         "server": "on another host, or unknown"
         if server.cpu() is None
         else "on this host, over loopback",
-        **{name: value for name, value in server.facts.items() if name != "server_version"},
+        **{
+            name: value
+            for name, value in server.facts.items()
+            if name != "server_version"
+        },
     }
     if server.home is not None:
         found["fdatasync"] = f"{_flush_time(server.home) * 1e3:.2f} ms"
@@ -121,7 +126,9 @@ def cpu_of_family(head: int) -> float | None:
     top = usage_of(head)
     if top is None:
         return None
-    children = (usage_of(int(path.name)) for path in _PROC.iterdir() if path.name.isdigit())
+    children = (
+        usage_of(int(path.name)) for path in _PROC.iterdir() if path.name.isdigit()
+    )
     return (
         top.own
         + top.reaped

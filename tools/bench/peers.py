@@ -93,7 +93,9 @@ class PgQueuer(Contender):
             for first in range(1, count + 1, _PGQUEUER_CHUNK):
                 ids = range(first, min(first + _PGQUEUER_CHUNK, count + 1))
                 await queries.enqueue(
-                    ["bench"] * len(ids), [str(one).encode() for one in ids], [0] * len(ids)
+                    ["bench"] * len(ids),
+                    [str(one).encode() for one in ids],
+                    [0] * len(ids),
                 )
 
         _with_queries(url, work)
@@ -106,7 +108,9 @@ class PgQueuer(Contender):
         with asyncio.Runner() as runner:
             connection = runner.run(importlib.import_module("asyncpg").connect(url))
             queries = _queries(connection)
-            yield lambda number: runner.run(queries.enqueue("bench", str(number).encode()))
+            yield lambda number: runner.run(
+                queries.enqueue("bench", str(number).encode())
+            )
             runner.run(connection.close())
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:

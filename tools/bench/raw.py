@@ -72,7 +72,9 @@ WHERE s.task_name = d.task_name AND s.task_instance = d.task_instance AND s.slot
 
 _DONE = """
 SELECT NOT EXISTS (SELECT FROM raw_tasks WHERE picked) AND NOT EXISTS (SELECT FROM raw_slots WHERE finished IS NULL)"""
-_NEXT = "SELECT min(execution_time) - statement_timestamp() FROM raw_tasks WHERE NOT picked"
+_NEXT = (
+    "SELECT min(execution_time) - statement_timestamp() FROM raw_tasks WHERE NOT picked"
+)
 _SEND = """
 WITH sent AS (
     INSERT INTO raw_tasks (task_name, task_instance, task_data, execution_time, picked, version, priority)
@@ -118,7 +120,8 @@ class Raw(Contender):
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
         rows = [
-            ("bench", str(micros(instant)), b"{}", instant, False, 1, 50) for instant in due
+            ("bench", str(micros(instant)), b"{}", instant, False, 1, 50)
+            for instant in due
         ]
         with (
             psycopg.connect(url, autocommit=True) as connection,
@@ -159,8 +162,14 @@ class Loop:
             return 0
         for row in rows:
             self._note(int(row[1]))
-        arrays = {"names": [row[0] for row in rows], "instances": [row[1] for row in rows]}
-        arrays |= {"slots": [row[3] for row in rows], "versions": [row[4] for row in rows]}
+        arrays = {
+            "names": [row[0] for row in rows],
+            "instances": [row[1] for row in rows],
+        }
+        arrays |= {
+            "slots": [row[3] for row in rows],
+            "versions": [row[4] for row in rows],
+        }
         self._connection.execute(self._complete, arrays)
         return len(rows)
 
@@ -195,7 +204,9 @@ def main() -> None:
     """Run the loop that BENCH_OPTIONS names, until SIGTERM."""
     options = json.loads(os.environ["BENCH_OPTIONS"])
     journal = Journal(Path(os.environ["BENCH_JOURNAL"]))
-    loop = Loop(options["url"], options["batch"], journal, slots=options["mode"] == "slots")
+    loop = Loop(
+        options["url"], options["batch"], journal, slots=options["mode"] == "slots"
+    )
     modes: dict[str, Callable[[], None]] = {
         "drain": loop.drain,
         "slots": loop.drain,

@@ -73,7 +73,9 @@ class Readings:
 
     def summaries(self) -> Iterator[Summary]:
         """Yield the summaries in the order in which they were measured."""
-        for cell, contender in dict.fromkeys((one.cell, one.contender) for one in self.all):
+        for cell, contender in dict.fromkeys(
+            (one.cell, one.contender) for one in self.all
+        ):
             yield self.of(cell, contender)
 
     def of(self, cell: str, contender: str) -> Summary:

@@ -168,7 +168,9 @@ def _bound(target: Target) -> str:
 
 
 def _measured(verdict: Verdict) -> str:
-    return "–" if verdict.value is None else _with_unit(verdict.value, verdict.target.unit)
+    return (
+        "–" if verdict.value is None else _with_unit(verdict.value, verdict.target.unit)
+    )
 
 
 def _share(verdict: Verdict) -> str:
@@ -288,7 +290,9 @@ def _cpu(cell: str) -> Find:
     """CPU of client and server together, each of its quietest round."""
 
     def find(readings: Readings) -> float | None:
-        parts = [readings.of(cell, OURS).least(name) for name in ("client_us", "server_us")]
+        parts = [
+            readings.of(cell, OURS).least(name) for name in ("client_us", "server_us")
+        ]
         return (
             sum(part for part in parts if part is not None) if None not in parts else None
         )
@@ -317,7 +321,9 @@ def _extra(contender: str, *, as_share: bool = False) -> Find:
             if "client_us" in one.figures and (mine := plain.get(one.round))
         ]
         return (
-            max(statistics.median(found), 0.0) * (100 if as_share else 1) if found else None
+            max(statistics.median(found), 0.0) * (100 if as_share else 1)
+            if found
+            else None
         )
 
     return find

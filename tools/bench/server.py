@@ -164,7 +164,12 @@ class Server:
         with self.connect(family) as connection:
             found = connection.execute(_STATEMENTS, {"control": _CONTROL}).fetchall()
         return [
-            {"calls": row[0], "ms": round(row[1], 3), "rows": row[2], "query": row[3][:160]}
+            {
+                "calls": row[0],
+                "ms": round(row[1], 3),
+                "rows": row[2],
+                "query": row[3][:160],
+            }
             for row in found
         ]
 

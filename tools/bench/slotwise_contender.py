@@ -114,7 +114,9 @@ class Slotwise(Contender):
         """Plan a job for each instant of the first two seconds, each every two seconds."""
         places = [instant for instant in due if instant < due[0] + timedelta(seconds=2)]
         return self._worker(
-            url, kind="slots", schedules=[(2.0, instant.timestamp()) for instant in places]
+            url,
+            kind="slots",
+            schedules=[(2.0, instant.timestamp()) for instant in places],
         )
 
     def _worker(self, url: str, **options: object) -> Command:
@@ -169,7 +171,9 @@ class SlotwiseJobs(Slotwise):
     interval = timedelta(days=1)
     unit = "day"
 
-    def __init__(self, name: str = "slotwise", *, missed: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, name: str = "slotwise", *, missed: int = 0, **settings: Any
+    ) -> None:
         super().__init__(name, **settings)
         self._missed = missed
 

@@ -243,7 +243,9 @@ slotwise cron-jobs schema > cron_jobs.schema.json
 """
 
 
-@click.group("cron-jobs", cls=Group, short_help="Check CRON_JOBS.", examples=_CRON_EXAMPLES)
+@click.group(
+    "cron-jobs", cls=Group, short_help="Check CRON_JOBS.", examples=_CRON_EXAMPLES
+)
 @common
 def cron_jobs() -> None:
     """Check the jobs of CRON_JOBS in the environment, and print its JSON Schema. Needs no

@@ -532,7 +532,9 @@ def _tell(
             + (f", {len(after.worked)} worked weekend days" if after.worked else "")
         )
         say(f"{after.name}: {'would become ' if dry else ''}{told}")
-    _tell_followed([one for one in change.followed if one.refused is None], zones, dry=dry)
+    _tell_followed(
+        [one for one in change.followed if one.refused is None], zones, dry=dry
+    )
 
 
 def _tell_followed(

@@ -17,15 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise import DatabaseProblem, DatabaseUnreachable
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import (
-    LARGEST_COUNT,
-    Command,
-    Given,
-    common,
-    duration,
-    lines_option,
-    pass_given,
-)
+from slotwise.cli.shared.options import Command, Given, common, lines_option, pass_given
 from slotwise.cli.shared.output import (
     ago,
     as_json,
@@ -38,6 +30,7 @@ from slotwise.cli.shared.output import (
     span,
 )
 from slotwise.cli.shared.terminal import UTC, moment, say
+from slotwise.cli.shared.values import LARGEST_COUNT, duration
 from slotwise.inspect import Health, Unreadable, WorkerInfo
 from slotwise.spi import (
     WorkerState,
@@ -49,7 +42,16 @@ from slotwise.spi import (
 
 Answer = TypeVar("Answer")
 
-_COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
+_COLUMNS = (
+    "WORKER",
+    "STATE",
+    "RUNNING",
+    "TAGS",
+    "STARTED",
+    "LAST SEEN",
+    "SKEW",
+    "VERSION",
+)
 
 
 @click.command(
@@ -206,7 +208,9 @@ def health(
     try:
         found, zone = _answered(check, timeout)
     except (DatabaseProblem, SQLAlchemyError) as error:
-        if given.json:  # unlike a listing, the check has an answer even without a database
+        if (
+            given.json
+        ):  # unlike a listing, the check has an answer even without a database
             told = (
                 str(error)
                 if isinstance(error, DatabaseProblem)
@@ -246,7 +250,9 @@ def _report_worker(
     given: Given, name: str, workers: Sequence[WorkerInfo], zone: ZoneInfo
 ) -> int:
     """Report on the processes of one name; those that are gone count only if none is live."""
-    mine = [one for one in workers if name in (one.host, one.worker, shortened(one.worker))]
+    mine = [
+        one for one in workers if name in (one.host, one.worker, shortened(one.worker))
+    ]
     live = [one for one in mine if one.live]
     if not mine:
         problem = f"no worker {name} has signed in"
@@ -348,7 +354,9 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join([*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])])
+    return ", ".join(
+        [*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])]
+    )
 
 
 def _problems(

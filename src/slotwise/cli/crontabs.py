@@ -24,10 +24,10 @@ from slotwise.cli.shared.options import (
     common,
     pass_given,
     with_options,
-    zone_name,
 )
 from slotwise.cli.shared.output import as_json, print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
+from slotwise.cli.shared.values import zone_name
 from slotwise.inspect import json_value
 from slotwise.spi import PluginCommand, Section
 

@@ -10,16 +10,15 @@ from slotwise.cli.shared.options import (
     Command,
     Given,
     Group,
-    Written,
     common,
     confirm,
-    instant,
     operation,
     pass_given,
     sure,
 )
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document, unharmed
+from slotwise.cli.shared.values import Written, instant
 from slotwise.operations import Schema
 
 

@@ -50,7 +50,9 @@ _MOST_NOTES: Final = 10
     slotwise plan --app jobs --json | jq -r '.[] | select(.at_once) | .job'
     """,
 )
-@click.option("--all", "everything", is_flag=True, help="Also jobs that stay as they are.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also jobs that stay as they are."
+)
 @kept("--revision", metavar="TEXT", help="The deploy's id, as its workers will have it.")
 @common
 @pass_given

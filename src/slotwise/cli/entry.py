@@ -70,16 +70,20 @@ COMMANDS: Final = {
 _TABLES: Final = "to create or upgrade the tables: slotwise db upgrade"
 _START: Final = "to run what is due: slotwise worker --app MODULE"
 _RAN: Final = (
-    "to see what ran, what did not, and why: slotwise slots [NAME]; a worker logs on stderr"
+    "to see what ran, what did not, and why: slotwise slots [NAME]; "
+    "a worker logs on stderr"
 )
 _PAGES: Final = (
     "slotwise has no web page; see: slotwise health, slots, failures, or for Grafana: "
     "slotwise export dashboard"
 )
-_DEAD: Final = "see: slotwise failures, or for dead tasks: slotwise tasks list --state dead"
+_DEAD: Final = (
+    "see: slotwise failures, or for dead tasks: slotwise tasks list --state dead"
+)
 _ADD: Final = "to schedule a one-time task: slotwise tasks schedule NAME --data JSON"
 _STOP: Final = (
-    "to stop a job's handlers: slotwise cancel NAME; to start no more: slotwise pause NAME"
+    "to stop a job's handlers: slotwise cancel NAME; "
+    "to start no more: slotwise pause NAME"
 )
 _NOW: Final = (
     "to run a job now: slotwise trigger NAME on a worker, slotwise run NAME --app "
@@ -94,7 +98,8 @@ GUESSES: Final = {
         _TABLES,
     ),
     **dict.fromkeys(
-        ("start", "serve", "up", "consumer", "consume", "beat", "work", "scheduler"), _START
+        ("start", "serve", "up", "consumer", "consume", "beat", "work", "scheduler"),
+        _START,
     ),
     **dict.fromkeys(
         ("log", "logs", "history", "runs", "ledger", "executions", "results"), _RAN

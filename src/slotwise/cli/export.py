@@ -8,17 +8,10 @@ from importlib.resources import files
 import click
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import (
-    Command,
-    Given,
-    Group,
-    common,
-    duration,
-    kept,
-    pass_given,
-)
+from slotwise.cli.shared.options import Command, Given, Group, common, kept, pass_given
 from slotwise.cli.shared.output import print_json
 from slotwise.cli.shared.terminal import say, say_document
+from slotwise.cli.shared.values import duration
 from slotwise.spi import PluginCommand, Section
 
 _EXAMPLES = """

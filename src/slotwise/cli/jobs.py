@@ -160,7 +160,8 @@ def _list_jobs(given: Given, count: int | None, everything: bool, after: str) ->
 
 def _print_page(page: Sequence[_Entry], now: datetime, *, compared: bool) -> None:
     print_table(
-        [*_COLUMNS, "CODE"] if compared else _COLUMNS, [_row(entry, now) for entry in page]
+        [*_COLUMNS, "CODE"] if compared else _COLUMNS,
+        [_row(entry, now) for entry in page],
     )
     for line in (entry.line for entry in page):
         if line is not None and line.reason:
@@ -316,7 +317,9 @@ def _show_job(given: Given, name: str, id: str | None) -> None:
             )
             raise UnknownTask(
                 _unknown(
-                    name, [known.job for known in inspect.jobs(limit=PAGE)], is_task=is_task
+                    name,
+                    [known.job for known in inspect.jobs(limit=PAGE)],
+                    is_task=is_task,
                 )
             )
     if given.json:

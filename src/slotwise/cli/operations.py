@@ -14,20 +14,15 @@ import click
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
-    LARGEST_COUNT,
     Command,
     Given,
-    Written,
     common,
-    duration,
     exact_slot,
     id_option,
-    instant,
     job_command,
     lines_option,
     pass_given,
     sure,
-    within,
 )
 from slotwise.cli.shared.output import (
     print_json_list,
@@ -37,6 +32,7 @@ from slotwise.cli.shared.output import (
     warn_paused,
 )
 from slotwise.cli.shared.terminal import exact, moment, say
+from slotwise.cli.shared.values import LARGEST_COUNT, Written, duration, instant, within
 from slotwise.inspect import RECURRING, AuditEntry, json_value
 from slotwise.operations import Backfill, Resumed
 
@@ -207,7 +203,9 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     """
     with given.operations() as (operations, inspect):
         zone = inspect.zone(name, id=id)
-        skipped = operations.skip_next(name, within(slot, zone, "SLOT"), id=id, **given.how)
+        skipped = operations.skip_next(
+            name, within(slot, zone, "SLOT"), id=id, **given.how
+        )
     print_result(
         given, f"{name}: slot {moment(skipped, zone)} skipped", job=name, slot=skipped
     )
@@ -290,7 +288,10 @@ def retry(given: Given, name: str, slot: Written, id: str) -> None:
         wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
         operations.retry(name, wanted, id=id, **given.how)
     print_result(
-        given, f"{name}: slot {exact(wanted, zone)} will be retried", job=name, slot=wanted
+        given,
+        f"{name}: slot {exact(wanted, zone)} will be retried",
+        job=name,
+        slot=wanted,
     )
 
 

@@ -18,18 +18,10 @@ from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_errors
 from slotwise.cli.shared.exits import end_now
-from slotwise.cli.shared.options import (
-    FORMS,
-    Command,
-    Given,
-    Written,
-    common,
-    duration,
-    pass_given,
-    read_written,
-)
+from slotwise.cli.shared.options import Command, Given, common, pass_given
 from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
+from slotwise.cli.shared.values import FORMS, Written, duration, read_written
 from slotwise.contrib.logging import LogListener, configure, keep_one_console
 from slotwise.spi import (
     Ended,
@@ -147,7 +139,9 @@ def run(
             if isinstance(wanted, Written)
             else wanted
         )
-        slot_run = registry.slot_run(name, slot, early=early, waits=not no_wait, tell=_say)
+        slot_run = registry.slot_run(
+            name, slot, early=early, waits=not no_wait, tell=_say
+        )
         return _run_slot(given, registry, slot_run)
     single = registry.single_run(name)
     signals = StopSignals(_reaction(single))
@@ -245,7 +239,9 @@ def _tell_end(end: SlotEnd, *, instead: str) -> None:
         _say(f"{end.job}{slot}: {end.outcome}; {end.left}")
         return
     reason = (
-        f" ({end.reason})" if end.reason and end.reason != error_summary(end.error) else ""
+        f" ({end.reason})"
+        if end.reason and end.reason != error_summary(end.error)
+        else ""
     )
     took = (
         f" in {span(end.finished - end.started)}"

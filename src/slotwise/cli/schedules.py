@@ -25,20 +25,17 @@ from slotwise import (
     parse_schedule,
 )
 from slotwise.cli.shared.options import (
-    DURATIONS,
-    FORMS,
     Command,
     Given,
     Group,
     common,
     lines_option,
     pass_given,
-    read_written,
-    zone_name,
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.starts import StartCounts, count_starts
 from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.values import DURATIONS, FORMS, read_written, zone_name
 from slotwise.contrib.notations import other_readings
 from slotwise.contrib.picture import Box, Label, Picture
 from slotwise.inspect import (
@@ -124,7 +121,12 @@ def explain(given: Given, text: str, tz: str | None) -> None:
 @common
 @pass_given
 def next_slots(
-    given: Given, text: str, tz: str | None, name: str | None, count: int, after: str | None
+    given: Given,
+    text: str,
+    tz: str | None,
+    name: str | None,
+    count: int,
+    after: str | None,
 ) -> None:
     """List the next slots of TEXT in local time and UTC; with --app, TEXT may be the name of a
     job.
@@ -424,7 +426,15 @@ _RIGHT = 24
 _BOTTOM = 52
 _EMPTY: Final = "#eef1f4"
 #: From few to many; each is darker than the one before, so that it is readable without colours.
-_HEAT: Final = ("#d3e5f2", "#a6cde4", "#6cb0d6", "#3a8fc4", "#1a6cab", "#0b4a85", "#082f5c")
+_HEAT: Final = (
+    "#d3e5f2",
+    "#a6cde4",
+    "#6cb0d6",
+    "#3a8fc4",
+    "#1a6cab",
+    "#0b4a85",
+    "#082f5c",
+)
 
 
 def draw_heat_map(

@@ -13,18 +13,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from slotwise import Calendar, InvalidSetting, SlotwiseError
-from slotwise.cli.shared.options import (
-    LARGEST_COUNT,
-    Command,
-    Given,
-    Written,
-    common,
-    instant,
-    pass_given,
-    read_written,
-)
+from slotwise.cli.shared.options import Command, Given, common, pass_given
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
 from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, read_written
 from slotwise.inspect import SlotInfo, clock, slot_note
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
 from slotwise.spi import (
@@ -275,7 +267,9 @@ def _counts(counter: Counter[str]) -> str:
 
 def _row(job: Definition, line: SlotInfo) -> list[str]:
     zone = _zone(job)
-    slot = moment(line.slot, zone) + (f" … {moment(line.last, zone)}" if line.last else "")
+    slot = moment(line.slot, zone) + (
+        f" … {moment(line.last, zone)}" if line.last else ""
+    )
     return [slot, line.outcome, _why(job, line)]
 
 

@@ -18,16 +18,12 @@ from rich.text import Text
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
-    LARGEST_COUNT,
     Command,
     Given,
-    Written,
     common,
     exact_slot,
-    instant,
     lines_option,
     pass_given,
-    within,
 )
 from slotwise.cli.shared.output import (
     outcome,
@@ -42,6 +38,7 @@ from slotwise.cli.shared.output import (
     span,
 )
 from slotwise.cli.shared.terminal import UTC, exact, moment, say
+from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, within
 from slotwise.inspect import (
     RECURRING,
     Explanation,
@@ -373,7 +370,11 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
         )
     if line.missed_count:
         parts.append(f"stands for {line.missed_count} more")
-    if line.outcome == SlotState.WAITING and line.due is not None and line.due != line.slot:
+    if (
+        line.outcome == SlotState.WAITING
+        and line.due is not None
+        and line.due != line.slot
+    ):
         parts.append(f"due {moment(line.due, zone)}")
     if line.lost_by:
         parts.append(
@@ -501,10 +502,14 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
     metavar="ID",
     help="A recurring instance, or a one-time task.",
 )
-@click.option("--traceback", is_flag=True, help="Also print what each attempt failed with.")
+@click.option(
+    "--traceback", is_flag=True, help="Also print what each attempt failed with."
+)
 @common
 @pass_given
-def explain(given: Given, name: str, slot: Written | None, id: str, traceback: bool) -> int:
+def explain(
+    given: Given, name: str, slot: Written | None, id: str, traceback: bool
+) -> int:
     """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations
     and schedule.
 
@@ -545,7 +550,9 @@ def _explain_now(
     return inspect.explain_task(name, id)
 
 
-def _headline(found: Explanation | JobExplanation | TaskExplanation, zone: ZoneInfo) -> str:
+def _headline(
+    found: Explanation | JobExplanation | TaskExplanation, zone: ZoneInfo
+) -> str:
     if isinstance(found, Explanation):
         reason = f" ({found.reason})" if found.reason else ""
         return f"{found.job} {_at(found.slot, zone)}: {found.outcome}{reason}"

@@ -34,7 +34,9 @@ from slotwise.cli.shared.terminal import say
     """,
 )
 @click.option(
-    "--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C."
+    "--keep",
+    is_flag=True,
+    help="Leave everything running after the verdict, until Ctrl-C.",
 )
 @click.option(
     "--seconds",
@@ -88,7 +90,8 @@ _SETTINGS: Final = """\
 # slotwise reads this file in the current directory; options, and SLOTWISE_… in the environment,
 # have precedence.
 app = "jobs"
-# The database's address stays out of this file: export DATABASE_URL=postgresql://user:password@host/database
+# The database's address stays out of this file:
+# export DATABASE_URL=postgresql://user:password@host/database
 threads = 10
 shutdown_grace = "30s"
 """
@@ -217,7 +220,9 @@ def _write(path: Path, text: str) -> bool:
 
 def _next_steps(directory: Path, kept: list[str], password: str) -> list[str]:
     steps = [] if directory == Path() else [f"cd {directory}"]
-    if not any(os.environ.get(name) for name in ("SLOTWISE_DATABASE_URL", "DATABASE_URL")):
+    if not any(
+        os.environ.get(name) for name in ("SLOTWISE_DATABASE_URL", "DATABASE_URL")
+    ):
         steps += [
             "docker compose up --build --detach database       # or: python -m slotwise.embedded"
         ]

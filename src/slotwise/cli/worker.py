@@ -25,11 +25,11 @@ from slotwise.cli.shared.options import (
     Command,
     Given,
     common,
-    duration,
     kept,
     pass_given,
     with_options,
 )
+from slotwise.cli.shared.values import duration
 from slotwise.contrib.logging import (
     JsonFormatter,
     LogListener,
@@ -91,7 +91,8 @@ class Monitoring:
         def show(made: Worker) -> Iterator[None]:
             running.append(made)
             with self._shown(
-                metrics, None if self.report is None else place_of_child(Path(self.report))
+                metrics,
+                None if self.report is None else place_of_child(Path(self.report)),
             ):
                 yield
 
@@ -140,7 +141,8 @@ class Monitoring:
                 stack.callback(port.close)
                 if child is None:
                     logger.info(
-                        "health and metrics: port %d, /livez /readyz /metrics", port.number
+                        "health and metrics: port %d, /livez /readyz /metrics",
+                        port.number,
                     )
             if self.alive_file is not None and child is None:
                 stack.callback(AliveFile(Path(self.alive_file), source.check).close)

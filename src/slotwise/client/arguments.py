@@ -107,7 +107,9 @@ class Item(Generic[T]):
 
 def task_name(task: object) -> str:
     """Return the name of a one-time task. Raise InvalidJob."""
-    name = given_name(task, "a task; pass a OneTimeTask, a function under @task, or a name")
+    name = given_name(
+        task, "a task; pass a OneTimeTask, a function under @task, or a name"
+    )
     refuse_a_job(
         name, issubclass(task if isinstance(task, type) else type(task), DistributedJob)
     )
@@ -229,7 +231,9 @@ def instance_of(
     )
 
 
-def page_place(name: str | None, after: object, state: object, limit: object) -> Key | None:
+def page_place(
+    name: str | None, after: object, state: object, limit: object
+) -> Key | None:
     """Check the arguments of ``list``; return the key after which the page begins."""
     if state is not None and state not in STATES:
         raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
@@ -352,7 +356,9 @@ def wanted(
     if not isinstance(item, Item):
         return Wanted(next(ids), payload.encode(item, name), usual, priority)
     due = (
-        usual if item.at is None and item.delay is None else when(item.at, item.delay, name)
+        usual
+        if item.at is None and item.delay is None
+        else when(item.at, item.delay, name)
     )
     instance = next(ids) if item.id is None else checked_id(item.id, name)
     rank = (
@@ -370,7 +376,9 @@ def fresh_ids() -> Iterator[str]:
     while True:
         head = f"{time.time_ns() // 1_000_000:012x}"
         tails = os.urandom(10 * 64).hex()
-        yield from (head + tails[place : place + 20] for place in range(0, len(tails), 20))
+        yield from (
+            head + tails[place : place + 20] for place in range(0, len(tails), 20)
+        )
 
 
 def taken(name: str, instance: str | None, state: str | None = None) -> InstanceExists:

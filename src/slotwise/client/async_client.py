@@ -49,7 +49,9 @@ class AsyncClient(Awaited[Client], Commands):
             return await super()._run(body, *given, **named)
         client = self._inner
         installation = client._make_store().installation
-        if installation.is_unknown:  # else the command would read the id in the event loop
+        if (
+            installation.is_unknown
+        ):  # else the command would read the id in the event loop
             await asyncio.to_thread(installation.learn)
         return await call_within(
             connection, lambda joined: body(client, *given, **named, connection=joined)

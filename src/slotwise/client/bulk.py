@@ -196,7 +196,9 @@ class Load:
         except Taken:
             with self.joining() as (queue, own):
                 ids = set(
-                    queue.tasks.taken(own, self.name, [row.instance for row in chunk.rows])
+                    queue.tasks.taken(
+                        own, self.name, [row.instance for row in chunk.rows]
+                    )
                 )
             for place, row in enumerate(chunk.rows, chunk.first):
                 if row.instance in ids:

@@ -135,7 +135,11 @@ class Commands:
 
     @call
     def cancel_all(
-        self, task: Task, *, state: str | None = None, connection: Connection | None = None
+        self,
+        task: Task,
+        *,
+        state: str | None = None,
+        connection: Connection | None = None,
     ) -> int:
         """Remove all tasks of this name that are not running, or those in one state; return how
         many.
@@ -151,7 +155,10 @@ class Commands:
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )
         while True:
-            with self._transactions.joining(connection, name, surely=True) as (queue, own):
+            with self._transactions.joining(connection, name, surely=True) as (
+                queue,
+                own,
+            ):
                 some = queue.tasks.remove(own, name, state, last)
             if not some:
                 return count
@@ -207,7 +214,10 @@ class Commands:
         while ids is None or first < len(ids):
             batch = None if ids is None else ids[first : first + AT_ONCE]
             first += AT_ONCE
-            with self._transactions.joining(connection, name, surely=True) as (queue, own):
+            with self._transactions.joining(connection, name, surely=True) as (
+                queue,
+                own,
+            ):
                 some = queue.tasks.retry(own, name, batch, due)
             dead |= dict.fromkeys(some)
             if ids is None and len(some) < AT_ONCE:
@@ -223,7 +233,10 @@ class Commands:
         word: str | None = None,
     ) -> Receipt:
         return self._command(
-            connection, key, lambda queue, own: queue.tasks.move(own, key, due, rank), word
+            connection,
+            key,
+            lambda queue, own: queue.tasks.move(own, key, due, rank),
+            word,
         )
 
     @call
@@ -341,7 +354,9 @@ class Commands:
             refuse_a_job(name, known.is_job)
         elif isinstance(task, str):
             refuse_a_slip(
-                name, (one for one, found in definitions.items() if not found.is_job), call
+                name,
+                (one for one, found in definitions.items() if not found.is_job),
+                call,
             )
         return name, known
 
@@ -412,14 +427,18 @@ class Client(Commands):
     @property
     def inspect(self) -> Inspection:
         """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
-        from slotwise.client.inspection import Inspection  # late: most clients read nothing
+        from slotwise.client.inspection import (
+            Inspection,
+        )  # late: most clients read nothing
 
         return Inspection(self._make_store)
 
     @property
     def aio(self) -> AsyncClient:
         """The same commands for asyncio applications."""
-        from slotwise.client.async_client import AsyncClient  # late: it imports this module
+        from slotwise.client.async_client import (
+            AsyncClient,
+        )  # late: it imports this module
 
         return AsyncClient(self)
 
@@ -428,7 +447,9 @@ class Client(Commands):
         self, task: TaskOf[None], data: None = None, **options: Unpack[Options]
     ) -> Receipt: ...
     @overload
-    def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
+    def schedule(
+        self, task: TaskOf[T], data: T, **options: Unpack[Options]
+    ) -> Receipt: ...
     def schedule(
         self,
         task: TaskOf[T],

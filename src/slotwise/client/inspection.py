@@ -198,7 +198,9 @@ class Reads:
         begin = _instant(since)
         end = _instant(before)
         return list(
-            slots.slots(self._store, name_of(job), id, limit=limit, since=begin, before=end)
+            slots.slots(
+                self._store, name_of(job), id, limit=limit, since=begin, before=end
+            )
         )
 
     @read
@@ -260,7 +262,9 @@ class Reads:
         return explain(facts(self._store, name, wanted, id or RECURRING))
 
     @read
-    def explain_job(self, job: AnyTask, *, id: str | None = None) -> JobExplanation | None:
+    def explain_job(
+        self, job: AnyTask, *, id: str | None = None
+    ) -> JobExplanation | None:
         """Return why a job does not run now, and when it will; None if there is no such job."""
         name = name_of(job)
         return explain_now(self._store, name, id or RECURRING)
@@ -361,7 +365,9 @@ class Reads:
 
         At most 1,000 names are counted, and 10,000 waiting tasks of each.
         """
-        return tasks.counts_with_reasons(self._store, task_counts.task_counts(self._store))
+        return tasks.counts_with_reasons(
+            self._store, task_counts.task_counts(self._store)
+        )
 
     @read
     def backlog(self) -> list[Backlog]:

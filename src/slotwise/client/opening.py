@@ -40,7 +40,9 @@ def open_store(
     try:
         database.verify()
         with database.main.connect() as connection:
-            migrate.check(connection, prefix=settings.table_prefix, schema=settings.schema)
+            migrate.check(
+                connection, prefix=settings.table_prefix, schema=settings.schema
+            )
         yield Store(database, {} if application is None else application.definitions)
     finally:
         database.close()

@@ -69,7 +69,9 @@ class Requests:
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is
         resumed.
         """
-        return self._chunks(partial(job_operations.pause, job=name_of(job)), **how).rows > 0
+        return (
+            self._chunks(partial(job_operations.pause, job=name_of(job)), **how).rows > 0
+        )
 
     @call
     def pause_all(self, **how: Unpack[How]) -> bool:
@@ -145,7 +147,9 @@ class Requests:
         """
         wanted = None if slot is None else instant_of(slot)
         return self._operate(
-            partial(slot_operations.skip_next, job=name_of(job), slot=wanted, instance=id),
+            partial(
+                slot_operations.skip_next, job=name_of(job), slot=wanted, instance=id
+            ),
             **how,
         )
 

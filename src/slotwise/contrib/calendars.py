@@ -50,7 +50,9 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
     found = _of_library(code, wanted)
     worked = {day for day in found.weekend_workdays if day.year in wanted}
     days = {
-        day: name for day, name in found.items() if day.year in wanted and day not in worked
+        day: name
+        for day, name in found.items()
+        if day.year in wanted and day not in worked
     }
     return Source(
         days=days,
@@ -78,7 +80,9 @@ def _of_library(code: str, years: list[int]) -> HolidayBase:
 def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
     near = get_close_matches(code.upper(), known, n=3)
     hint = (
-        f"did you mean {' or '.join(near)}?" if near else "codes are like AT, DE-BY or XNYS"
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "codes are like AT, DE-BY or XNYS"
     )
     return ConfigurationError(f"the holidays library has no {code}; {hint}")
 

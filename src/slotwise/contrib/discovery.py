@@ -52,7 +52,9 @@ def distributed_job(marked: Marked) -> Marked:
     Functions under ``@job`` and ``@task`` need no mark. Raises InvalidJob for anything but a
     subclass of DistributedJob or OneTimeTask.
     """
-    if not (isinstance(marked, type) and issubclass(marked, DistributedJob | OneTimeTask)):
+    if not (
+        isinstance(marked, type) and issubclass(marked, DistributedJob | OneTimeTask)
+    ):
         raise InvalidJob(
             f"@distributed_job above {marked!r:.80}: expected a subclass of "
             "DistributedJob or OneTimeTask; "

@@ -50,7 +50,9 @@ class Slotwise:
         worker: bool = False,
         start_wait: timedelta | str = START_WAIT,
     ) -> None:
-        self.host = Host(registry, worker=worker, start_wait=start_wait, caller="Slotwise")
+        self.host = Host(
+            registry, worker=worker, start_wait=start_wait, caller="Slotwise"
+        )
         if app is not None:
             self.init_app(app)
 

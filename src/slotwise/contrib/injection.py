@@ -55,7 +55,9 @@ class Argument:
 
     def __str__(self) -> str:
         shown = (
-            "" if self.annotation is inspect.Parameter.empty else f": {_spelled(self.type)}"
+            ""
+            if self.annotation is inspect.Parameter.empty
+            else f": {_spelled(self.type)}"
         )
         return f"{self.job}(… {self.name}{shown} …)"
 
@@ -113,8 +115,12 @@ def listed_resolvers(resolvers: object) -> list[Any]:
     """Return the resolvers as a list. Raises ConfigurationError for anything that is no list of
     them.
     """
-    if isinstance(resolvers, Mapping | str | bytes) or not isinstance(resolvers, Iterable):
-        shown = f"{resolvers!r:.60}" if isinstance(resolvers, Mapping | str | int) else "…"
+    if isinstance(resolvers, Mapping | str | bytes) or not isinstance(
+        resolvers, Iterable
+    ):
+        shown = (
+            f"{resolvers!r:.60}" if isinstance(resolvers, Mapping | str | int) else "…"
+        )
         raise ConfigurationError(
             f"resolvers is {resolvers!r:.80}; pass a list: resolvers=[{shown}]"
         )
@@ -335,7 +341,9 @@ def _target(marker: Any, annotation: object) -> Any:
 
 def _parameters(function: Any) -> Iterator[tuple[inspect.Parameter, object]]:
     source: object = (
-        vars(function).get("__init__", function) if isinstance(function, type) else function
+        vars(function).get("__init__", function)
+        if isinstance(function, type)
+        else function
     )
     source = source if inspect.isroutine(source) else type(source).__call__
     hints = get_type_hints(source, include_extras=True)

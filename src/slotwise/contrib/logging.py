@@ -81,7 +81,9 @@ class HumanFormatter(logging.Formatter):
         """The message of an event; of other records, the logger, the message and the fields."""
         if hasattr(record, "event"):
             return record.getMessage()
-        return " ".join([f"{record.name}: {record.getMessage()}", *_pairs(_extra(record))])
+        return " ".join(
+            [f"{record.name}: {record.getMessage()}", *_pairs(_extra(record))]
+        )
 
 
 class JsonFormatter(logging.Formatter):
@@ -192,7 +194,9 @@ def _ordered(facts: dict[str, object]) -> list[str]:
 def _pairs(facts: dict[str, object]) -> list[str]:
     """``name=value`` of each field, without the instance of a job's own row."""
     shown = {
-        name: value for name, value in facts.items() if (name, value) != ("id", "recurring")
+        name: value
+        for name, value in facts.items()
+        if (name, value) != ("id", "recurring")
     }
     return [
         f"{name}={_spelled(shown[name])}" for name in _ordered(shown) if name != "event"

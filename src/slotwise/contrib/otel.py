@@ -41,7 +41,12 @@ from slotwise.spi import Kind as RowKind
 
 try:
     from opentelemetry import context, metrics, propagate, trace
-    from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
+    from opentelemetry.metrics import (
+        CallbackOptions,
+        Histogram,
+        MeterProvider,
+        Observation,
+    )
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider
 except ImportError:
     raise ConfigurationError(
@@ -188,7 +193,11 @@ class _Attempt:
         # A root of its own: the span that scheduled it may have ended days ago, and a link says
         # so.
         self._span = self._tracer.start_span(
-            f"run {ctx.name}", context.Context(), SpanKind.CONSUMER, attributes, self._links
+            f"run {ctx.name}",
+            context.Context(),
+            SpanKind.CONSUMER,
+            attributes,
+            self._links,
         )
         self._token = context.attach(trace.set_span_in_context(self._span))
 
@@ -300,7 +309,9 @@ class _Instruments:
         self._histograms["slotwise_queue_wait_seconds"].record(waited, labels)
         if attempt.is_slot and row.slot is not None and row.attempt == 1:
             late = (claim.claimed_at - row.slot).total_seconds() + in_process
-            self._histograms["slotwise_start_lateness_seconds"].record(late, {"name": name})
+            self._histograms["slotwise_start_lateness_seconds"].record(
+                late, {"name": name}
+            )
 
 
 def _named(figure: Figure) -> tuple[str, str]:

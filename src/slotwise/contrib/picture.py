@@ -98,9 +98,7 @@ def _element(shape: Shape) -> str:
             f'<text {place} fill="{shape.colour}" '
             f'dominant-baseline="central"{anchor}>{escape(shape.text)}</text>'
         )
-    place = (
-        f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" height="{shape.height:g}"'
-    )
+    place = f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" height="{shape.height:g}"'
     told = f"<title>{escape(shape.told)}</title>" if shape.told else ""
     return f'<rect {place} rx="2" fill="{shape.colour}">{told}</rect>'
 

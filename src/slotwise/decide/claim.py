@@ -259,7 +259,9 @@ def _waiting_for_a_place(
     }
     due = now + schedule.wait(slot) + PLACE_PAUSE
     return (
-        waiting(row, schedule, row.watermark, slot) | as_it_stood | {"execution_time": due}
+        waiting(row, schedule, row.watermark, slot)
+        | as_it_stood
+        | {"execution_time": due}
     )
 
 

@@ -21,7 +21,15 @@ from slotwise.decide.tuning import UNREADABLE_PAUSE
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
 from slotwise.model import records
-from slotwise.model.records import FOREVER, TICK, Gap, LedgerEntry, Record, Row, Transition
+from slotwise.model.records import (
+    FOREVER,
+    TICK,
+    Gap,
+    LedgerEntry,
+    Record,
+    Row,
+    Transition,
+)
 from slotwise.model.vocabulary import Origin, Outcome, Reason, Release, RowState
 from slotwise.schedules import Disabled, Schedule
 
@@ -206,7 +214,9 @@ def _held_until(
             return min(row.last_heartbeat or now, now)
         case records.HandedBack() | records.Skipped():  # it never began
             return (
-                ledger.started if ledger is not None and ledger.started is not None else now
+                ledger.started
+                if ledger is not None and ledger.started is not None
+                else now
             )
         case _:
             return now - ended_ago
@@ -234,9 +244,9 @@ def _called_off(
         case records.Aborted() | records.Died() | records.Snoozed():
             return row, records.Cancelled(by)
         case records.Failed(error):
-            return row, replace(outcome, final=True) if row.has_slot else records.Cancelled(
-                by, error
-            )
+            return row, replace(
+                outcome, final=True
+            ) if row.has_slot else records.Cancelled(by, error)
     return row, outcome
 
 
@@ -271,12 +281,14 @@ def _lost(row: Row, ending: Ending) -> Transition:
         return hand_back(row, Reason.LOST)  # without the mark its handler has not started
     row, lost = ending.judged(row), row.lost_count + 1
     if definition.gives_up:
-        return final(row, ending, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1)
-    if lost >= definition.max_lost:
-        error = (
-            f"lost {lost} times with its worker; its handler may be what takes workers down"
+        return final(
+            row, ending, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1
         )
-        return final(row, ending, Outcome.DEAD, reason=Reason.MAX_LOST, error=error, lost=1)
+    if lost >= definition.max_lost:
+        error = f"lost {lost} times with its worker; its handler may be what takes workers down"
+        return final(
+            row, ending, Outcome.DEAD, reason=Reason.MAX_LOST, error=error, lost=1
+        )
     due = ending.now + pause_after_loss(lost, row.key)
     row = replace(row, lost_count=lost)
     return _another(
@@ -424,9 +436,9 @@ def final(
             row, schedule, base, schedule.settled(base).next_after(max(ending.now, base))
         )
     else:
-        columns, gaps = (_tail if is_catching_up(row, ending.definition) else _overlapped)(
-            row, ending, schedule, base
-        )
+        columns, gaps = (
+            _tail if is_catching_up(row, ending.definition) else _overlapped
+        )(row, ending, schedule, base)
     columns |= counters(row, outcome, ending.now)
     columns |= {
         "execution_time": ending.spaced(columns["execution_time"]),

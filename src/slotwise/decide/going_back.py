@@ -40,7 +40,9 @@ def refuse(row: Row, now: datetime, flaw: str) -> Transition:
     """A claimed row that must not run goes back: a job's comes up again in a minute, a task is
     dead.
     """
-    flaw = (flaw if flaw.startswith(NEWER) else f"{UNREADABLE}{flaw}").replace("\0", "\\0")
+    flaw = (flaw if flaw.startswith(NEWER) else f"{UNREADABLE}{flaw}").replace(
+        "\0", "\\0"
+    )
     back = defer(row, now + UNREADABLE_PAUSE, Reason.UNREADABLE, flaw)
     if row.has_slot:
         return back
@@ -59,7 +61,8 @@ def left_alone(row: Row, now: datetime, error: str) -> Transition:
     """
     pause = min(max((now - (row.slot or row.due)) / 2, NEWER_PAUSE), UNREADABLE_PAUSE)
     return replace(
-        defer(row, now + pause, Reason.NEWER, f"{NEWER}{error}"), label=Release.HANDED_BACK
+        defer(row, now + pause, Reason.NEWER, f"{NEWER}{error}"),
+        label=Release.HANDED_BACK,
     )
 
 

@@ -69,7 +69,9 @@ def skipping(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
     """
     slot = _first_unbegun(row, schedule)
     return (
-        None if slot is None else _passing(row, schedule, slot, slot, Reason.OPERATOR, now)
+        None
+        if slot is None
+        else _passing(row, schedule, slot, slot, Reason.OPERATOR, now)
     )
 
 

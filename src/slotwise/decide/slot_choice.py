@@ -39,7 +39,10 @@ def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Ga
     counts as a slot.
     """
     return Gap(
-        first=first, last=last, count=1 + schedule.count_between(first, last), reason=reason
+        first=first,
+        last=last,
+        count=1 + schedule.count_between(first, last),
+        reason=reason,
     )
 
 
@@ -99,7 +102,9 @@ def choose_overlapped(
     next.
     """
     newest = (
-        None if schedule.from_end else schedule.latest_before(held_until + TICK, floor=base)
+        None
+        if schedule.from_end
+        else schedule.latest_before(held_until + TICK, floor=base)
     )
     first = None if newest is None else schedule.next_after(base)
     if newest is None or first is None:
@@ -184,14 +189,18 @@ def without_decided(
 ) -> tuple[Gap, ...]:
     """Return the gaps without the slots after ``slot`` that are decided, up to ``watermark``."""
     return tuple(
-        part for gap in gaps for part in without(schedule, gap, [(slot + TICK, watermark)])
+        part
+        for gap in gaps
+        for part in without(schedule, gap, [(slot + TICK, watermark)])
     )
 
 
 def latest_start(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
     """Return how late a slot may start; None: without a limit."""
     own = {"none": catch_up.grace, "all": catch_up.window}.get(catch_up.mode)
-    return min((limit for limit in (start_within, own) if limit is not None), default=None)
+    return min(
+        (limit for limit in (start_within, own) if limit is not None), default=None
+    )
 
 
 def _newest_few(

@@ -49,7 +49,9 @@ def perform(
 
 @click.group(invoke_without_command=True)
 @click.option(
-    "--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C."
+    "--keep",
+    is_flag=True,
+    help="Leave everything running after the verdict, until Ctrl-C.",
 )
 @click.option(
     "--seconds",
@@ -97,13 +99,17 @@ def _home() -> Path:
     return home
 
 
-def _play(console: Console, home: Path, seconds: float, *, keep: bool, plain: bool) -> bool:
+def _play(
+    console: Console, home: Path, seconds: float, *, keep: bool, plain: bool
+) -> bool:
     console.print("starting a PostgreSQL of its own …", highlight=False)
     with Stage.open(home) as stage:
         with PlainView(console) if plain else LiveView(console) as view:
             Play(stage, view, seconds).run()
         if keep:
-            clean = pronounce(console, stage.engine(), home / "handlers.log", running=True)
+            clean = pronounce(
+                console, stage.engine(), home / "handlers.log", running=True
+            )
             _look_around(console, stage)
             signal.pause()
             return clean

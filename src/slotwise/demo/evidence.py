@@ -102,7 +102,9 @@ class HandlerLog:
 
 def _line(values: dict[str, Any]) -> Line:
     slot = datetime.fromisoformat(values["slot"]) if values["slot"] else None
-    return Line(**{**values, "slot": slot, "at": datetime.fromtimestamp(values["at"], UTC)})
+    return Line(
+        **{**values, "slot": slot, "at": datetime.fromtimestamp(values["at"], UTC)}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

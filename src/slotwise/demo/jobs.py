@@ -136,7 +136,9 @@ def make_registry() -> JobRegistry:
     engine = sa.create_engine(
         database_url(os.environ.get("DATABASE_URL") or "sqlite://"), poolclass=sa.NullPool
     )
-    return JobRegistry(jobs=[Tick(), Flaky(), Report(), Probe(), Payout(), Digest(engine)])
+    return JobRegistry(
+        jobs=[Tick(), Flaky(), Report(), Probe(), Payout(), Digest(engine)]
+    )
 
 
 registry = make_registry()

@@ -125,7 +125,9 @@ class Play:
         worker is hit.
         """
         while True:
-            self._until(lambda: self._holder(job) is not None, f"a worker that runs {job}")
+            self._until(
+                lambda: self._holder(job) is not None, f"a worker that runs {job}"
+            )
             if (found := self._holder(job)) is None:
                 continue
             self._pass(0.5)
@@ -150,7 +152,9 @@ class Play:
         deadline = time.monotonic() + PATIENCE
         while True:
             self._scene = look(self._engine)
-            self._view.show(self._scene, self._stage, max(self._end - time.monotonic(), 0))
+            self._view.show(
+                self._scene, self._stage, max(self._end - time.monotonic(), 0)
+            )
             if condition():
                 return
             self._stage.check_alive()
@@ -176,7 +180,10 @@ def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) 
             else set()
         )
         evidence = gather(
-            connection, registry.definitions.values(), HandlerLog(log), completes={"digest"}
+            connection,
+            registry.definitions.values(),
+            HandlerLog(log),
+            completes={"digest"},
         )
     verdict = judge(evidence, live=live)
     console.print(_table(verdict))

@@ -58,7 +58,10 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
-            **{name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+            **{
+                name: getattr(self, name) + getattr(other, name)
+                for name in self.__slots__
+            }
         )
 
 
@@ -324,7 +327,9 @@ def _is_let_go(one: Evidence, line: Line) -> bool:
     if row is None:
         return False
     completed = (
-        one.rule.completes and row.outcome == Outcome.SUCCEEDED and row.token == line.token
+        one.rule.completes
+        and row.outcome == Outcome.SUCCEEDED
+        and row.token == line.token
     )
     return (
         completed

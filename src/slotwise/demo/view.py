@@ -58,7 +58,9 @@ def _read_jobs(connection: sa.Connection) -> list[Line]:
     ended = (
         sa.select(
             slots.c.task_name,
-            sa.func.count().filter(slots.c.outcome == Outcome.SUCCEEDED).label("succeeded"),
+            sa.func.count()
+            .filter(slots.c.outcome == Outcome.SUCCEEDED)
+            .label("succeeded"),
             sa.func.count().filter(slots.c.outcome == Outcome.FAILED).label("failed"),
             sa.func.count()
             .filter(slots.c.outcome.in_((Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED)))
@@ -201,7 +203,9 @@ class LiveView:
         said = Text("\n".join(self._said[-6:]), style="bold")
         title = Text(f"slotwise demo, {left:.0f} s to go", style="bold cyan")
         away = (
-            Text("the database is down", style="bold red") if scene.at is None else Text("")
+            Text("the database is down", style="bold red")
+            if scene.at is None
+            else Text("")
         )
         self._live.update(
             Group(
@@ -242,7 +246,9 @@ def _workers_table(scene: Scene, stage: Stage) -> Table:
     for worker in stage.workers:
         row = seen.get(worker.process.pid)
         state = worker.fate or ("running" if worker.is_running else "ended")
-        style = {"killed": "red", "frozen": "yellow", "running": "green"}.get(state, "dim")
+        style = {"killed": "red", "frozen": "yellow", "running": "green"}.get(
+            state, "dim"
+        )
         age = (
             f"{(scene.at - row['last_seen']).total_seconds():.1f} s ago"
             if row and scene.at

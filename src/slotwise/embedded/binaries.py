@@ -103,7 +103,9 @@ def clean_environment() -> dict[str, str]:
     """Return our environment without PGDATA, PGPORT and other variables that PostgreSQL reads;
     messages in English.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("PG")
+    }
     return kept | {"LC_ALL": "C"}
 
 
@@ -181,7 +183,9 @@ class Search:
         """Run `postgres --version` as the account that will run the server: an existing file may
         still not start.
         """
-        if missing := [name for name in PROGRAMS if not os.access(bindir / name, os.X_OK)]:
+        if missing := [
+            name for name in PROGRAMS if not os.access(bindir / name, os.X_OK)
+        ]:
             raise _Unusable(f"no {' and no '.join(missing)}")
         try:
             answer = self.account.run([bindir / "postgres", "--version"])
@@ -236,7 +240,9 @@ class Search:
         """
         spec = importlib.util.find_spec(self.wheel)
         packages = (
-            [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+            [Path(place) for place in spec.submodule_search_locations or ()]
+            if spec
+            else []
         )
         return [
             executable_copy(package, self.account) / BIN

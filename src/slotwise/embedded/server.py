@@ -242,7 +242,16 @@ class EmbeddedPostgres:
         pg_ctl = self._binaries.program("pg_ctl")
         with contextlib.suppress(OSError):
             subprocess.run(
-                [sys.executable, "-I", "-S", KEEPER, self._home, pg_ctl, *switch, lifetime],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    KEEPER,
+                    self._home,
+                    pg_ctl,
+                    *switch,
+                    lifetime,
+                ],
                 cwd="/",
                 check=False,
                 stdin=subprocess.DEVNULL,

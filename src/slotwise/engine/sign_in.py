@@ -175,7 +175,9 @@ class SignIn:
         jobs = self._jobs()
         self._deploy = self.revision()
         Planner(self._store).check(jobs)  # also those that are planned later
-        self._left = Planner(self._store).missing(jobs)[BATCH:] if len(jobs) > BATCH else []
+        self._left = (
+            Planner(self._store).missing(jobs)[BATCH:] if len(jobs) > BATCH else []
+        )
         later = {job.name for job in self._left}
         self._plan([job for job in jobs if job.name not in later], self._deploy)
         self._report_moved(sorted(self._store.definitions.keys() - later))
@@ -209,7 +211,9 @@ class SignIn:
             logger.warning(warning)
         with database.main.connect() as connection:
             migrate.check(
-                connection, prefix=self._settings.table_prefix, schema=self._settings.schema
+                connection,
+                prefix=self._settings.table_prefix,
+                schema=self._settings.schema,
             )
 
     def revision(self, text: str | None = None) -> Revision:
@@ -251,7 +255,10 @@ class SignIn:
         return [found for found in self._store.definitions.values() if found.is_job]
 
     def _plan(
-        self, jobs: list[Definition], revision: Revision, from_due: timedelta | None = None
+        self,
+        jobs: list[Definition],
+        revision: Revision,
+        from_due: timedelta | None = None,
     ) -> list[Plan]:
         worker = self._common.worker
         planner = Planner(self._store, Author(worker[:AUTHOR_LIMIT]))

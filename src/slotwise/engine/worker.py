@@ -82,7 +82,9 @@ def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> 
         for name, found in definitions.items()
         if found.schedule is not None
     ]
-    intervals = [shortest_interval(schedule, name, SAMPLE) for name, schedule in scheduled]
+    intervals = [
+        shortest_interval(schedule, name, SAMPLE) for name, schedule in scheduled
+    ]
     return min(
         [
             settings.poll_interval,
@@ -200,7 +202,10 @@ class Worker:
         self._make_loops(claimed)
 
     def _make_runner(
-        self, client: object, interceptors: tuple[Interceptor, ...], isolate: Isolate | None
+        self,
+        client: object,
+        interceptors: tuple[Interceptor, ...],
+        isolate: Isolate | None,
     ) -> Runner:
         return self.runner_class(
             capacity=self.capacity,
@@ -256,7 +261,11 @@ class Worker:
         self.pruning = Pruning(common, keep)
         #: The loops in their start order: those that renew claims, and settle them to the end,
         #: before the others.
-        self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
+        self.keepers: tuple[Service, ...] = (
+            self.heartbeat,
+            self.lease_watch,
+            self.settler,
+        )
         self.loops: tuple[Service, ...] = (
             *self.keepers,
             self.reaper,

@@ -121,7 +121,9 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
             "The ledger lists it as running, but no row is held for it: the next "
             "worker that starts will end it."
         )
-    verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
+    verb = (
+        "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
+    )
     return f"It {verb}{signs_of_life(row, facts)}."
 
 
@@ -206,6 +208,4 @@ def _overlapped(facts: Facts) -> str | None:
     begun = "" if held.attempts > 1 else f" from {when(held.started)}"
     until = f" until {when(held.finished)}" if held.finished else ""
     times = f":{begun}{until}" if begun or until else ""
-    return (
-        f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
-    )
+    return f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."

@@ -60,7 +60,9 @@ def _verdict(facts: Facts) -> tuple[str, str | None, Iterable[str]]:
         tell = skipped if entry.outcome == Outcome.SKIPPED else began
         return entry.outcome, entry.reason, tell(facts, entry)
     row = facts.beside
-    if row is not None:  # also of a range that did not run: a backfill has it run after all
+    if (
+        row is not None
+    ):  # also of a range that did not run: a backfill has it run after all
         return SlotState.WAITING, row.origin, _waits(facts, row)
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
         return Outcome.SKIPPED, facts.gap.reason, skipped(facts, facts.gap)

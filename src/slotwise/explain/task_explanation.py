@@ -51,7 +51,9 @@ def explain_task(facts: TaskFacts) -> TaskExplanation:
             "or was never scheduled."
         ]
         if end is not None and end.finished is not None:
-            earlier = told_attempts(one for one in facts.attempts if one.token != end.token)
+            earlier = told_attempts(
+                one for one in facts.attempts if one.token != end.token
+            )
             told = [
                 how_ended(end.outcome, end.reason, f"at {when(end.finished)}"),
                 *earlier,

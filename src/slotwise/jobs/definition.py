@@ -346,7 +346,9 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
             )
 
 
-def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timedelta | None:
+def shortest_interval(
+    schedule: Schedule, name: str, count: int = 100
+) -> timedelta | None:
     """Return the shortest of the next ``count`` intervals; None without one, or if its calendar is
     in the database.
     """

@@ -24,7 +24,15 @@ _JOB_WORDS = frozenset({"schedule", *JobPolicies.__annotations__})
 _TASK_WORDS = frozenset(TaskPolicies.__annotations__)
 #: Without what describes the data of a task.
 _OF_EITHER = (_JOB_WORDS | _TASK_WORDS) - {"payload", "upgrades", "codec"}
-_NOT_THE_USERS = (object, ABC, Generic, Protocol, Declaration, DistributedJob, OneTimeTask)
+_NOT_THE_USERS = (
+    object,
+    ABC,
+    Generic,
+    Protocol,
+    Declaration,
+    DistributedJob,
+    OneTimeTask,
+)
 #: Names that other libraries have for policies of ours.
 _ALIASES = {
     "on_dead": "on_lost",

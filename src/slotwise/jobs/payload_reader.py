@@ -56,7 +56,9 @@ def payload_of_job(source: DistributedJob, where: str) -> Payload:
     return (
         UNTYPED
         if version == 1
-        else Payload(version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is))
+        else Payload(
+            version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is)
+        )
     )
 
 
@@ -111,7 +113,8 @@ def _of_class(kind: type, where: str) -> object:
         if origin is OneTimeTask:
             return _resolved(arguments[0], kind, where)
         if isinstance(origin, type) and issubclass(origin, OneTimeTask):
-            given = dict(zip(origin.__parameters__, arguments, strict=True))  # type: ignore[attr-defined]
+            parameters: tuple[object, ...] = getattr(origin, "__parameters__")  # noqa: B009
+            given = dict(zip(parameters, arguments, strict=True))
             return _resolved(_filled(_of_class(origin, where), given), kind, where)
     found = [
         _of_class(base, where) for base in kind.__bases__ if issubclass(base, OneTimeTask)
@@ -150,5 +153,7 @@ def _of_handler(handler: Callable[..., object], where: str) -> object:
     hints.pop("return", None)
     context = next(iter(hints.values()), None)
     return (
-        next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None
+        next(iter(get_args(context)), None)
+        if get_origin(context) is TaskContext
+        else None
     )

@@ -201,7 +201,9 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 def matches(error: BaseException, types: ErrorTypes) -> bool:
     """Return whether this error, or each one in this group, is of one of these types."""
-    return isinstance(error, types) or all(isinstance(one, types) for one in leaves(error))
+    return isinstance(error, types) or all(
+        isinstance(one, types) for one in leaves(error)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,8 @@ class Retry:
                 given if isinstance(given, tuple) else () if given is None else (given,)
             )
             if not all(
-                isinstance(one, type) and issubclass(one, BaseException) for one in several
+                isinstance(one, type) and issubclass(one, BaseException)
+                for one in several
             ):
                 raise InvalidJob(
                     f"Retry({word}={given!r:.60}): expected an exception type, or a tuple of them"

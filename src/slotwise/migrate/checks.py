@@ -36,7 +36,9 @@ def current(
     if not sa.inspect(connection).has_table(meta.name, schema=schema):
         _refuse_hidden_tables(connection, Target(prefix=prefix, schema=schema))
         return None
-    value = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "schema_version"))
+    value = connection.scalar(
+        sa.select(meta.c.value).where(meta.c.key == "schema_version")
+    )
     if value is None:
         return None
     if _VERSION.fullmatch(value) is None:
@@ -97,11 +99,15 @@ def _refuse_missing(
 ) -> None:
     """Raise SchemaMismatch, with a cure that keeps what is there, for what somebody removed."""
     expected = tables(target.prefix, target.schema, connection.dialect.name)
-    lost_tables, lost_columns, lost_indexes = _missing(connection, target, expected, there)
+    lost_tables, lost_columns, lost_indexes = _missing(
+        connection, target, expected, there
+    )
     found = [*lost_tables, *lost_columns, *lost_indexes]
     sql = target.command("sql")
     if lost_tables:
-        cure = f"restore a backup, or make it again, empty, with its CREATE TABLE in: {sql}"
+        cure = (
+            f"restore a backup, or make it again, empty, with its CREATE TABLE in: {sql}"
+        )
     elif lost_columns:
         cure = "restore a backup of its table"
     elif lost_indexes:

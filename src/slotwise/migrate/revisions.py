@@ -252,7 +252,9 @@ def revision_warning(
     missing = [found.revision for found in later]
     if not missing:
         return None
-    return f"not applied: {', '.join(reversed(missing))}; run: {target.command('upgrade')}"
+    return (
+        f"not applied: {', '.join(reversed(missing))}; run: {target.command('upgrade')}"
+    )
 
 
 def sql(

@@ -68,7 +68,9 @@ def format_duration(value: timedelta) -> str:
         return "-" + format_duration(-value)
     if not value:
         return "0s"
-    return next(f"{value // unit}{letters}" for letters, unit in _UNITS if not value % unit)
+    return next(
+        f"{value // unit}{letters}" for letters, unit in _UNITS if not value % unit
+    )
 
 
 def about(span: timedelta) -> str:

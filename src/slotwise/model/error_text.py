@@ -9,7 +9,8 @@ from collections.abc import Iterable
 # twice.
 _URL = re.compile(r"(?<=[\w+.-])://[^:/?\s]*+:")
 _KEYWORD = re.compile(
-    r"""((?:passw(?:or)?d|passphrase|pwd)["']?+\s*+[=:]\s*+)(?:'(?:[^'\\]|\\.)*+'?|"[^"]*+"?|(?:\\.|[^\s&\\])++)""",
+    r"""((?:passw(?:or)?d|passphrase|pwd)["']?+\s*+[=:]\s*+)"""
+    r"""(?:'(?:[^'\\]|\\.)*+'?|"[^"]*+"?|(?:\\.|[^\s&\\])++)""",
     re.IGNORECASE | re.DOTALL,
 )
 

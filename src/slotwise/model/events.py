@@ -45,7 +45,9 @@ class Event:
         """Return the fields that are set and in the ``repr``, for a log line; an exception is its
         ``exc_info``.
         """
-        found = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.repr}
+        found = {
+            spec.name: getattr(self, spec.name) for spec in fields(self) if spec.repr
+        }
         return {name: value for name, value in found.items() if value is not None}
 
 

@@ -25,7 +25,9 @@ class Identity:
 
     @classmethod
     def new(cls, name: str | None = None) -> Identity:
-        host = (name or socket.gethostname() or "unknown")[:_LONGEST_HOST].replace(":", "_")
+        host = (name or socket.gethostname() or "unknown")[:_LONGEST_HOST].replace(
+            ":", "_"
+        )
         return cls(host, os.getpid(), secrets.token_hex(6))
 
     def __str__(self) -> str:

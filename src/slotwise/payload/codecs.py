@@ -44,7 +44,9 @@ def _writer() -> Writer:
     if make is None:
         return lambda value, _: (_encoder.encode(value),)
     words = json.encoder.encode_basestring
-    made: Writer = make(None, _encoder.default, words, None, ":", ",", False, False, False)
+    made: Writer = make(
+        None, _encoder.default, words, None, ":", ",", False, False, False
+    )
     return made
 
 

@@ -342,7 +342,9 @@ def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
         kind.model_rebuild()  # names that were not defined yet
     _refuse_texts(kind, kind, set())
     tags = {
-        spec.serialization_alias or spec.alias or name: frozenset(get_args(spec.annotation))
+        spec.serialization_alias or spec.alias or name: frozenset(
+            get_args(spec.annotation)
+        )
         for name, spec in kind.model_fields.items()
         if get_origin(spec.annotation) is Literal
     }
@@ -459,7 +461,9 @@ def _is_simple(kind: Any, fields: Collection[str]) -> bool:
     """Whether a dataclass surely equals one that is made of its fields again."""
     code = getattr(kind.__init__, "__code__", None)
     is_generated = code is not None and code.co_filename == "<string>"
-    sets_freely = kind.__dataclass_params__.frozen or kind.__setattr__ is object.__setattr__
+    sets_freely = (
+        kind.__dataclass_params__.frozen or kind.__setattr__ is object.__setattr__
+    )
     return (
         is_generated
         and sets_freely

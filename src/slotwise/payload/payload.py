@@ -139,7 +139,9 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it contains itself or is too deep"
     lines = str(error).splitlines() or [type(error).__name__]
-    kept = [one for one in lines if not one.lstrip().startswith("For further information")]
+    kept = [
+        one for one in lines if not one.lstrip().startswith("For further information")
+    ]
     return " ".join(" ".join(kept).split())
 
 

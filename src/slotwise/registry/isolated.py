@@ -76,7 +76,9 @@ def run_isolated(descriptor: int, load: Load, prepare: Prepare) -> None:
     _follow_parent()
     request = _first(channel)
     channel.send(**say_outcome(_obey(request, channel, load, prepare)))
-    with suppress(OSError, ValueError):  # a full disk, or a stream that the handler closed
+    with suppress(
+        OSError, ValueError
+    ):  # a full disk, or a stream that the handler closed
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)  # a thread that the handler left must not keep the slot from ending

@@ -96,7 +96,9 @@ class Life:
         try:
             return worker.stop(grace)
         finally:
-            if not worker.is_starting:  # else in this very thread, which then goes on there
+            if (
+                not worker.is_starting
+            ):  # else in this very thread, which then goes on there
                 self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:

@@ -137,7 +137,10 @@ class JobRegistry:
         asked = self._asked.replace(**settings)
         self.settings = customized(asked, self._customize)
         self._asked = asked
-        self.definitions = {**self.definitions, **by_settings(self._written, self.settings)}
+        self.definitions = {
+            **self.definitions,
+            **by_settings(self._written, self.settings),
+        }
         self._close_database()
         self._database = None
         return self

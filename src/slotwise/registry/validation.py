@@ -140,7 +140,9 @@ def job_named(definitions: Mapping[str, Definition], name: str) -> Definition:
 def _near(name: str, known: Iterable[str], otherwise: str) -> str:
     near = get_close_matches(name, known, n=1)
     return (
-        f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(sorted(known))}"
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"{otherwise} {', '.join(sorted(known))}"
     )
 
 
@@ -182,7 +184,10 @@ def customized(settings: Settings, customize: Customize | None) -> Settings:
                 f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
             )
     with suppress(DriverMissing):
-        if settings.database_url not in (None, os.environ.get("DATABASE_URL", "").strip()):
+        if settings.database_url not in (
+            None,
+            os.environ.get("DATABASE_URL", "").strip(),
+        ):
             database_url(settings.database_url)
         if settings.wake_up_url is not None:
             with located("wake_up_url", InvalidSetting):

@@ -193,7 +193,9 @@ class Schedule(ABC):
         """The number of slots after `a` up to and including `b`: exact, and cheap over years of
         seconds.
         """
-        return self.line.count(max(to_micros(a) + 1, BEGINNING), min(to_micros(b) + 1, END))
+        return self.line.count(
+            max(to_micros(a) + 1, BEGINNING), min(to_micros(b) + 1, END)
+        )
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
         """The slots after `a` up to and including `b`, in order."""
@@ -235,7 +237,9 @@ class Schedule(ABC):
 
     def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
         """The first slot after `t` up to and including `until` that does not run."""
-        return None if self.running is self else first_beyond(self.running, self, t, until)
+        return (
+            None if self.running is self else first_beyond(self.running, self, t, until)
+        )
 
     def leaves(self) -> Iterator[Schedule]:
         """The schedules of a union, bound or succession; else itself."""
@@ -246,7 +250,9 @@ class Schedule(ABC):
         """The business calendars it uses: under each name the bound days, or None."""
         return {}
 
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+    def bind(
+        self, name: str, calendars: Mapping[str, Calendar] | None = None
+    ) -> Schedule:
         """The same schedule for the job of this name: `H` becomes a number, calendars become
         these.
 
@@ -289,7 +295,9 @@ class Schedule(ABC):
         """Only its slots on the last business day of a month; as `nth_business_day(-1)`."""
         return self.nth_business_day(-1, *calendars)
 
-    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
+    def _arranged(
+        self, how: Arrangement, calendars: Sequence[Calendar | str]
+    ) -> Schedule:
         """The same schedule with each of its parts that have local days around the calendars.
         Raises InvalidSchedule.
         """
@@ -311,7 +319,9 @@ class Schedule(ABC):
         return f"parse_schedule({self._text!r})"
 
     def __eq__(self, other: object) -> bool:
-        return self._text == other._text if isinstance(other, Schedule) else NotImplemented
+        return (
+            self._text == other._text if isinstance(other, Schedule) else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return hash(self._text)
@@ -481,7 +491,9 @@ class Once(Schedule):
     def __init__(self, at: datetime | str) -> None:
         self._set(at=in_utc(at))
         slot = to_micros(self.at)
-        self._set(line=Window(Grid(slot, DAY), slot, slot + 1), combines=not slot % SECOND)
+        self._set(
+            line=Window(Grid(slot, DAY), slot, slot + 1), combines=not slot % SECOND
+        )
         self._set(_text=f"ONCE|{instant_text(self.at)}")
 
     def first_after(self, t: datetime) -> datetime | None:

@@ -122,13 +122,19 @@ class Combined(Schedule, ABC):
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
         return {
-            name: found for part in self.schedules for name, found in part.calendars.items()
+            name: found
+            for part in self.schedules
+            for name, found in part.calendars.items()
         }
 
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+    def bind(
+        self, name: str, calendars: Mapping[str, Calendar] | None = None
+    ) -> Schedule:
         return self._on(*(part.bind(name, calendars) for part in self.schedules))
 
-    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
+    def _arranged(
+        self, how: Arrangement, calendars: Sequence[Calendar | str]
+    ) -> Schedule:
         return self._on(*(part._arranged(how, calendars) for part in self.schedules))
 
     @property
@@ -263,7 +269,9 @@ class Spread(Combined):
                 f"{schedule} spread by {format_duration(by)}; more than zero is needed"
             )
         self._set(schedule=schedule, by=by)
-        self._combine(schedule.line, f"SPREAD({schedule}; {format_duration(by)})", schedule)
+        self._combine(
+            schedule.line, f"SPREAD({schedule}; {format_duration(by)})", schedule
+        )
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return Spread(schedules[0], self.by)
@@ -318,9 +326,13 @@ class Arranged(Schedule):
             text = f"EXCLUDING({schedule}; {listed}; {how})"
         else:
             text = f"BUSINESS_DAY({schedule}; {how}{'; ' * bool(given)}{listed})"
-        self._set(schedule=schedule, how=how, calendars=calendars, running=self, _text=text)
+        self._set(
+            schedule=schedule, how=how, calendars=calendars, running=self, _text=text
+        )
         line = self._line()
-        if how == "skip" and isinstance(line, Walk):  # its slots exist, and do not all run
+        if how == "skip" and isinstance(
+            line, Walk
+        ):  # its slots exist, and do not all run
             self._set(line=schedule.line, running=Arranged(schedule, "drop", given))
         else:
             self._set(line=line)
@@ -332,9 +344,7 @@ class Arranged(Schedule):
             return walk
         unbound = [name for name, one in self.calendars.items() if one is None]
         if unbound:
-            told = (
-                f"calendar {', '.join(unbound)} is not bound: its days are in the database"
-            )
+            told = f"calendar {', '.join(unbound)} is not bound: its days are in the database"
             return Unbound(told)
         bound = tuple(one for one in self.calendars.values() if one is not None)
         days = arranged(walk.pattern.days, self.how, bound or (_MONDAY_TO_FRIDAY,))
@@ -342,7 +352,9 @@ class Arranged(Schedule):
             raise InvalidSchedule(f"{self} never fires: none of its days is left")
         return walk.on(days)
 
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+    def bind(
+        self, name: str, calendars: Mapping[str, Calendar] | None = None
+    ) -> Schedule:
         """One that is bound stays as it is if it is not among those given."""
         schedule = self.schedule.bind(name, calendars)
         assert isinstance(schedule, LocalSchedule)
@@ -358,8 +370,12 @@ class Arranged(Schedule):
     def local_zone(self) -> ZoneInfo | None:
         return self.schedule.zone
 
-    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
-        raise InvalidSchedule(f"{self} has calendars already; pass all of them in one call")
+    def _arranged(
+        self, how: Arrangement, calendars: Sequence[Calendar | str]
+    ) -> Schedule:
+        raise InvalidSchedule(
+            f"{self} has calendars already; pass all of them in one call"
+        )
 
 
 def _check_arrangement(how: Arrangement, given: Sequence[Calendar | str]) -> None:
@@ -439,7 +455,9 @@ class Succession(Schedule):
     def calendars(self) -> Mapping[str, Calendar | None]:
         return self.last.calendars
 
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+    def bind(
+        self, name: str, calendars: Mapping[str, Calendar] | None = None
+    ) -> Schedule:
         """What came before was bound when it came into force: only the second follows a calendar's
         change.
         """

@@ -132,11 +132,15 @@ class Cron(LocalSchedule):
 
         return quartz_schedule(expression, tz)
 
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+    def bind(
+        self, name: str, calendars: Mapping[str, Calendar] | None = None
+    ) -> Schedule:
         bound = _hashed(self.expression, name)
         if bound == self.expression:
             return self
-        return Cron(bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold)
+        return Cron(
+            bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold
+        )
 
 
 class _Parsed(NamedTuple):

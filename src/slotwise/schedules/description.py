@@ -132,7 +132,9 @@ def local_moment(instant: datetime, schedule: Schedule) -> str:
     """The instant by the clocks of the schedule's zone, with its offset."""
     zone = schedule.local_zone or UTC
     return (
-        instant_text(instant) if zone.key == "UTC" else instant.astimezone(zone).isoformat()
+        instant_text(instant)
+        if zone.key == "UTC"
+        else instant.astimezone(zone).isoformat()
     )
 
 

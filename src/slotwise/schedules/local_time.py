@@ -172,7 +172,9 @@ class Walk:
             self.fixed and self.fold == "first"
         ):  # the span's beginning may repeat local times of the one before
             low = max(low, span.start + span.before - span.offset)
-        if self.fixed and self.fold == "second":  # its end may be repeated by the one after
+        if (
+            self.fixed and self.fold == "second"
+        ):  # its end may be repeated by the one after
             high = min(high, span.end - (span.offset - span.after))
         return low + span.offset, max(low, high) + span.offset
 
@@ -181,7 +183,12 @@ class Walk:
         is.
         """
         width = span.offset - span.before
-        if not self.fixed or self.gap == "skip" or width <= 0 or low >= span.start + width:
+        if (
+            not self.fixed
+            or self.gap == "skip"
+            or width <= 0
+            or low >= span.start + width
+        ):
             return []
         swallowed = self.swallowed(span)
         if self.gap == "end":
@@ -220,7 +227,9 @@ class LocalSchedule(Schedule, ABC):
     def local_zone(self) -> ZoneInfo | None:
         return self.zone
 
-    def _arranged(self, how: Arrangement, calendars: Sequence[Calendar | str]) -> Schedule:
+    def _arranged(
+        self, how: Arrangement, calendars: Sequence[Calendar | str]
+    ) -> Schedule:
         from slotwise.schedules.combinators import Arranged
 
         return Arranged(self, how, calendars)

@@ -104,7 +104,9 @@ def _moved(schedule: Schedule, slot: datetime) -> str:
     another one.
     """
     at = to_micros(slot)
-    found = {(local, walk.zone) for walk in _walks(schedule) for local in walk.moved_to(at)}
+    found = {
+        (local, walk.zone) for walk in _walks(schedule) for local in walk.moved_to(at)
+    }
     moved: dict[str, None] = {}
     for local, zone in sorted(found, key=lambda one: one[0]):
         is_same_day = local // DAY == (at + span_at(zone, at).offset) // DAY

@@ -293,7 +293,9 @@ def _(schedule: Spread) -> list[str]:
 def _(schedule: Arranged) -> list[str]:
     calendars = listed([_calendar(*one) for one in schedule.calendars.items()])
     if isinstance(schedule.how, str):
-        told = f"Around {calendars}: if a slot falls on a day off, {_ROLLS[schedule.how]}."
+        told = (
+            f"Around {calendars}: if a slot falls on a day off, {_ROLLS[schedule.how]}."
+        )
     else:
         of = f" of {calendars}" if calendars else " (Monday to Friday)"
         told = f"Only on the {_nth(schedule.how)} of the month{of}."
@@ -343,6 +345,4 @@ def _calendar(name: str, bound: Calendar | None) -> str:
     days = f"{len(bound.days)} day{'' if len(bound.days) == 1 else 's'}"
     if bound.worked:
         days = f"{days}, {len(bound.worked)} worked in spite of the weekend"
-    return (
-        f"calendar {name} ({days}, weekend {bound.weekend_text}, revision {bound.revision})"
-    )
+    return f"calendar {name} ({days}, weekend {bound.weekend_text}, revision {bound.revision})"

@@ -59,7 +59,9 @@ def parse_schedule(text: str) -> Schedule:
     found = [
         _parse_one(part) for part in parts[::2] for part in _split(part, ARROW)
     ]  # which checks its brackets
-    return Succession(found[0], in_utc(parts[1]), found[1]) if len(found) > 1 else found[0]
+    return (
+        Succession(found[0], in_utc(parts[1]), found[1]) if len(found) > 1 else found[0]
+    )
 
 
 def readable(text: str | None) -> Schedule | None:
@@ -124,7 +126,9 @@ def _plain(text: str) -> Schedule:
         raise InvalidSchedule(
             f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart"
         )
-    options = dict(re.split(r"\s*=\s*", part, maxsplit=1) for part in given if "=" in part)
+    options = dict(
+        re.split(r"\s*=\s*", part, maxsplit=1) for part in given if "=" in part
+    )
     for name, value in options.items():
         if name not in allowed:
             raise InvalidSchedule(

@@ -108,7 +108,9 @@ def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
         offset = fixed // TICK
         return (Span(BEGINNING, END, offset, offset, offset),)
     changes = [
-        change for near in (chunk - 1, chunk, chunk + 1) for change in _changes(zone, near)
+        change
+        for near in (chunk - 1, chunk, chunk + 1)
+        for change in _changes(zone, near)
     ]
     start = (chunk - 1 << _CHUNK) + _MARGIN
     end = (chunk + 2 << _CHUNK) - _MARGIN

@@ -141,7 +141,12 @@ def _yaml(path: Path, text: str) -> object:
 
     try:
         content = Loader(text).get_single_data()
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
+    except (
+        yaml.YAMLError,
+        ValueError,
+    ) as error:  # ValueError: a date that does not exist
         mark = getattr(error, "problem_mark", None)
-        raise _unread(path, text, "YAML", None if mark is None else mark.line + 1) from None
+        raise _unread(
+            path, text, "YAML", None if mark is None else mark.line + 1
+        ) from None
     return {} if content is None else content

@@ -193,7 +193,9 @@ class Settings:
             )
 
     def __repr__(self) -> str:
-        shown = (f"{name}={hide_password(repr(value))}" for name, value in self._changed())
+        shown = (
+            f"{name}={hide_password(repr(value))}" for name, value in self._changed()
+        )
         return f"Settings({', '.join(shown)})"
 
     @classmethod
@@ -213,7 +215,10 @@ class Settings:
             from_file(config, environ) | from_environment(environ) | layer(given.items())
         )
         return cls(
-            **{name: READERS[name](label, value) for name, (label, value) in chosen.items()}
+            **{
+                name: READERS[name](label, value)
+                for name, (label, value) in chosen.items()
+            }
         )
 
     def replace(self, **changes: object) -> Settings:

@@ -94,7 +94,9 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
     ours = (
         (variable.removeprefix(PREFIX), text)
         for variable, text in environ.items()
-        if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
+        if variable.startswith(PREFIX)
+        and variable not in OTHERS_VARIABLES
+        and text.strip()
     )
     found = layer(ours, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
     if environ.get("DATABASE_URL", "").strip():
@@ -126,7 +128,9 @@ def layer(
         if name is None:
             near = difflib.get_close_matches(folded, _NAMES, n=1, cutoff=0.5)
             cure = (
-                f"did you mean {spell(_NAMES[near[0]])}?" if near else f"known are {_KNOWN}"
+                f"did you mean {spell(_NAMES[near[0]])}?"
+                if near
+                else f"known are {_KNOWN}"
             )
             raise InvalidSetting(f"{_shown(label(key))} is not a setting; {cure}")
         if name in found:

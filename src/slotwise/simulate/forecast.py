@@ -149,7 +149,8 @@ class _Play:
     def _result(self) -> Forecast:
         now = self._clock.now()
         slots = {
-            name: self._inspect.slots(name, limit=None)[::-1] for name in self._definitions
+            name: self._inspect.slots(name, limit=None)[::-1]
+            for name in self._definitions
         }
         return Forecast(
             start=self._start, until=now, complete=now >= self._end, slots=slots
@@ -160,7 +161,9 @@ class _Play:
             tag for found in self._definitions.values() for tag in found.runs_on
         )
         stubs = [_stub(found) for found in self._definitions.values()]
-        worker = ManualWorker(stubs, self._database, self._clock, threads=10_000, tags=tags)
+        worker = ManualWorker(
+            stubs, self._database, self._clock, threads=10_000, tags=tags
+        )
         worker.listen(_Quiet())
         return worker
 
@@ -174,7 +177,9 @@ class _Play:
             self._outages.pop(0)
             self._worker = self._make_worker()
             self._worker.plan()
-            self._looks = [now + number * timedelta(seconds=10) for number in range(_LOOKS)]
+            self._looks = [
+                now + number * timedelta(seconds=10) for number in range(_LOOKS)
+            ]
         if self._worker is not None:
             self._work(self._worker, now)
 
@@ -192,7 +197,8 @@ class _Play:
                 self._begin(worker, claim, now)
             worker.settle()
         if any(
-            found.overlap.mode == "cancel_previous" for found in self._definitions.values()
+            found.overlap.mode == "cancel_previous"
+            for found in self._definitions.values()
         ):
             self._stop_replaced(worker)
 
@@ -216,7 +222,9 @@ class _Play:
         if not took:
             worker.finish(claim, outcome)
         elif worker.begin(claim):
-            heapq.heappush(self._running, (now + took, next(self._number), claim, outcome))
+            heapq.heappush(
+                self._running, (now + took, next(self._number), claim, outcome)
+            )
 
     def _course(self, claim: Claim) -> tuple[timedelta, AttemptOutcome]:
         """How long this run takes, and how it ends."""

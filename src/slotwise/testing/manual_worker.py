@@ -207,7 +207,9 @@ class ManualWorker:
         elif (free := min(limit, self._runner.free())) > 0:
             self._worker.poller.claim(free)
         return [
-            holding.claim for holding in self._runner.waiting[before:] if not holding.ended
+            holding.claim
+            for holding in self._runner.waiting[before:]
+            if not holding.ended
         ]
 
     def run_due(self) -> list[Ended]:
@@ -385,7 +387,9 @@ def _opened(settings: Settings, *, foreign_rows: bool) -> Database:
     return database
 
 
-def _settings(base: Settings, url: str | Database, given: Mapping[str, object]) -> Settings:
+def _settings(
+    base: Settings, url: str | Database, given: Mapping[str, object]
+) -> Settings:
     """The settings, without environment and file: a test names all that differs from the
     defaults.
     """

@@ -203,7 +203,10 @@ def fits(value: object, schema: dict[str, Any]) -> bool:
     if not isinstance(value, kinds[schema["type"]]) or isinstance(value, bool):
         return False
     if isinstance(value, dict):
-        known, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
+        known, rest = (
+            schema.get("properties", {}),
+            schema.get("additionalProperties", True),
+        )
         names = schema.get("propertyNames", {})
         return (
             set(schema.get("required", [])) <= value.keys()

@@ -111,7 +111,9 @@ def test_a_key_that_is_held_skips_the_slot(
         (skipped,) = found.inspect.slots("cleanup")
         told = found.inspect.explain("cleanup", skipped.slot).sentences
         assert any("Key 5101 was held by " in sentence for sentence in told), told
-        assert any(f"process {other.info.backend_pid} of" in sentence for sentence in told)
+        assert any(
+            f"process {other.info.backend_pid} of" in sentence for sentence in told
+        )
         assert ran == []
         give_back(other)
         found.tick("1h")
@@ -182,7 +184,10 @@ def test_the_key_is_kept_after_a_short_run(
             {"a": "5101"},
             "job 'a': the lock key '5101' is not a whole number of 64 bits; correct it",
         ),
-        (5101, "AdvisoryGate: 5101 has no keys; pass jobs with a key, or names with keys"),
+        (
+            5101,
+            "AdvisoryGate: 5101 has no keys; pass jobs with a key, or names with keys",
+        ),
         (
             {"a": True},
             "job 'a': the lock key True is not a whole number of 64 bits; correct it",
@@ -316,7 +321,9 @@ def test_a_gate_without_its_table(pg_empty_url: str) -> None:
     """A worker does not start with locks that it can never acquire."""
     provider = SQLLocks(pg_empty_url)
     gate = LockGate(provider, {"cleanup": "cleanupLock"}, at_most_for="1h")
-    with pytest.raises(ConfigurationError, match=r"shedlock does not exist.*create_table"):
+    with pytest.raises(
+        ConfigurationError, match=r"shedlock does not exist.*create_table"
+    ):
         gate.verify()
     provider.close()
 
@@ -418,7 +425,9 @@ def test_an_absent_server_is_checked_later(
 
 
 @pytest.mark.extended
-def test_an_outage_of_the_keys(pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_of_the_keys(
+    pg_empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing runs without an answer. It is counted, logged once, and the ledger has a failed slot
     for each start.
     """
@@ -452,7 +461,8 @@ def test_an_address_that_never_works(pg_empty_url: str) -> None:
     wrong = pg_empty_url.rpartition("/")[0] + "/no_such_database"
     gate = AdvisoryGate(wrong, {"cleanup": KEY})
     with pytest.raises(
-        ConfigurationError, match="does not exist; create the database, or correct its name"
+        ConfigurationError,
+        match="does not exist; create the database, or correct its name",
     ) as caught:
         gate.verify_at_start({"cleanup"})
     assert "\n" not in str(caught.value)
@@ -463,7 +473,9 @@ def test_an_address_that_never_works(pg_empty_url: str) -> None:
 
 def start(database: str, jobs: list[object], *hooks: object, **settings: Any) -> None:
     """Start a worker and stop it."""
-    registry = JobRegistry(jobs=jobs, before_start=hooks, database_url=database, **settings)
+    registry = JobRegistry(
+        jobs=jobs, before_start=hooks, database_url=database, **settings
+    )
     registry.make_worker().sign_in.plan()
     registry.start(timeout="10s")
     registry.stop()
@@ -506,7 +518,9 @@ def test_a_gate_with_a_job_that_only_leaves_out(sqlite_url: str, tmp_path: Path)
     start(sqlite_url, [plain, other], gate, only=["other"])
 
 
-@pytest.mark.parametrize("keys", [None, {"plain": 7}, {"cleanup": 8, "plain": 7}], ids=str)
+@pytest.mark.parametrize(
+    "keys", [None, {"plain": 7}, {"cleanup": 8, "plain": 7}], ids=str
+)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_a_key_without_a_gate(
     keys: dict[str, int] | None, is_async: bool, sqlite_url: str

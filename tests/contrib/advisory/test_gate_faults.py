@@ -136,7 +136,9 @@ def overlaps(url: str) -> list[Any]:
 
 
 def ledger(url: str) -> list[tuple[str, str | None, int]]:
-    return rows(url, "SELECT outcome, reason, attempts FROM scheduled_slots ORDER BY slot")
+    return rows(
+        url, "SELECT outcome, reason, attempts FROM scheduled_slots ORDER BY slot"
+    )
 
 
 def unaccounted(url: str) -> list[Any]:
@@ -224,12 +226,15 @@ def test_a_broken_session_stops_the_handler(
             worker.wait_until_seen("settled", 2, outcome="failed")
             assert (
                 len(
-                    rows(url, "SELECT id FROM runs WHERE began > now() - interval '1 hour'")
+                    rows(
+                        url, "SELECT id FROM runs WHERE began > now() - interval '1 hour'"
+                    )
                 )
                 == 1
             )
             ((why, took),) = rows(
-                url, f"SELECT why, extract(epoch FROM ended - '{broken}')::float FROM runs"
+                url,
+                f"SELECT why, extract(epoch FROM ended - '{broken}')::float FROM runs",
             )
             assert why == "lock_lost"
             assert took < 5

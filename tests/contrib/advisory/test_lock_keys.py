@@ -105,7 +105,10 @@ def test_a_range_inside_of_another_collides_once(tmp_path: Path) -> None:
         ("[services]\na = 0", "services.a: start 0 is not a key"),
         ("[services]\na = '1'", "services.a: start '1' is not a key"),
         ("[services]\na = {size = 5}", "services.a: start None is not a key"),
-        ("[services]\na = {start = 5, size = 1.5}", "services.a: size 1.5 is not a number"),
+        (
+            "[services]\na = {start = 5, size = 1.5}",
+            "services.a: size 1.5 is not a number",
+        ),
         ("[services]\na = {start = 5, end = 9}", "services.a.end: unknown"),
         ("[services]\na = 9223372036854775800", "services.a: its last key is above"),
         ("[service]\na = 5", "service: unknown"),
@@ -128,7 +131,9 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
 def test_all_wrong_entries_are_listed(tmp_path: Path) -> None:
     """One error has them all."""
     with pytest.raises(ConfigurationError) as caught:
-        read_lock_keys(registry(tmp_path, "size = 1.5\n[services]\na = 0\nb = 1\nc = -1\n"))
+        read_lock_keys(
+            registry(tmp_path, "size = 1.5\n[services]\na = 0\nb = 1\nc = -1\n")
+        )
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
         "size = 1.5",
         "services.a",
@@ -280,7 +285,10 @@ def test_out_of_range() -> None:
 def test_unused_keys() -> None:
     """Those below the highest key in use."""
     keys = KeyRange(start=1301, end=1350, service="a")
-    assert list(map(str, unused(keys, {1303, 1304, 1306, 9}))) == ["1301–1302", "1305–1305"]
+    assert list(map(str, unused(keys, {1303, 1304, 1306, 9}))) == [
+        "1301–1302",
+        "1305–1305",
+    ]
     assert unused(keys, set()) == []
 
 
@@ -341,7 +349,11 @@ def test_check_counts_gaps_if_asked(
     ],
 )
 def test_check_reads_cron_jobs(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    words: str,
 ) -> None:
     """A variable that no service could read fails with the lines of cron-jobs check: its keys were
     not compared.
@@ -424,7 +436,10 @@ def test_a_missing_path_is_refused(tmp_path: Path, capsys: Capture) -> None:
         ("SELECT pg_try_advisory_lock(1310)", [1310]),
         ("select PG_ADVISORY_XACT_LOCK( 1311::bigint );", [1311]),
         ("SELECT pg_advisory_lock_shared(1312)", [1312]),
-        (r'value: "{\"esc\": {\"schedule\": \"0 * * * * *\", \"lockKey\": 1313}}"', [1313]),
+        (
+            r'value: "{\"esc\": {\"schedule\": \"0 * * * * *\", \"lockKey\": 1313}}"',
+            [1313],
+        ),
         (r'"{\\\"a\\\": {\\\"lockKey\\\": 1314}}"', [1314]),
         ("<v>{&quot;a&quot;: {&quot;lockKey&quot;: 1315}}</v>", [1315]),
         ("lockKey: 0x51c", [1308]),

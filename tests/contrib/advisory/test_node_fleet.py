@@ -246,7 +246,9 @@ def test_two_worlds_side_by_side(
     assert long == [] or latest >= 2, (
         f"no handler was {latest:.1f} s late, and a tick of a long job ran twice: {long}"
     )
-    held = [same for same in doubled if same[0].job.startswith("held") and same[0].is_ours]
+    held = [
+        same for same in doubled if same[0].job.startswith("held") and same[0].is_ours
+    ]
     assert held == [] or latest >= 2, held
     short = sum(same[0].job.startswith(("short", "held")) for same in doubled)
     ticks = len({(run.job, run.tick) for run in found})
@@ -269,7 +271,9 @@ def test_the_bare_guideline(node: Path, url: str, takes: int, runs_twice: bool) 
     that takes longer than the difference does not: the key is still held.
     """
     jobs = {"cleanup": {"schedule": "*/2 * * * * *", "lockKey": 5001}}
-    processes = [fleet(node, url, jobs, {"cleanup": takes}, 7, skew) for skew in (0, -600)]
+    processes = [
+        fleet(node, url, jobs, {"cleanup": takes}, 7, skew) for skew in (0, -600)
+    ]
     end(*processes)
     found = runs(url, 2)
     doubled = twice(found)

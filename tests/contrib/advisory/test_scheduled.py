@@ -134,7 +134,9 @@ def test_cron_tz(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_entries_are_bound_by_name() -> None:
     """In either spelling, or by a name that is given; a handler without an entry does not run."""
-    environ = cron_jobs(tokenCleanup=(MINUTELY, 1301), sessionPrune=("0 */5 * * * *", 1302))
+    environ = cron_jobs(
+        tokenCleanup=(MINUTELY, 1301), sessionPrune=("0 */5 * * * *", 1302)
+    )
     found = bind_cron_jobs(
         [token_cleanup, sessionPrune, print], environ=environ, service="s"
     )

@@ -80,7 +80,11 @@ def test_exact(schedule: Schedule, expected: str) -> None:
             "0 2 * * *",
             "on days that the calendar excludes",
         ),
-        (Cron("0 2 1 * *").excluding("AT", roll="following"), "0 2 * * *", "on every day"),
+        (
+            Cron("0 2 1 * *").excluding("AT", roll="following"),
+            "0 2 * * *",
+            "on every day",
+        ),
         (
             Cron("0 2 * * *").nth_business_day(3),
             "0 2 * * *",

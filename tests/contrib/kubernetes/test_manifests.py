@@ -22,7 +22,14 @@ from tests.docs.markdown import ROOT, blocks, table
 from slotwise import ConfigurationError, Cron, Every, JobRegistry, Overlap, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.contrib.kubernetes import Manifest, Plan, Pods, as_yaml, manifests, read_plan
+from slotwise.contrib.kubernetes import (
+    Manifest,
+    Plan,
+    Pods,
+    as_yaml,
+    manifests,
+    read_plan,
+)
 from slotwise.contrib.kubernetes.manifests import literal, object_name
 from slotwise.contrib.kubernetes.plan import _PLAN, _PODS
 
@@ -184,7 +191,9 @@ def test_hostile_names() -> None:
     arguments = [pod_of(one)["containers"][0]["args"] for one in found]
     assert {expanded(words[-1]) for words in arguments} == set(HOSTILE)
     assert all(words[-2] == "--" for words in arguments)
-    read = [one for one in yaml.safe_load_all(as_yaml(objects)) if one["kind"] == "CronJob"]
+    read = [
+        one for one in yaml.safe_load_all(as_yaml(objects)) if one["kind"] == "CronJob"
+    ]
     assert read == found
 
 
@@ -227,7 +236,10 @@ def test_workers() -> None:
         "shop-worker-gpu",
     )
     assert env_of(plain)["SLOTWISE_ONLY"] == "hourly,mail,report"
-    assert (env_of(gpu)["SLOTWISE_ONLY"], env_of(gpu)["SLOTWISE_TAGS"]) == ("train", "gpu")
+    assert (env_of(gpu)["SLOTWISE_ONLY"], env_of(gpu)["SLOTWISE_TAGS"]) == (
+        "train",
+        "gpu",
+    )
     assert pod_of(gpu)["nodeSelector"] == {"hardware-type": "gpu-accelerated"}
     assert pod_of(gpu)["tolerations"] == FULL.tags["gpu"].tolerations
     assert "nodeSelector" not in pod_of(plain)
@@ -399,7 +411,9 @@ def test_every_pod_is_confined() -> None:
             "capabilities": {"drop": ["ALL"]},
         }
         (address,) = [
-            entry for entry in container["env"] if entry["name"] == "SLOTWISE_DATABASE_URL"
+            entry
+            for entry in container["env"]
+            if entry["name"] == "SLOTWISE_DATABASE_URL"
         ]
         assert address["valueFrom"] == {
             "secretKeyRef": {"name": "shop-database", "key": "url"}

@@ -35,7 +35,9 @@ def provider_of(url: str, timeout: str = "5s") -> LockProvider:
     )  # here: ShedLock's process does without slotwise
 
     is_redis = url.startswith(("redis", "unix"))
-    return RedisLocks(url, timeout=timeout) if is_redis else SQLLocks(url, timeout=timeout)
+    return (
+        RedisLocks(url, timeout=timeout) if is_redis else SQLLocks(url, timeout=timeout)
+    )
 
 
 def shedlock_of(url: str, name: str) -> ShedLockSQL | ShedLockRedis:
@@ -81,8 +83,12 @@ def hold(side: str, url: str, name: str, at_most: timedelta) -> None:
     say(f"over lost={len(told)}")
 
 
-def loop(side: str, url: str, name: str, at_most: timedelta, count: int, log: Path) -> None:
-    attempt = theirs(url, name, at_most) if side == "shedlock" else ours(url, name, at_most)
+def loop(
+    side: str, url: str, name: str, at_most: timedelta, count: int, log: Path
+) -> None:
+    attempt = (
+        theirs(url, name, at_most) if side == "shedlock" else ours(url, name, at_most)
+    )
     with log.open("w") as file:
 
         def note(token: int) -> None:

@@ -116,7 +116,9 @@ class Storm:
 @pytest.mark.extended
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["postgresql", "redis"])
-def test_a_storm_of_faults(kind: str, short_path: Path, open_path: Path, name: str) -> None:
+def test_a_storm_of_faults(
+    kind: str, short_path: Path, open_path: Path, name: str
+) -> None:
     """Holders killed and paused, connections cut, the server restarted: no two of them are in the
     block at once.
 
@@ -130,7 +132,9 @@ def test_a_storm_of_faults(kind: str, short_path: Path, open_path: Path, name: s
             server = stack.enter_context(RedisServer(short_path, is_durable=True))
             url, cut = server.url, cut_redis
         else:
-            server = stack.enter_context(EmbeddedPostgres(open_path / "pg", temporary=True))
+            server = stack.enter_context(
+                EmbeddedPostgres(open_path / "pg", temporary=True)
+            )
             url, cut = server.dsn, cut_postgresql
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(TABLE)
@@ -319,7 +323,9 @@ def test_redis_restarts(short_path: Path, name: str, is_durable: bool) -> None:
                     lease.extend()
         assert len(lost) == (0 if is_durable else 1)
         later = lock.acquire()
-        assert later.token > lease.token, "also where the counter was lost with the server"
+        assert later.token > lease.token, (
+            "also where the counter was lost with the server"
+        )
         later.release()
         close(provider)
 

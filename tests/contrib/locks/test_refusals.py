@@ -184,7 +184,9 @@ def test_a_redis_cluster_is_refused(short_path: Path) -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(cluster_node(short_path / name)) for name in "ab"]
         clients = [stack.enter_context(redis.Redis(port=port)) for port, _ in nodes]
-        for client, (first, last) in zip(clients, ((0, 8191), (8192, 16_383)), strict=True):
+        for client, (first, last) in zip(
+            clients, ((0, 8191), (8192, 16_383)), strict=True
+        ):
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
         clients[1].execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
         clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", *nodes[1])
@@ -202,7 +204,9 @@ def test_a_redis_cluster_is_refused(short_path: Path) -> None:
                 refused.append(str(error))
         assert acquired + len(refused) == 12
         assert refused
-        assert all(line.endswith("; name a server that is no cluster") for line in refused)
+        assert all(
+            line.endswith("; name a server that is no cluster") for line in refused
+        )
         provider.close()
 
 
@@ -252,7 +256,9 @@ def test_missing_table(pg_empty_url: str) -> None:
     """Without the table, the first use says how to create it; then it works."""
     provider = SQLLocks(pg_empty_url)
     lock = Lock("a", at_most_for="1h", provider=provider)
-    with pytest.raises(ConfigurationError, match=r"shedlock does not exist.*create_table"):
+    with pytest.raises(
+        ConfigurationError, match=r"shedlock does not exist.*create_table"
+    ):
         lock.acquire()
     provider.create_table()
     provider.create_table()
@@ -279,7 +285,9 @@ def test_who_holds_the_lock(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     provider, other = SQLLocks(url), SQLLocks(url)
     provider.create_table()
-    lock, theirs = (Lock("a", at_most_for="1h", provider=one) for one in (provider, other))
+    lock, theirs = (
+        Lock("a", at_most_for="1h", provider=one) for one in (provider, other)
+    )
     with (
         lock,
         pytest.raises(
@@ -296,7 +304,8 @@ def test_who_holds_the_lock(tmp_path: Path) -> None:
     kept = Lock("a", at_most_for="1h", at_least_for="1h", provider=provider)
     kept.acquire().release()
     with pytest.raises(
-        LockNotAcquired, match="lock a is held by another process, or kept by at_least_for"
+        LockNotAcquired,
+        match="lock a is held by another process, or kept by at_least_for",
     ):
         kept.acquire()
     provider.close()
@@ -452,7 +461,9 @@ def test_a_table_on_a_server_that_is_down() -> None:
         ),
     ],
 )
-def test_a_table_that_refuses_the_lock(columns: str, words: str, pg_empty_url: str) -> None:
+def test_a_table_that_refuses_the_lock(
+    columns: str, words: str, pg_empty_url: str
+) -> None:
     """It is no outage: a wait ends at once."""
     with psycopg.connect(pg_empty_url, autocommit=True) as connection:
         connection.execute(
@@ -471,7 +482,10 @@ def test_redis_refuses_a_lock(redis_server: RedisServer) -> None:
     """
     with redis.Redis.from_url(redis_server.url) as client:
         client.rpush("job-lock:default:listed", "a")
-    provider, other = RedisLocks(redis_server.url), RedisLocks(f"{redis_server.url}?db=999")
+    provider, other = (
+        RedisLocks(redis_server.url),
+        RedisLocks(f"{redis_server.url}?db=999"),
+    )
     with pytest.raises(
         ConfigurationError,
         match=r"WRONGTYPE.*'job-lock:default:listed' or its token is not a string",
@@ -493,7 +507,8 @@ def test_redis_without_its_password(redis_server: RedisServer, protocol: str) ->
         with closing(RedisLocks(redis_server.url + protocol)) as provider:
             try:
                 with pytest.raises(
-                    ConfigurationError, match=r"; write user and password into the address$"
+                    ConfigurationError,
+                    match=r"; write user and password into the address$",
                 ) as caught:
                     Lock("a", at_most_for="1h", provider=provider).acquire(wait="5s")
             finally:
@@ -504,7 +519,9 @@ def test_redis_without_its_password(redis_server: RedisServer, protocol: str) ->
 @pytest.mark.parametrize("url", [None, "", " ", 5])
 def test_no_address(url: Any) -> None:
     """A constructor reads neither the environment nor a file, so the cure names neither."""
-    with pytest.raises(InvalidSetting, match=rf"^SQLLocks\({url!r}\): pass a database URL"):
+    with pytest.raises(
+        InvalidSetting, match=rf"^SQLLocks\({url!r}\): pass a database URL"
+    ):
         SQLLocks(url)
     with pytest.raises(
         InvalidSetting, match=rf"^AdvisoryGate\({url!r}\): pass a database URL"
@@ -520,7 +537,9 @@ def test_a_duration_is_named(tmp_path: Path) -> None:
     lock = Lock("a", at_most_for="1h", provider=provider)
     with lock as lease:
         calls: dict[str, Callable[[], object]] = {
-            "lock a: at_most_for": lambda: Lock("a", at_most_for="soon", provider=provider),
+            "lock a: at_most_for": lambda: Lock(
+                "a", at_most_for="soon", provider=provider
+            ),
             "lock a: at_least_for": lambda: Lock(
                 "a", at_most_for="1h", at_least_for="soon", provider=provider
             ),
@@ -548,5 +567,7 @@ def test_empty_strings_for_redis() -> None:
     """The error shows an empty address, and says that a part of the key is empty."""
     with pytest.raises(InvalidSetting, match=r"^'' is not the address of a Redis server"):
         RedisLocks("")
-    with pytest.raises(InvalidSetting, match=r"^RedisLocks: environment must not be empty"):
+    with pytest.raises(
+        InvalidSetting, match=r"^RedisLocks: environment must not be empty"
+    ):
         RedisLocks("redis://host", environment="")

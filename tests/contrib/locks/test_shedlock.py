@@ -142,7 +142,8 @@ def test_at_least_for_of_each_binds_the_other(
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    "total", [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    "total",
+    [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
 def test_contended_acquisitions_never_overlap(
     locks_url: str, name: str, tmp_path: Path, total: int

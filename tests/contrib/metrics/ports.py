@@ -48,7 +48,9 @@ def free_port() -> int:
 def ask(port: int, path: str) -> tuple[int, str]:
     """Status and body; 0 if nothing listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}{path}", timeout=20
+        ) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -57,7 +57,9 @@ def test_what_a_worker_exports(shell: Shell) -> None:
         >= 2
     )
     assert (
-        found['slotwise_attempts_total{kind="slot",name="bad",outcome="failed",reason=""}']
+        found[
+            'slotwise_attempts_total{kind="slot",name="bad",outcome="failed",reason=""}'
+        ]
         >= 2
     )
     assert found['slotwise_duration_seconds_count{kind="slot",name="tick"}'] >= 2
@@ -122,7 +124,9 @@ def test_names_are_bounded(shell: Shell) -> None:
     worker.wait_until_seen("settled", 2, job="tick")
     found = figures(ask(port_of(worker), "/metrics")[1])
     names = {
-        name.partition('name="')[2].partition('"')[0] for name in found if 'name="' in name
+        name.partition('name="')[2].partition('"')[0]
+        for name in found
+        if 'name="' in name
     }
     assert len(names) == 2
     assert "other" in names
@@ -165,7 +169,10 @@ scrape_configs:
         )
         wait_until(
             lambda: (
-                (value(own, 'rate(slotwise_duration_seconds_count{name="tick"}[10s])') or 0)
+                (
+                    value(own, 'rate(slotwise_duration_seconds_count{name="tick"}[10s])')
+                    or 0
+                )
                 > 0
             ),
             "a rate",
@@ -191,7 +198,9 @@ def value(port: int, expression: str) -> float | None:
 def alerts(port: int) -> set[str]:
     found = query(port, "/api/v1/alerts").get("alerts")
     return (
-        {one["labels"]["alertname"] for one in found} if isinstance(found, list) else set()
+        {one["labels"]["alertname"] for one in found}
+        if isinstance(found, list)
+        else set()
     )
 
 

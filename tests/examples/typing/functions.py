@@ -37,7 +37,8 @@ async def asynchronous(ctx: JobContext) -> None: ...
 
 
 @task(
-    name="send-mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+    name="send-mail",
+    retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)),
 )
 def send_mail(ctx: TaskContext[Any]) -> None: ...
 
@@ -116,7 +117,9 @@ def script() -> int:
 def order(slot: datetime) -> None:
     operations = registry.operations
     assert_type(operations.pause(synchronous, note="deploy"), bool)
-    assert_type(operations.resume("synchronous", replay=True, dry_run=True), list[Resumed])
+    assert_type(
+        operations.resume("synchronous", replay=True, dry_run=True), list[Resumed]
+    )
     assert_type(operations.trigger(synchronous, overlap="queue"), datetime)
     assert_type(operations.skip_next(synchronous), datetime)
     assert_type(operations.cancel("synchronous", slot, id="ann"), list[datetime])

@@ -169,7 +169,9 @@ def command(client: Client) -> None:
 
 async def command_awaited(client: Client, connection: AsyncSession) -> None:
     assert_type(
-        await client.aio.schedule(SendMail, Mail("ann@example.com"), connection=connection),
+        await client.aio.schedule(
+            SendMail, Mail("ann@example.com"), connection=connection
+        ),
         Receipt,
     )
     assert_type(await client.aio.schedule_many(bill, [Order(number=1)]), BulkResult)

@@ -11,7 +11,16 @@ import time
 from typing import Any, Self
 
 from tests.faults import clocks
-from tests.faults.cast import cuts, deploys, holds, poison, policies, rolling, tasks, ticks
+from tests.faults.cast import (
+    cuts,
+    deploys,
+    holds,
+    poison,
+    policies,
+    rolling,
+    tasks,
+    ticks,
+)
 from tests.faults.cast.trap import Trap
 
 from slotwise import DistributedJob, JobRegistry, OneTimeTask
@@ -41,7 +50,9 @@ def registry_of(names: str, **settings: Any) -> JobRegistry:
     return CastRegistry(
         jobs=[kind for kind in found if isinstance(kind, DistributedJob)],
         tasks=[kind for kind in found if isinstance(kind, OneTimeTask)],
-        listeners=[Trap(text) for text in os.environ.get("CAST_TRAP", "").split() if text],
+        listeners=[
+            Trap(text) for text in os.environ.get("CAST_TRAP", "").split() if text
+        ],
         **settings,
     )
 

@@ -95,6 +95,8 @@ class HoldAfterCommit(DistributedJob):
                 leave_effect(connection, ctx.name, ctx.slot.isoformat(), ctx.token)
                 ctx.complete_in(connection)
             if is_first:
-                tell("committed", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token)
+                tell(
+                    "committed", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token
+                )
                 ctx.wait("60s")
                 ctx.check()

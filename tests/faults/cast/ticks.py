@@ -50,7 +50,9 @@ class Retrying(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
-            if ctx.slot.second % 7 == 0 or (ctx.slot.second % 2 == 0 and ctx.attempt == 1):
+            if ctx.slot.second % 7 == 0 or (
+                ctx.slot.second % 2 == 0 and ctx.attempt == 1
+            ):
                 raise ValueError("as agreed")
 
 

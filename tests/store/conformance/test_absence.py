@@ -140,14 +140,21 @@ def test_an_outage_after_the_last_heartbeat(
         heir.finish(again)
         heir.settle()
         drain(heir)
-    assert [fates(database)[slot] for slot in (0, 1, 2)] == ["succeeded", *["overlap"] * 2]
+    assert [fates(database)[slot] for slot in (0, 1, 2)] == [
+        "succeeded",
+        *["overlap"] * 2,
+    ]
     missed(database, 3, 7, runs, reason)
 
 
 @CATCH_UPS
 @pytest.mark.parametrize(
     ("overlap", "kept"),
-    [(Overlap.queue(), [3]), (Overlap.queue(2), [2, 3]), (Overlap.queue_all(), [1, 2, 3])],
+    [
+        (Overlap.queue(), [3]),
+        (Overlap.queue(2), [2, 3]),
+        (Overlap.queue_all(), [1, 2, 3]),
+    ],
     ids=["queue", "queue of two", "queue_all"],
 )
 def test_an_outage_while_a_slot_waits_in_its_queue(

@@ -368,7 +368,9 @@ def test_many_slots_are_entered_in_chunks(
             assert bench.claim("plain") == []
 
     with hearing(bench.database) as heard:
-        found = operations.backfill("plain", at(1), at(10), concurrency=2, progress=between)
+        found = operations.backfill(
+            "plain", at(1), at(10), concurrency=2, progress=between
+        )
     assert (len(found.slots), progress) == (7, [3, 6, 7])
     assert (
         len([sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")])

@@ -208,7 +208,9 @@ def test_a_number_that_python_does_not_read(
     write(bench, "strict", "pending", LONG_NUMBER)
     write(bench, "plain", "pending", LONG_NUMBER)
     write(bench, "delayed", "plan", LONG_NUMBER)
-    assert [claim.row.task_name for claim in bench.claim("plain", "retried")] == ["retried"]
+    assert [claim.row.task_name for claim in bench.claim("plain", "retried")] == [
+        "retried"
+    ]
     assert stands(bench, "plain").last_error.startswith("unreadable: ")
     assert (
         len(bench.store.held.held_by(held.holder))
@@ -345,7 +347,9 @@ def test_a_decision_that_fails_at_the_claim(
     """It costs its own row a minute, each time, and no other row anything."""
     _break("plain", monkeypatch)
     bench.tick(3)
-    assert [claim.row.task_name for claim in bench.claim("plain", "retried")] == ["retried"]
+    assert [claim.row.task_name for claim in bench.claim("plain", "retried")] == [
+        "retried"
+    ]
     assert stands(bench, "plain").last_error == "unreadable: date value out of range"
     assert (bench.slots("plain"), bench.row("plain").attempt) == ([], 0)
     monkeypatch.undo()
@@ -353,7 +357,9 @@ def test_a_decision_that_fails_at_the_claim(
     assert bench.claim_one("plain").slot == at(5)
 
 
-@pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom")], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "outcome", [Succeeded(), Failed("boom")], ids=lambda one: one.name
+)
 def test_a_decision_that_fails_at_the_settlement(
     bench: Bench, outcome: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,7 +422,10 @@ def test_what_a_handler_says_fails_alone(bench: Bench) -> None:
     done = bench.store.settlements.settle(
         [(claim, Snoozed(timedelta(days=4_000_000))) for claim in claims]
     )
-    assert [one.transition and one.transition.label for one in done] == ["failed", "failed"]
+    assert [one.transition and one.transition.label for one in done] == [
+        "failed",
+        "failed",
+    ]
     assert "snoozed" in bench.slot("plain")["error"]
     assert bench.row("plain").slot == at(2)
 

@@ -142,7 +142,10 @@ def test_the_oldest_go_first(bench: Bench) -> None:
         "2",
         "3",
     ]
-    assert [claim.row.task_instance for claim in bench.claim("mail", limit=3)] == ["4", "5"]
+    assert [claim.row.task_instance for claim in bench.claim("mail", limit=3)] == [
+        "4",
+        "5",
+    ]
     assert bench.claim("mail", limit=3) == []
 
 
@@ -362,7 +365,9 @@ def test_a_tasks_token_is_the_time_or_one_more(bench: Bench) -> None:
 
 #: Names without rows: of more than ``MANY`` the first slots of all are read before the names are
 #: sent.
-FEW_OR_MANY = pytest.mark.parametrize("others", [0, MANY], ids=["few names", "many names"])
+FEW_OR_MANY = pytest.mark.parametrize(
+    "others", [0, MANY], ids=["few names", "many names"]
+)
 
 
 def next_due(
@@ -451,7 +456,9 @@ def test_workers_that_plan_at_once_make_one_row(bench: Bench) -> None:
     job = a_job("fresh", Every("1m"))
     benches = [bench.beside(job) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
-        changes = list(threads.map(lambda one: one.plan("fresh")["fresh"].change, benches))
+        changes = list(
+            threads.map(lambda one: one.plan("fresh")["fresh"].change, benches)
+        )
     assert sorted(changes) == ["added", "kept", "kept", "kept"]
 
 
@@ -496,7 +503,9 @@ def test_of_slots_that_were_lost_before_only_so_many(
 
 @FEW_OR_MANY
 @pytest.mark.parametrize(("name", "id"), [("mail", "1"), ("plain", RECURRING)])
-def test_next_due_can_leave_them_out(bench: Bench, name: str, id: str, others: int) -> None:
+def test_next_due_can_leave_them_out(
+    bench: Bench, name: str, id: str, others: int
+) -> None:
     """Whoever may not take a row that was lost before need not wake up for it."""
     bench.client.schedule("mail", id="1")
     bench.client.schedule("mail", id="2", delay="1m")

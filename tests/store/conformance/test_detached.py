@@ -145,7 +145,9 @@ def test_a_restored_detached_row_that_gives_up_leaves_nothing_open(bench: Bench)
 @pytest.mark.parametrize(
     "columns", [{"due": at(3)}, {"state": "paused"}], ids=["later", "paused"]
 )
-def test_a_detached_row_waits_like_any_other(bench: Bench, columns: dict[str, Any]) -> None:
+def test_a_detached_row_waits_like_any_other(
+    bench: Bench, columns: dict[str, Any]
+) -> None:
     """For its due time, and while it has a state."""
     detached(bench, at(-5), **columns)
     assert bench.claim("plain") == []
@@ -163,7 +165,11 @@ def test_a_detached_row_is_retried_and_handed_back(bench: Bench) -> None:
     assert key is not None
     bench.settle(bench.claim_one("retried"), HandedBack())
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["attempts"], entry["finished"]) == ("claimed", 0, None)
+    assert (entry["outcome"], entry["attempts"], entry["finished"]) == (
+        "claimed",
+        0,
+        None,
+    )
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     row = bench.row(*key)
     assert (row.slot, row.attempt, row.picked) == (at(-5), 1, False)

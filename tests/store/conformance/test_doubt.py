@@ -203,11 +203,15 @@ def test_a_claim_by_itself_in_doubt_whose_holder_ends(apart: Bench, proxy: Proxy
 
 
 def claim_tasks(bench: Bench, holder: str) -> list[Claim]:
-    return bench.store.claims.claim_tasks(holder, 100, lease=LEASE, names=["mail", "once"])
+    return bench.store.claims.claim_tasks(
+        holder, 100, lease=LEASE, names=["mail", "once"]
+    )
 
 
 @lost
-def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: bool) -> None:
+def test_a_mark_in_doubt_starts_nothing(
+    apart: Bench, proxy: Proxy, forward: bool
+) -> None:
     """No acknowledgement, no start: the claim goes back, whether the mark was set or not."""
     apart.tick()
     claim = apart.claim_one("strict")

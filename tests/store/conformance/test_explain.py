@@ -145,7 +145,9 @@ def ran(bench: Bench) -> None:
 
 def failed(bench: Bench) -> None:
     bench.tick()
-    bench.settle(bench.claim_one("plain"), Failed("Traceback …\nValueError: no such file"))
+    bench.settle(
+        bench.claim_one("plain"), Failed("Traceback …\nValueError: no such file")
+    )
 
 
 def waits_for_its_retry(bench: Bench) -> None:
@@ -381,7 +383,10 @@ def nothing(bench: Bench) -> None:
             filled,
             3,
             "succeeded",
-            ["for a backfill.", "after 0s. At 2026-01-01T12:05:00Z bob requested backfill"],
+            [
+                "for a backfill.",
+                "after 0s. At 2026-01-01T12:05:00Z bob requested backfill",
+            ],
         ),
         (missed, 5, "succeeded", ["as catch-up", "stands for 4 slots"]),
         (
@@ -398,7 +403,10 @@ def nothing(bench: Bench) -> None:
             overlapped,
             4,
             "skipped",
-            ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"],
+            [
+                "12:02:00Z was held",
+                "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z",
+            ],
         ),
         (
             overlapped_twice,
@@ -424,7 +432,9 @@ def nothing(bench: Bench) -> None:
             all_sleeps,
             1,
             "waiting",
-            ["Everything has been paused since 2026-01-01T12:00:00Z, by ada: maintenance"],
+            [
+                "Everything has been paused since 2026-01-01T12:00:00Z, by ada: maintenance"
+            ],
         ),
         (
             left_out,
@@ -674,7 +684,9 @@ def pruned(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "upheaval", [made_again, there_and_back, put_back, pruned], ids=lambda one: one.__name__
+    "upheaval",
+    [made_again, there_and_back, put_back, pruned],
+    ids=lambda one: one.__name__,
 )
 def test_no_slot_that_gave_up_starts_again_and_explain_says_what_happened(
     bench: Bench, upheaval: Callable[[Bench], None]

@@ -111,7 +111,8 @@ def test_a_zombie_leaves_its_successors_claim_alone(bench: Bench, column: str) -
     """
     (zombie,) = held(bench, "plain")
     bench.change(
-        "plain", **{column: {"version": zombie.token + 1, "picked_by": "host:2:b"}[column]}
+        "plain",
+        **{column: {"version": zombie.token + 1, "picked_by": "host:2:b"}[column]},
     )
     if column == "version":
         with bench.store.transaction() as connection:
@@ -128,7 +129,10 @@ ASKED: dict[str, dict[str, Any]] = {
     "wished": {"wanted_due": at(5)},
     "next slot left out": {"watermark": at(2), "next_slot": at(3)},
     "another text": {"schedule": str(Every("5m"))},
-    "catching up": {"pending": {"catch_up_until": at(3).isoformat()}, "origin": "catch_up"},
+    "catching up": {
+        "pending": {"catch_up_until": at(3).isoformat()},
+        "origin": "catch_up",
+    },
     "collapsed": {"collapsed": 3},
     "another slot": {"slot": at(0)},
     "a second attempt": {"attempt": 2},
@@ -233,7 +237,9 @@ def test_a_locked_row_is_not_waited_for(pg_bench: Bench) -> None:
     claims, tasks = held(pg_bench), pg_bench.tables.tasks
     with pg_bench.database.main.connect() as other, other.begin():
         other.execute(
-            tasks.update().where(tasks.c.task_name == "plain").values(last_heartbeat=at(1))
+            tasks.update()
+            .where(tasks.c.task_name == "plain")
+            .values(last_heartbeat=at(1))
         )
         assert {fence.key.task_name for fence in gone(pg_bench, claims)} == {
             "retried",

@@ -70,5 +70,8 @@ def test_the_highest_priority_goes_first(bench: Bench) -> None:
         )
     bench.client.schedule("mail", id="4", at=at(-5))
     bench.change("mail", "4", priority=None)
-    assert [claim.row.task_instance for claim in bench.claim("mail", limit=2)] == ["1", "3"]
+    assert [claim.row.task_instance for claim in bench.claim("mail", limit=2)] == [
+        "1",
+        "3",
+    ]
     assert [claim.row.task_instance for claim in bench.claim("mail")] == ["4", "2", "0"]

@@ -38,7 +38,9 @@ class Office:
 
     def __init__(self, database: Database, handler: Handler, **declared: Any) -> None:
         self.ran: list[tuple[str, Any]] = []
-        first = task(name="first", **{"retry": Retry(max_attempts=2), **declared})(handler)
+        first = task(name="first", **{"retry": Retry(max_attempts=2), **declared})(
+            handler
+        )
         later = [
             task(name=name)(lambda ctx: self.ran.append((ctx.name, ctx.data)))
             for name in ("then", "join")
@@ -233,7 +235,9 @@ FIRST_THEN_SECOND = {
 @pytest.mark.parametrize("blocked", [False, True], ids=["", "blocked"])
 @pytest.mark.parametrize("before", ["keep", "replace", "reschedule"])
 @pytest.mark.parametrize("choice", FIRST_THEN_SECOND)
-def test_two_of_one_id(database: Database, before: Any, choice: Any, blocked: bool) -> None:
+def test_two_of_one_id(
+    database: Database, before: Any, choice: Any, blocked: bool
+) -> None:
     """In the order in which the handler said them, however each looks at what exists: the second
     finds the first.
     """
@@ -320,7 +324,10 @@ def test_what_the_ledger_keeps(
     office.client.schedule("first", "fail", id="bad")
     office.client.schedule("first", "fine", id="good")
     office.worker.run_due()
-    ends = [*office.client.history("first", "bad"), *office.client.history("first", "good")]
+    ends = [
+        *office.client.history("first", "bad"),
+        *office.client.history("first", "good"),
+    ]
     assert [end.outcome for end in ends] == kept
     for end in ends:
         assert (end.attempts, end.worker, end.finished, end.started) == (
@@ -355,7 +362,9 @@ def test_a_task_that_is_called_off_leaves_what_its_history_keeps(
         ("cancelled", "operator"),
     ]
     ends = [end for id in "ab" for end in office.client.history("first", id)]
-    kept = [("cancelled", "enough"), ("cancelled", "operator")] if history != "none" else []
+    kept = (
+        [("cancelled", "enough"), ("cancelled", "operator")] if history != "none" else []
+    )
     assert [(end.outcome, end.reason) for end in ends] == kept
     assert office.ids("first") == []
 
@@ -416,7 +425,9 @@ def test_a_result_can_be_fetched_for_a_while(
     ],
     ids=["too large", "no JSON", "a set"],
 )
-def test_a_result_that_cannot_be_kept(database: Database, result: Any, words: str) -> None:
+def test_a_result_that_cannot_be_kept(
+    database: Database, result: Any, words: str
+) -> None:
     """The task has succeeded all the same: to do its work again would not mend it."""
     office = Office(database, lambda ctx: result, result_retention="1h")
     office.run()
@@ -489,4 +500,7 @@ def test_an_id_that_another_transaction_holds(
         foreign.rollback()
     office.worker.tick("2s")
     office.worker.settle()
-    assert (list(office.worker.held), sorted(office.ids("then"))) == ([], ["free", "held"])
+    assert (list(office.worker.held), sorted(office.ids("then"))) == (
+        [],
+        ["free", "held"],
+    )

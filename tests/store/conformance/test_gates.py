@@ -224,7 +224,9 @@ def test_a_start_that_the_ledger_refuses_gives_its_token_back(make: MakeBench) -
     assert len(bench.claim("plain")) == 1
 
 
-def test_each_gate_is_asked_once_for_a_batch(make: MakeBench, closed: type[Closed]) -> None:
+def test_each_gate_is_asked_once_for_a_batch(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """Whatever the number of rows, places are counted by one statement."""
     jobs = [a_job(f"beside-{number}", overlap=Overlap.allow(2)) for number in range(3)]
     bench = make(*jobs, *(a_job(name) for name in ("plain", "mail", "paced")))
@@ -267,7 +269,9 @@ def test_no_hand_brings_two_starts_nearer_than_min_interval(bench: Bench) -> Non
     assert own.claim_one("apart").slot == at(2)
 
 
-def test_a_slot_keeps_its_min_interval_from_what_an_operator_requests(bench: Bench) -> None:
+def test_a_slot_keeps_its_min_interval_from_what_an_operator_requests(
+    bench: Bench,
+) -> None:
     """The operation does not wait; the schedule's next slot does, and keeps its identity."""
     own = Bench(bench.database, [a_job("apart", min_interval="30s")]).planned()
     own.tick(0.9)

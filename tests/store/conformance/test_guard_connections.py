@@ -31,7 +31,9 @@ class Door:
     in it.
     """
 
-    def __init__(self, connection: Any, execute: Callable[[str], Any], ending: Any) -> None:
+    def __init__(
+        self, connection: Any, execute: Callable[[str], Any], ending: Any
+    ) -> None:
         self.connection, self._execute, self._ending = connection, execute, ending
 
     async def do(self, text: str) -> None:
@@ -248,7 +250,9 @@ def test_autocommit_of_psycopg_is_refused_outside_of_a_transaction(pg_user: User
     assert pg_user.bench.slot("plain")["outcome"] == "succeeded"
 
 
-def test_psycopg_in_a_database_without_the_tables(pg_user: User, pg_empty_url: str) -> None:
+def test_psycopg_in_a_database_without_the_tables(
+    pg_user: User, pg_empty_url: str
+) -> None:
     """It is told as with SQLAlchemy's connections."""
     claim = claimed(pg_user)
     url = sa.make_url(pg_empty_url).set(drivername="postgresql").render_as_string(False)

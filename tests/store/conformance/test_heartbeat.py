@@ -22,7 +22,9 @@ def locked(bench: Bench, claim: Claim) -> Iterator[sa.Connection]:
         tasks.c.task_instance == claim.row.task_instance,
     ]
     with bench.database.main.begin() as connection:
-        connection.execute(sa.select(tasks.c.version).where(*mine).with_for_update()).one()
+        connection.execute(
+            sa.select(tasks.c.version).where(*mine).with_for_update()
+        ).one()
         yield connection
 
 

@@ -51,7 +51,9 @@ def notes(bench: Bench) -> Notes:
 
 @pytest.fixture
 def client(bench: Bench, notes: Notes) -> Client:
-    store = Store(bench.database, bench.definitions, clock=bench.clock, at_insert=(notes,))
+    store = Store(
+        bench.database, bench.definitions, clock=bench.clock, at_insert=(notes,)
+    )
     return Client(lambda: store)
 
 

@@ -118,7 +118,8 @@ def test_cancel_of_an_instance_that_is_not_there(
 ) -> None:
     """One line, with the cure."""
     with pytest.raises(
-        UnknownTask, match="no recurring instance 'c'; see: slotwise jobs feed --instances"
+        UnknownTask,
+        match="no recurring instance 'c'; see: slotwise jobs feed --instances",
     ):
         operations.cancel("feed", id="c")
 

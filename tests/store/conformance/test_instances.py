@@ -187,7 +187,10 @@ def test_one_that_runs_goes_when_it_has_ended(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "recorded"),
-    [(Failed("oops"), ("cancelled", "deleted")), (HandedBack(), ("cancelled", "deleted"))],
+    [
+        (Failed("oops"), ("cancelled", "deleted")),
+        (HandedBack(), ("cancelled", "deleted")),
+    ],
     ids=["retry", "handed_back"],
 )
 def test_a_deleted_run_does_not_come_back(
@@ -304,7 +307,9 @@ def test_joined_to_the_callers_transaction(bench: Bench) -> None:
         bench.store.database.main.connect() as connection,
         connection.begin() as transaction,
     ):
-        assert bench.client.unschedule_recurring("feed", "a", connection=connection) is True
+        assert (
+            bench.client.unschedule_recurring("feed", "a", connection=connection) is True
+        )
         transaction.rollback()
     assert bench.row("feed", "a").slot == at(1)
 
@@ -465,7 +470,9 @@ def test_runs_beside_each_other_are_the_instances_own(bench: Bench) -> None:
 
 def _long(name: str, cron: str) -> str:
     """A text of some four thousand characters."""
-    days = ",".join(f"{month:02}{day:02}" for month in range(1, 13) for day in range(1, 29))
+    days = ",".join(
+        f"{month:02}{day:02}" for month in range(1, 13) for day in range(1, 29)
+    )
     return f"EXCLUDING({cron}; {name}@1[- 2027:{days} 2028:{days}]; skip)"
 
 
@@ -497,7 +504,9 @@ def test_a_due_row_that_is_changed_again_and_again_does_not_grow(closed: Bench) 
     first = closed.row("all", "a").slot
     for number in range(60):
         closed.clock.set(closed.clock.now() + timedelta(milliseconds=1))
-        closed.client.schedule_recurring("all", "a", _long("YZ"[number % 2], "* * * * * *"))
+        closed.client.schedule_recurring(
+            "all", "a", _long("YZ"[number % 2], "* * * * * *")
+        )
     row = closed.row("all", "a")
     assert len(row.schedule or "") < 8192
     closed.tick(2.5 / 60)
@@ -537,7 +546,8 @@ def test_a_schedule_that_nobody_could_read_again_is_refused(closed: Bench) -> No
     closed.client.schedule_recurring("all", "a", EACH)
     before = closed.backup()
     parts = [
-        parse_schedule(_long("YZ"[number % 2], f"{number} * * * *")) for number in range(20)
+        parse_schedule(_long("YZ"[number % 2], f"{number} * * * *"))
+        for number in range(20)
     ]
     with pytest.raises(
         InvalidSchedule,
@@ -639,9 +649,9 @@ def test_an_instance_that_nobody_can_read_is_told(
         )
     assert kept.startswith("unreadable: schedule 'MOONPHASE|xxx")
     assert max(len(said), len(kept)) < 500
-    assert [one.task for one in bench.inspect.health(timedelta(minutes=1)).unreadable] == [
-        "feed"
-    ]
+    assert [
+        one.task for one in bench.inspect.health(timedelta(minutes=1)).unreadable
+    ] == ["feed"]
 
 
 def test_a_job_whose_instances_run_is_not_disabled(bench: Bench) -> None:

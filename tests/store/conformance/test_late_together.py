@@ -92,7 +92,11 @@ def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
         taken, claims = 1, list[Any]()
         while taken:
             taken, some = claim_due(
-                bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions)
+                bench.store,
+                "host:1:a",
+                limit,
+                lease=LEASE,
+                names=sorted(bench.definitions),
             )
             claims += some
         found.append((sorted(claim.key for claim in claims), _seen(bench)))
@@ -147,7 +151,11 @@ def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
         taken = 1
         while taken:
             taken, _ = claim_due(
-                bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions)
+                bench.store,
+                "host:1:a",
+                limit,
+                lease=LEASE,
+                names=sorted(bench.definitions),
             )
         names = [job.name for job in ALIKE_JOBS]
         found.append(
@@ -162,7 +170,11 @@ def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
     assert bench.gaps("latest-1") == [
         (1, 2, 2, "collapsed")
     ]  # 3 ran, 4 was left out, 5 runs
-    assert bench.outcomes("latest-1") == [(3, "succeeded"), (4, "skipped"), (5, "running")]
+    assert bench.outcomes("latest-1") == [
+        (3, "succeeded"),
+        (4, "skipped"),
+        (5, "running"),
+    ]
     assert bench.gaps("latest-2") == [
         (1, 3, 3, "late")
     ]  # the gap was ahead: 4 was left out, 5 runs
@@ -197,7 +209,9 @@ QUEUED_JOBS = [
 ]
 
 
-def test_queued_slots_are_not_decided_together_with_missed_ones(database: Database) -> None:
+def test_queued_slots_are_not_decided_together_with_missed_ones(
+    database: Database,
+) -> None:
     """Rule 1: a slot that came due while its job was held starts, beside jobs that miss the same
     slot.
     """
@@ -310,7 +324,10 @@ def test_a_skipped_slot_of_an_older_schedule_may_start_after_a_restore(
     assert hasty.claim("plain") == []
     bench.restore(backup)
     bench.settle(bench.claim_one("plain"))
-    assert (bench.outcomes("plain"), bench.row("plain").slot) == ([(1, "succeeded")], at(2))
+    assert (bench.outcomes("plain"), bench.row("plain").slot) == (
+        [(1, "succeeded")],
+        at(2),
+    )
     bench.restore(backup)
     assert bench.claim("plain") == []
 
@@ -365,7 +382,11 @@ def test_a_strict_slot_that_started_is_decided(bench: Bench) -> None:
     assert bench.claim_one("strict", "host:2:b").slot == at(6)
     assert bench.gaps("strict") == [(1, 4, 4, "collapsed")]
     entry = bench.slots("strict")[0]
-    assert (entry["slot"], entry["outcome"], entry["reason"]) == (at(5), "lost", "orphaned")
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (
+        at(5),
+        "lost",
+        "orphaned",
+    )
 
 
 def test_a_late_slot_that_gives_up_begins_with_its_mark(bench: Bench) -> None:

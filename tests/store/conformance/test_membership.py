@@ -18,7 +18,9 @@ from slotwise.store.reading import worker_registry
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
-def a_member(bench: Bench, name: str = "host:1:a", lease: timedelta = LEASE) -> Membership:
+def a_member(
+    bench: Bench, name: str = "host:1:a", lease: timedelta = LEASE
+) -> Membership:
     badge = Badge(
         worker=name,
         host="host",

@@ -52,7 +52,9 @@ def test_a_paused_job_does_not_start(bench: Bench, operations: Operations) -> No
         pytest.param(0.5, 0, [], [], id="nothing came"),
         pytest.param(1, 1, [(1, "skipped")], [], id="one: a ledger row"),
         pytest.param(5.5, 5, [], [(1, 5, 5, "paused")], id="several: a gap"),
-        pytest.param(500_000, 500_000, [], [(1, 500_000, 500_000, "paused")], id="a year"),
+        pytest.param(
+            500_000, 500_000, [], [(1, 500_000, 500_000, "paused")], id="a year"
+        ),
     ],
 )
 def test_slots_of_the_pause_are_skipped(
@@ -100,7 +102,9 @@ def test_resume_of_what_is_not_paused_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "outcome", [Succeeded(), Failed("boom"), HandedBack()], ids=lambda outcome: outcome.name
+    "outcome",
+    [Succeeded(), Failed("boom"), HandedBack()],
+    ids=lambda outcome: outcome.name,
 )
 def test_a_pause_leaves_the_claim_alone(
     bench: Bench, operations: Operations, outcome: Succeeded | Failed | HandedBack
@@ -230,7 +234,9 @@ def test_an_operator_may_run_a_paused_job_by_hand(
     )
 
 
-def test_planning_does_not_wake_a_paused_job(bench: Bench, operations: Operations) -> None:
+def test_planning_does_not_wake_a_paused_job(
+    bench: Bench, operations: Operations
+) -> None:
     """A deploy changes its schedule; it sleeps on, and goes on by the new one."""
     operations.pause("plain")
     beside = bench.beside(a_job("plain", Every("10m")))
@@ -242,7 +248,9 @@ def test_planning_does_not_wake_a_paused_job(bench: Bench, operations: Operation
     assert (row.state, row.execution_time, row.slot) == (None, at(10), at(10))
 
 
-def test_a_pause_of_all_holds_for_everything(bench: Bench, operations: Operations) -> None:
+def test_a_pause_of_all_holds_for_everything(
+    bench: Bench, operations: Operations
+) -> None:
     """Also for jobs and tasks that come later; the poller sleeps, instead of looking again and
     again.
     """
@@ -270,7 +278,9 @@ def test_a_pause_of_all_holds_for_everything(bench: Bench, operations: Operation
     assert [claim.row.task_name for claim in later.claim()] == ["mail"]
 
 
-def test_a_pause_of_all_lets_what_runs_go_on(bench: Bench, operations: Operations) -> None:
+def test_a_pause_of_all_lets_what_runs_go_on(
+    bench: Bench, operations: Operations
+) -> None:
     """It is settled as ever, and what is paused by name stays so when all is resumed."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -320,7 +330,9 @@ def test_who_cannot_be_paused(
     assert list(bench.inspect.audit()) == []
 
 
-def test_a_row_that_cannot_be_read_is_resumed(bench: Bench, operations: Operations) -> None:
+def test_a_row_that_cannot_be_read_is_resumed(
+    bench: Bench, operations: Operations
+) -> None:
     """What a newer release wrote is left to its workers, with all its slots."""
     operations.pause("plain")
     bench.change("plain", schedule="MOON|full")

@@ -180,7 +180,9 @@ def test_new_jobs_are_planned_together(
     bench.delete("began")
     with hearing(bench.database) as heard:
         done = bench.plan(*(one.name for one in [*many, began]))
-    inserted = [sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")]
+    inserted = [
+        sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")
+    ]
     assert (len(inserted), {plan.change for plan in done.values()}) == (1, {"added"})
     assert bench.outcomes("began") == [(1, "cancelled")]
     together = {one.name: bench.row(one.name) for one in many}
@@ -202,8 +204,12 @@ def test_new_jobs_are_planned_together(
             at(20 / 60),
             id="more often: earlier than the old slot",
         ),
-        pytest.param(FixedDelay("10m"), at(1), None, id="fixed delay: at the slot it had"),
-        pytest.param(FixedDelay("10s"), at(1 / 6), None, id="a short fixed delay: sooner"),
+        pytest.param(
+            FixedDelay("10m"), at(1), None, id="fixed delay: at the slot it had"
+        ),
+        pytest.param(
+            FixedDelay("10s"), at(1 / 6), None, id="a short fixed delay: sooner"
+        ),
     ],
 )
 def test_a_waiting_row_follows_a_new_schedule(
@@ -553,7 +559,9 @@ def test_a_third_change_skips_what_the_second_schedule_still_owes(
 ) -> None:
     """And so on: never more than one predecessor."""
     bench.tick(3.2)
-    newest, plan = twice(bench, "plain", HALF_PAST, Every("40s"), FIVES, catch_up=catch_up)
+    newest, plan = twice(
+        bench, "plain", HALF_PAST, Every("40s"), FIVES, catch_up=catch_up
+    )
     assert decided(newest, "plain") == [
         (1, "superseded"),
         (3, "superseded"),
@@ -690,7 +698,9 @@ def test_after_a_fixed_delay_one_slot_is_owed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("back", [0, 0.5, 30])
-def test_deleting_and_making_a_job_again_reopens_nothing(bench: Bench, back: float) -> None:
+def test_deleting_and_making_a_job_again_reopens_nothing(
+    bench: Bench, back: float
+) -> None:
     """The ledger's and the gaps' newest slot outlives the row."""
     bench.tick(5)
     claim = bench.claim_one("plain")
@@ -761,7 +771,9 @@ def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "strict"])
-@pytest.mark.parametrize("lived", [1, 3, 10], ids=["one slot", "three slots", "ten slots"])
+@pytest.mark.parametrize(
+    "lived", [1, 3, 10], ids=["one slot", "three slots", "ten slots"]
+)
 def test_restoring_the_queue_alone_reopens_nothing(
     bench: Bench, name: str, lived: int
 ) -> None:
@@ -776,7 +788,9 @@ def test_restoring_the_queue_alone_reopens_nothing(
     assert bench.row(name).slot == at(1)
     assert bench.claim(name) == []
     assert waits_for(bench, name) == (at(lived + 1), at(lived + 2), at(lived + 1))
-    assert bench.outcomes(name) == [(number, "succeeded") for number in range(1, lived + 1)]
+    assert bench.outcomes(name) == [
+        (number, "succeeded") for number in range(1, lived + 1)
+    ]
     bench.tick()
     assert bench.claim_one(name).slot == at(lived + 1)
 
@@ -1030,7 +1044,8 @@ def test_a_restored_row_leaves_no_slot_open(bench: Bench) -> None:
     bench.restore(backup)
     assert bench.plan("plain")["plain"].change == "kept"
     ended = {
-        entry["slot"]: (entry["outcome"], entry["reason"]) for entry in bench.slots("plain")
+        entry["slot"]: (entry["outcome"], entry["reason"])
+        for entry in bench.slots("plain")
     }
     assert ended == {at(1): ("succeeded", None), at(2): ("lost", "orphaned")}
 
@@ -1069,7 +1084,9 @@ def test_a_job_of_every_microsecond_moves_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("step", [timedelta(minutes=20), timedelta(days=3)], ids=str)
-@pytest.mark.parametrize("ran", [timedelta(milliseconds=50), timedelta(minutes=2)], ids=str)
+@pytest.mark.parametrize(
+    "ran", [timedelta(milliseconds=50), timedelta(minutes=2)], ids=str
+)
 def test_a_forward_step_of_the_clock_holds_nothing(
     bench: Bench, step: timedelta, ran: timedelta
 ) -> None:
@@ -1083,7 +1100,9 @@ def test_a_forward_step_of_the_clock_holds_nothing(
         [(claim, Succeeded())], ended_ago=lambda claim: EndOfRun(after=ran)
     )
     bench.claim_one("plain")
-    skipped = [row["reason"] for row in bench.slots("plain") if row["outcome"] == "skipped"]
+    skipped = [
+        row["reason"] for row in bench.slots("plain") if row["outcome"] == "skipped"
+    ]
     gaps = {reason: count for _, _, count, reason in bench.gaps("plain")}
     held = skipped.count("overlap") + gaps.get("overlap", 0)
     assert held == ran // timedelta(minutes=1)
@@ -1157,7 +1176,8 @@ def test_a_restored_row_goes_on_after_the_newest_decided_slot(
     bench.restore(backup)
     if end == "retry":
         bench.store.settlements.settle(
-            [(claim, Succeeded())], ended_ago=lambda claim: EndOfRun(timedelta(seconds=50))
+            [(claim, Succeeded())],
+            ended_ago=lambda claim: EndOfRun(timedelta(seconds=50)),
         )
     else:
         bench.take_over(claim)
@@ -1179,14 +1199,21 @@ def test_a_restored_row_whose_next_slot_is_decided_decides_nothing_again(
         bench.tick(minutes)
         bench.settle(bench.claim_one("plain"))
     before = bench.outcomes("plain")
-    assert before == [(1, "succeeded"), (2, "skipped"), (3, "succeeded"), (4, "succeeded")]
+    assert before == [
+        (1, "succeeded"),
+        (2, "skipped"),
+        (3, "succeeded"),
+        (4, "succeeded"),
+    ]
     bench.restore(backup)
     bench.tick()
     assert bench.claim_one("plain").slot == at(5)
     assert (bench.outcomes("plain")[:4], bench.gaps("plain")) == (before, [])
 
 
-def test_a_restored_holder_whose_slot_has_ended_decides_nothing_again(bench: Bench) -> None:
+def test_a_restored_holder_whose_slot_has_ended_decides_nothing_again(
+    bench: Bench,
+) -> None:
     """Law 2, where its slot has ended under the very token that the restored row has."""
     bench.tick()
     claim, backup = bench.claim_one("plain"), bench.backup()
@@ -1205,7 +1232,9 @@ def test_a_restored_holder_whose_slot_has_ended_decides_nothing_again(bench: Ben
     )
 
 
-def test_a_restored_holder_of_a_slot_in_a_gap_does_not_start_it_again(bench: Bench) -> None:
+def test_a_restored_holder_of_a_slot_in_a_gap_does_not_start_it_again(
+    bench: Bench,
+) -> None:
     """It was handed back and skipped after the backup. A slot in a gap has no more attempt."""
     bench.tick()
     claim, backup = bench.claim_one("plain"), bench.backup()

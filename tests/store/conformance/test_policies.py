@@ -54,7 +54,8 @@ def ledger(database: Database) -> dict[float, str]:
             sa.text("SELECT first_slot, last_slot, count, reason FROM scheduled_gaps")
         ).all()
     found = {
-        minute(slot): f"{outcome} {reason or ''}".strip() for slot, outcome, reason in slots
+        minute(slot): f"{outcome} {reason or ''}".strip()
+        for slot, outcome, reason in slots
     }
     for first, last, count, reason in gaps:
         covered = [
@@ -82,9 +83,13 @@ def drain(worker: ManualWorker) -> None:
 
 
 @pytest.mark.parametrize(
-    "policies", [{"catch_up": CatchUp.none(grace="10s")}, {"start_within": "10s"}], ids=str
+    "policies",
+    [{"catch_up": CatchUp.none(grace="10s")}, {"start_within": "10s"}],
+    ids=str,
 )
-def test_a_slot_that_is_too_late_does_not_start(database: Database, policies: Any) -> None:
+def test_a_slot_that_is_too_late_does_not_start(
+    database: Database, policies: Any
+) -> None:
     """Also when it is the only one that is due; the next one runs again."""
     with working(database, **policies) as (worker, started):
         worker.tick(timedelta(seconds=41))
@@ -104,7 +109,10 @@ def test_a_retry_is_never_too_late(database: Database) -> None:
             raise ConnectionError("busy")
 
     retry = Retry.exponential(max_attempts=3, initial=timedelta(seconds=20))
-    with working(database, fail_once, start_within="5s", retry=retry) as (worker, started):
+    with working(database, fail_once, start_within="5s", retry=retry) as (
+        worker,
+        started,
+    ):
         worker.tick("1s")
         drain(worker)
         worker.tick("45s")
@@ -243,7 +251,9 @@ def test_a_higher_priority_goes_first_where_workers_are_short(database: Database
 
 def test_a_worker_claims_only_what_it_carries_the_tags_for(database: Database) -> None:
     """It plans the others, and takes them over from the dead; it never runs them."""
-    subject = job(name="minutely", schedule=Every("1m"), runs_on=["gpu"])(lambda ctx: None)
+    subject = job(name="minutely", schedule=Every("1m"), runs_on=["gpu"])(
+        lambda ctx: None
+    )
     clock = ManualClock(NOON - timedelta(seconds=1))
     with (
         ManualWorker(
@@ -268,4 +278,6 @@ def test_a_worker_claims_only_what_it_carries_the_tags_for(database: Database) -
 
 def rows(database: Database) -> list[Any]:
     with database.main.connect() as connection:
-        return list(connection.execute(sa.text("SELECT * FROM scheduled_tasks")).mappings())
+        return list(
+            connection.execute(sa.text("SELECT * FROM scheduled_tasks")).mappings()
+        )

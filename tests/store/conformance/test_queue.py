@@ -40,7 +40,9 @@ def brought(bench: Bench, state: str) -> Row | None:
         if state != "running":
             bench.settle(claim, Failed("boom", final=state == "dead"))
     if state == "paused":
-        bench.change("mail", "1", state="paused", parked_due=at(0), execution_time=FOREVER)
+        bench.change(
+            "mail", "1", state="paused", parked_due=at(0), execution_time=FOREVER
+        )
     bench.tick()
     return bench.find("mail", "1")
 
@@ -65,8 +67,22 @@ COMMANDS: dict[str, Command] = {
 #: What each command answers for each state of the row.
 ANSWERS = {
     "keep": ("scheduled", "exists", "exists", "exists", "exists", "running"),
-    "replace": ("scheduled", "scheduled", "scheduled", "scheduled", "scheduled", "running"),
-    "reschedule": ("scheduled", "scheduled", "scheduled", "scheduled", "exists", "running"),
+    "replace": (
+        "scheduled",
+        "scheduled",
+        "scheduled",
+        "scheduled",
+        "scheduled",
+        "running",
+    ),
+    "reschedule": (
+        "scheduled",
+        "scheduled",
+        "scheduled",
+        "scheduled",
+        "exists",
+        "running",
+    ),
     "move": ("gone", "scheduled", "scheduled", "scheduled", "exists", "running"),
     "cancel": ("gone", "cancelled", "cancelled", "cancelled", "cancelled", "running"),
 }
@@ -359,7 +375,9 @@ def test_an_id_that_stands_twice(
             bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists="raise")
     else:
         assert (
-            bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists=if_exists)
+            bench.client.schedule_many(
+                "mail", items, chunk_size=chunk, if_exists=if_exists
+            )
             == tally
         )
     assert bench.row("mail", "a").task_data == data
@@ -566,7 +584,9 @@ def test_pages(bench: Bench) -> None:
     """In the order of name and id, which never change: nothing is missed or seen twice, whatever
     ends meanwhile.
     """
-    bench.client.schedule_many("mail", [Item(0, id=f"{number:02}") for number in range(7)])
+    bench.client.schedule_many(
+        "mail", [Item(0, id=f"{number:02}") for number in range(7)]
+    )
     bench.client.schedule("once", id="x")
     page, seen = bench.client.list(limit=3), []
     while page:

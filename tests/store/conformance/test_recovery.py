@@ -81,7 +81,9 @@ def test_slots_up_to_now_are_settled(bench: Bench, operations: Operations) -> No
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     bench.tick(4)
-    found = {one.job: (one.slots, one.next_slot) for one in operations.settle_until(at(5))}
+    found = {
+        one.job: (one.slots, one.next_slot) for one in operations.settle_until(at(5))
+    }
     assert found == {
         "plain": (5, at(6)),
         "strict": (5, at(6)),
@@ -107,7 +109,9 @@ def test_slots_after_one_that_ran_at_the_dump_are_settled(
     claim = bench.claim_one("plain")
     bench.tick(4)
     operations.new_epoch()
-    found = {one.job: (one.slots, one.next_slot) for one in operations.settle_until(at(5))}
+    found = {
+        one.job: (one.slots, one.next_slot) for one in operations.settle_until(at(5))
+    }
     assert found["plain"] == (4, at(6))
     assert bench.gaps("plain") == [(2, 5, 4, "settled")]
     bench.take_over(claim)

@@ -239,7 +239,9 @@ def test_a_claim_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
         with pg_bench.store.transaction() as one:
             assert gate.admit([row], now, one) == [START]
             with pg_bench.store.transaction() as two:
-                assert gate.admit([row], now, two) == [Later(now + SECOND / 5, "recovery")]
+                assert gate.admit([row], now, two) == [
+                    Later(now + SECOND / 5, "recovery")
+                ]
         with pg_bench.store.transaction() as two:
             assert gate.admit([row], now + SECOND / 5, two) == [
                 Later(now + 0.375 * SECOND, "recovery")

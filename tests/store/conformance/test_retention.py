@@ -134,7 +134,8 @@ def test_however_many_ids_a_task_has_its_rows_go_in_pages(
     for number in range(35):
         bench.client.schedule("kept", id=str(number))
         bench.settle(
-            bench.claim_one("kept"), Failed("boom", final=True) if number % 3 == 0 else None
+            bench.claim_one("kept"),
+            Failed("boom", final=True) if number % 3 == 0 else None,
         )
     bench.clock.set(at(90))
     pages = list(Pruner(bench.store, keep=HOUR, failure_retention=2 * HOUR).pages())
@@ -184,9 +185,9 @@ def test_workers_take_turns(bench: Bench) -> None:
     assert two.take_turn(HOUR)
     assert not one.take_turn(HOUR)
     bench.tick(60)
-    assert Pruner(bench.store, keep=timedelta(0), failure_retention=timedelta(0)).take_turn(
-        HOUR
-    )  # for kept results
+    assert Pruner(
+        bench.store, keep=timedelta(0), failure_retention=timedelta(0)
+    ).take_turn(HOUR)  # for kept results
 
 
 def test_pruning_reopens_nothing(bench: Bench) -> None:
@@ -203,7 +204,9 @@ def test_pruning_reopens_nothing(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="it is unknown what ran"):
         operations.backfill("plain", at(1), at(5))
     assert (
-        len(operations.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots)
+        len(
+            operations.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots
+        )
         == 4
     )
     bench.restore(backup)

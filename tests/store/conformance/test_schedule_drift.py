@@ -36,7 +36,9 @@ DEFINITIONS = (
     a_job("off", Disabled()),
     a_job("all", catch_up=CatchUp.all()),
     a_job("queue", overlap=Overlap.queue(3)),
-    a_job("retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
+    a_job(
+        "retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+    ),
     a_job("spread", spread="30s", min_interval="50s"),
     a_task("mail"),
 )

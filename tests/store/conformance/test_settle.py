@@ -168,7 +168,10 @@ def test_a_failure_without_retry(bench: Bench) -> None:
     bench.tick()
     bench.settle(bench.claim_one("plain"), Failed("Traceback …\nValueError: boom"))
     entry = bench.slot("plain")
-    assert (entry["outcome"], entry["error"]) == ("failed", "Traceback …\nValueError: boom")
+    assert (entry["outcome"], entry["error"]) == (
+        "failed",
+        "Traceback …\nValueError: boom",
+    )
     row = bench.row("plain")
     assert (row.slot, row.consecutive_failures, row.last_failure) == (at(2), 1, at(1))
 
@@ -261,7 +264,11 @@ def test_a_hand_back_of_a_retry_keeps_its_history(bench: Bench) -> None:
         bench.tick(0.1)
         bench.settle(bench.claim_one("retried"), HandedBack("shutdown"))
         entry = bench.slot("retried")
-        assert (entry["attempts"], entry["started"], entry["finished"]) == (1, at(1), None)
+        assert (entry["attempts"], entry["started"], entry["finished"]) == (
+            1,
+            at(1),
+            None,
+        )
     again = bench.claim_one("retried")
     entry = bench.slot("retried")
     assert (again.row.attempt, entry["attempts"], entry["started"]) == (2, 2, at(1.2))
@@ -290,7 +297,9 @@ def test_a_hand_back_after_a_restore_keeps_what_the_ledger_knows(bench: Bench) -
     [("plain", "lost"), ("strict", "skipped")],
     ids=["begun", "claimed"],
 )
-def test_an_open_slot_of_a_gap_ends_with_it(bench: Bench, name: str, outcome: str) -> None:
+def test_an_open_slot_of_a_gap_ends_with_it(
+    bench: Bench, name: str, outcome: str
+) -> None:
     """The queue was restored alone, to before a claim whose slot is now one of several missed
     ones.
     """
@@ -498,7 +507,10 @@ def test_data_that_no_database_takes_stands_alone(pg_bench: Bench) -> None:
     assert [bench.find("mail", f"{number}") is None for number in range(9)] == [
         number != 4 for number in range(9)
     ]
-    assert (bench.row("mail", "4").state, bench.row("mail", "4").picked) == ("dead", False)
+    assert (bench.row("mail", "4").state, bench.row("mail", "4").picked) == (
+        "dead",
+        False,
+    )
 
 
 @pytest.mark.parametrize("table", ["tasks", "slots"])

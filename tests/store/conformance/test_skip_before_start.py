@@ -48,7 +48,11 @@ def test_a_retry_that_is_refused_keeps_the_attempts_before(bench: Bench) -> None
     own.tick(0.2)
     own.settle(own.claim_one("again"), Skipped("lock_held"))
     found = own.slot("again")
-    assert (found["outcome"], found["attempts"], found["started"]) == ("skipped", 1, at(1))
+    assert (found["outcome"], found["attempts"], found["started"]) == (
+        "skipped",
+        1,
+        at(1),
+    )
 
 
 def test_a_slot_with_a_row_of_its_own_goes(bench: Bench) -> None:

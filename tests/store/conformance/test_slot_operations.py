@@ -69,7 +69,9 @@ def told(bench: Bench) -> tuple[datetime | None, datetime | None, int]:
     return row.last_success, row.last_failure, row.consecutive_failures
 
 
-def test_a_trigger_leaves_the_schedule_alone(bench: Bench, operations: Operations) -> None:
+def test_a_trigger_leaves_the_schedule_alone(
+    bench: Bench, operations: Operations
+) -> None:
     """It runs beside; its slot is the time of the request. The job's statistics count it."""
     failed(bench)
     before = plan_of(bench)
@@ -295,7 +297,9 @@ def test_a_strict_job_minds_others_too(bench: Bench, operations: Operations) -> 
 @pytest.mark.parametrize(
     ("outcomes", "failures"),
     [
-        pytest.param([Failed("a", final=True), Failed("b", final=True)], 3, id="failures"),
+        pytest.param(
+            [Failed("a", final=True), Failed("b", final=True)], 3, id="failures"
+        ),
         pytest.param([Failed("a", final=True), Succeeded()], 0, id="a success last"),
         pytest.param([Succeeded(), Failed("b", final=True)], 1, id="a failure last"),
         pytest.param([Cancelled("enough"), Cancelled("enough")], 1, id="called off"),
@@ -381,7 +385,10 @@ def test_of_a_slot_that_runs_the_following_one_is_skipped(
     """What has begun goes on; neither version, slot nor due time of the held row change."""
     bench.tick()
     claim = bench.claim_one("plain")
-    assert [operations.skip_next("plain"), operations.skip_next("plain")] == [at(2), at(3)]
+    assert [operations.skip_next("plain"), operations.skip_next("plain")] == [
+        at(2),
+        at(3),
+    ]
     row = bench.row("plain")
     assert (row.version, row.slot, row.execution_time) == (claim.token, at(1), at(1))
     assert bench.settle(claim) is not None
@@ -405,7 +412,9 @@ def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
     assert bench.outcomes("plain") == [(1, "skipped"), (2, "skipped"), (6, "running")]
 
 
-def test_two_operators_do_not_skip_two_slots(bench: Bench, operations: Operations) -> None:
+def test_two_operators_do_not_skip_two_slots(
+    bench: Bench, operations: Operations
+) -> None:
     """Who says which slot he means is told that it is not the next one any more."""
     operations.skip_next("plain", at(1))
     with pytest.raises(
@@ -473,7 +482,11 @@ def test_a_cancelled_slot_ends(
     assert (held.version, held.cancel_requested) == (claim.token, at(1))
     bench.settle(claim, outcome)
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["reason"], entry["finished"]) == (ended, reason, at(1))
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == (
+        ended,
+        reason,
+        at(1),
+    )
     row = bench.row("retried")
     assert (row.slot, row.cancel_requested, row.attempt) == (at(2), None, 0)
 
@@ -586,7 +599,9 @@ def test_operators_who_retry_at_once_make_one_attempt(
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        pytest.param("succeeded", "is succeeded, which is not tried again", id="succeeded"),
+        pytest.param(
+            "succeeded", "is succeeded, which is not tried again", id="succeeded"
+        ),
         pytest.param("skipped", "slotwise backfill plain", id="skipped"),
     ],
 )
@@ -615,7 +630,8 @@ def test_a_skipped_slot_to_come_is_not_tried_again(
     slot = operations.skip_next("plain")
     assert slot > bench.store.now()
     with pytest.raises(
-        ConfigurationError, match=r"is skipped, .*; for another run: slotwise trigger plain"
+        ConfigurationError,
+        match=r"is skipped, .*; for another run: slotwise trigger plain",
     ):
         operations.retry("plain", slot)
 
@@ -737,7 +753,8 @@ def test_a_task_is_no_job(bench: Bench, operations: Operations) -> None:
         operations.pause("mail")
     bench.client.schedule("mail", id="1")
     with pytest.raises(
-        ConfigurationError, match=r"'mail' is a one-time task; .* slotwise tasks list mail"
+        ConfigurationError,
+        match=r"'mail' is a one-time task; .* slotwise tasks list mail",
     ):
         operations.trigger("mail")
 
@@ -782,7 +799,9 @@ def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> Non
 
 def test_errors_and_pauses_name_times_in_the_zone_of_the_job(bench: Bench) -> None:
     """With its offset, so that people recognise them, and can pass them to the next command."""
-    vienna = bench.beside(a_job("vienna", Cron("0 9 * * *", tz="Europe/Vienna"))).planned()
+    vienna = bench.beside(
+        a_job("vienna", Cron("0 9 * * *", tz="Europe/Vienna"))
+    ).planned()
     operations, noon = vienna.client.operations.by("ada"), r"2026-01-01T13:00:00\+01:00"
     for refused in (operations.retry, operations.cancel):
         with pytest.raises(ConfigurationError, match=f"slot {noon} of job 'vienna'"):

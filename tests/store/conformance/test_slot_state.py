@@ -240,5 +240,7 @@ def test_a_fixed_delay_is_planned_as_usual(bench: Bench) -> None:
     """It has no slots before its first run."""
     beside = bench.beside(a_job("later", FixedDelay("1m")), a_job("plain", Every("1m")))
     deploy = Revision(started=beside.clock.now())
-    Planner(beside.store).plan([beside.definitions["later"]], deploy, from_due=timedelta(0))
+    Planner(beside.store).plan(
+        [beside.definitions["later"]], deploy, from_due=timedelta(0)
+    )
     assert beside.row("later").slot == at(0)

@@ -34,7 +34,9 @@ def test_slots_whose_claim_is_slow_start_in_the_end(database: Database) -> None:
         jobs, database, clock, heartbeat_interval="1s", threads=JOBS
     ) as worker:
         worker.tick("1h")
-        sa.event.listen(database.main, "before_cursor_execute", lambda *_: clock.tick(COST))
+        sa.event.listen(
+            database.main, "before_cursor_execute", lambda *_: clock.tick(COST)
+        )
         for _ in range(2 * JOBS):
             worker.poll()
             for claim in worker.waiting:

@@ -38,7 +38,13 @@ def test_what_a_reaper_sees(bench: Bench) -> None:
     now, rows = bench.store.held.look(["plain", "strict", "delayed"])
     assert now == at(1.5)
     seen = {
-        row.task_name: (row.picked_by, row.last_heartbeat, row.lease, row.slot, row.attempt)
+        row.task_name: (
+            row.picked_by,
+            row.last_heartbeat,
+            row.lease,
+            row.slot,
+            row.attempt,
+        )
         for row in rows
     }
     assert seen == {
@@ -315,7 +321,9 @@ def test_a_locked_row_is_skipped_not_waited_for(pg_bench: Bench, lock: str) -> N
     assert bench.row("plain").picked
     assert set(
         labels(
-            bench.take_over(*[claim for claim in claims if claim.row.task_name == "plain"])
+            bench.take_over(
+                *[claim for claim in claims if claim.row.task_name == "plain"]
+            )
         )
     ) == {"plain"}
 

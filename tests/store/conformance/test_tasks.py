@@ -183,7 +183,9 @@ def test_a_payload_is_not_carried_around(office: Office) -> None:
     office.worker.crash()
     office.bench.tick(0.1)
     Bench(
-        office.bench.database, office.worker.store.definitions.values(), office.bench.clock
+        office.bench.database,
+        office.worker.store.definitions.values(),
+        office.bench.clock,
     ).take_over(claim)
     assert office.bench.row("mail", "1").task_data == payload
 

@@ -100,6 +100,7 @@ def test_nobody_is_there_to_be_told(database: Database) -> None:
     with ManualWorker([first], database) as worker:
         worker.client.schedule("first")
         (ended,) = worker.run_due()
-        assert 'ctx.then(if_exists="raise"): it is written after the handler returned' in (
-            ended.error or ""
+        assert (
+            'ctx.then(if_exists="raise"): it is written after the handler returned'
+            in (ended.error or "")
         )

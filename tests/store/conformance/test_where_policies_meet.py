@@ -188,7 +188,9 @@ class Product:
                 step = (seconds_of(last) - seconds_of(first)) / (count - 1)
                 for number in range(count):
                     assert (
-                        found.setdefault(seconds_of(first) + number * step, LETTERS[reason])
+                        found.setdefault(
+                            seconds_of(first) + number * step, LETTERS[reason]
+                        )
                         == LETTERS[reason]
                     )
         return dict(sorted(found.items()))

@@ -15,7 +15,9 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 
 
-def window(bench: Bench, start: datetime, end: datetime, job: str = "plain") -> SlotWindow:
+def window(
+    bench: Bench, start: datetime, end: datetime, job: str = "plain"
+) -> SlotWindow:
     (found,) = [
         one
         for one in bench.inspect.windows(start, end)
@@ -60,7 +62,9 @@ def test_a_gap_is_not_missing(bench: Bench) -> None:
 def test_nothing_is_expected_before_the_job_was_planned(bench: Bench) -> None:
     """Nor of a schedule whose slots depend on the end of the run before."""
     assert window(bench, NOON - HOUR, at(2)).expected == (at(1),)
-    found = [one for one in bench.inspect.windows(at(0), at(9)) if "DELAY" in one.schedule]
+    found = [
+        one for one in bench.inspect.windows(at(0), at(9)) if "DELAY" in one.schedule
+    ]
     assert [one.expected for one in found] == [()] * len(found)
 
 
@@ -118,7 +122,9 @@ def test_counts_of_many_hours(bench: Bench) -> None:
     """Are read in several statements; a window of years is rejected."""
     bench.tick(1)
     run(bench)
-    found = bench.inspect.outcome_counts(NOON - 300 * HOUR, NOON + 300 * HOUR, job="plain")
+    found = bench.inspect.outcome_counts(
+        NOON - 300 * HOUR, NOON + 300 * HOUR, job="plain"
+    )
     assert [(one.hour, one.count) for one in found] == [(NOON, 1)]
     with pytest.raises(ConfigurationError, match="366 days"):
         bench.inspect.outcome_counts(NOON, NOON + timedelta(days=400))

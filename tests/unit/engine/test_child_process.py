@@ -54,7 +54,9 @@ def test_what_cannot_be_handed_on_is_told() -> None:
 
 
 @pytest.mark.parametrize("reason", ["operator", "overlap", "shutdown", "timeout"])
-def test_what_is_told_to_stop_before_its_handler_began_has_not_started(reason: str) -> None:
+def test_what_is_told_to_stop_before_its_handler_began_has_not_started(
+    reason: str,
+) -> None:
     """Its child has ended without a word: no attempt is burnt, and nobody reads of a start."""
     (holding,) = ActiveClaims().add([a_claim()], 0.0)
     holding.signal.set(reason)

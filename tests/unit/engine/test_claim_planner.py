@@ -196,7 +196,11 @@ FEW = 2
         pytest.param(
             {"free": FEW + 1},
             {"rate": FAST, "filling": (NOW, FEW)},
-            {"slots": SLOTS._replace(limit=FEW + 1), "tasks": MANY, "memory.filling": None},
+            {
+                "slots": SLOTS._replace(limit=FEW + 1),
+                "tasks": MANY,
+                "memory.filling": None,
+            },
             id="slots have waited long enough: claim",
         ),
         pytest.param(
@@ -259,7 +263,9 @@ def test_a_plan(
             id="tasks may have slots, too",
         ),
         pytest.param(
-            {"runs_ahead": False}, {"shares_room": True}, id="tasks that wait for no thread"
+            {"runs_ahead": False},
+            {"shares_room": True},
+            id="tasks that wait for no thread",
         ),
     ],
 )
@@ -324,7 +330,11 @@ SOON = NOW + 3
         ),
         # A peer is claiming the row, a transaction holds it, or this worker was a moment early.
         pytest.param(
-            {}, {"due": DUE_NOW}, FIRST, {"locked": 1}, id="due and not found: it is locked"
+            {},
+            {"due": DUE_NOW},
+            FIRST,
+            {"locked": 1},
+            id="due and not found: it is locked",
         ),
         pytest.param(
             {"memory": MEMORY._replace(locked=1)},
@@ -411,7 +421,13 @@ def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
 
 @pytest.mark.parametrize(
     ("ahead", "worth"),
-    [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST_AHEAD, BATCH)],
+    [
+        (0, 0),
+        (BATCH - 1, 0),
+        (BATCH, BATCH // 2),
+        (2 * BATCH, BATCH),
+        (MOST_AHEAD, BATCH),
+    ],
 )
 def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
     """For half of what may wait, at most a batch; where less than a batch may wait, for any."""

@@ -235,7 +235,9 @@ def test_a_host_whose_loop_stands_still(caplog: pytest.LogCaptureFixture) -> Non
     mine.close()
 
 
-variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+variable: contextvars.ContextVar[str] = contextvars.ContextVar(
+    "variable", default="unset"
+)
 
 
 def test_a_context_variable_of_the_lifespan_can_be_reset() -> None:

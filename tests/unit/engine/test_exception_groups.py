@@ -98,7 +98,9 @@ def test_requests_that_disagree_are_a_failure(error: BaseException) -> None:
         (Retry(give_up_on=ExceptionGroup), group(OSError()), True),
     ],
 )
-def test_retry_looks_into_a_group(retry: Retry, error: BaseException, final: bool) -> None:
+def test_retry_looks_into_a_group(
+    retry: Retry, error: BaseException, final: bool
+) -> None:
     """A group matches a type if it is of that type, or if all of its errors are."""
     outcome = outcome_of(error, retry)
     assert isinstance(outcome, Failed)
@@ -107,7 +109,10 @@ def test_retry_looks_into_a_group(retry: Retry, error: BaseException, final: boo
 
 @pytest.mark.parametrize(
     "error",
-    [group(JobCancelled("asked to stop")), group(asyncio.CancelledError(), JobCancelled())],
+    [
+        group(JobCancelled("asked to stop")),
+        group(asyncio.CancelledError(), JobCancelled()),
+    ],
 )
 def test_a_handler_that_was_asked_to_stop_may_say_so_in_a_group(
     error: BaseException,

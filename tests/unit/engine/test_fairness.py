@@ -81,7 +81,9 @@ def test_a_full_task_is_left_alone(make_bench: MakeBench, gate: Gate) -> None:
     pauses = [poller.run_once() for _ in range(5)]
     assert counted == [{"few": 1}, {"few": 0}]
     assert (
-        timedelta(milliseconds=240) < (pauses[-1] or AT_ONCE) <= timedelta(milliseconds=250)
+        timedelta(milliseconds=240)
+        < (pauses[-1] or AT_ONCE)
+        <= timedelta(milliseconds=250)
     )
     bench.clock.tick(timedelta(milliseconds=250))
     poller.run_once()

@@ -93,7 +93,9 @@ class Rounds(Poller):
         self.answers: list[Any] = []
         self.free = 10
         self.held = Counted(lambda: self.now)
-        self.claims = SimpleNamespace(slots_may_be_due=True, refused=[], left_out=frozenset)
+        self.claims = SimpleNamespace(
+            slots_may_be_due=True, refused=[], left_out=frozenset
+        )
         margin = timedelta(seconds=10)
         common = SimpleNamespace(
             listeners=Listeners((self._hear,)),
@@ -220,7 +222,11 @@ ALL, NOW = [a_begin(10), SLOTS, TASKS, LOOK], timedelta(0)
             id="a short batch: handlers first",
         ),
         pytest.param(
-            {}, [3, 2], [a_begin(10), SLOTS, TASKS], AT_ONCE, id="half of the room: at once"
+            {},
+            [3, 2],
+            [a_begin(10), SLOTS, TASKS],
+            AT_ONCE,
+            id="half of the room: at once",
         ),
         pytest.param(
             {"slots_may_be_due": False},
@@ -305,7 +311,10 @@ def test_after_a_quiet_sleep_it_only_looks() -> None:
     rounds = quiet()
     assert rounds.round(None) == ([LOOK], POLL)
     rounds.pass_time(POLL)
-    assert rounds.round(NOW, 1, 0) == ([LOOK, a_begin(10), SLOTS, TASKS, GIVE_WAY], AT_ONCE)
+    assert rounds.round(NOW, 1, 0) == (
+        [LOOK, a_begin(10), SLOTS, TASKS, GIVE_WAY],
+        AT_ONCE,
+    )
     assert rounds.round(None) == ([LOOK], POLL)  # also after a short batch
 
 
@@ -402,7 +411,9 @@ def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
     assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
     rounds.pass_time(timedelta(seconds=RATE_WINDOW))
     rounds.wake_for(["mail"])
-    assert rounds.round(0, 0, None, slots_may_be_due=False, held=5, ended=ended)[0][:2] == [
+    assert rounds.round(0, 0, None, slots_may_be_due=False, held=5, ended=ended)[0][
+        :2
+    ] == [
         a_begin(10),
         tasks_claim(5, ["mail"]),
     ]
@@ -445,7 +456,10 @@ def test_a_batch_is_never_larger_than_a_statement_may_be(rounds: Rounds) -> None
     """
     full = tasks_claim(BATCH, ("mail",))
     assert fast(rounds, BATCH, held=0)[0][1:] == [full]
-    assert fast(rounds, 10, 0, held=0)[0][1:3] == [full, tasks_claim(BATCH - 10, ("mail",))]
+    assert fast(rounds, 10, 0, held=0)[0][1:3] == [
+        full,
+        tasks_claim(BATCH - 10, ("mail",)),
+    ]
 
 
 @pytest.mark.parametrize(("runs_ahead", "tasks"), [(True, 3), (False, 1)])

@@ -108,5 +108,9 @@ def test_slots_that_were_claimed_before_take_the_threads(
     bench.registry.client.schedule_many("pay", [None] * 30)
     bench.clock.tick(timedelta(seconds=1))
     bench.worker.poller.run_once()
-    assert sorted(event.job for event in bench.said(Claimed)) == ["pay", "tick-0", "tick-1"]
+    assert sorted(event.job for event in bench.said(Claimed)) == [
+        "pay",
+        "tick-0",
+        "tick-1",
+    ]
     gate.open()

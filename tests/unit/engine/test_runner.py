@@ -242,7 +242,9 @@ def test_def_on_threads_of_its_own_async_def_on_the_one_loop() -> None:
     async def on_loop(ctx: JobContext) -> None:
         where.append((threading.current_thread().name, asyncio.get_running_loop()))
 
-    with Rig(sync(lambda ctx: gate.pass_through()), task(name="coroutine")(on_loop)) as rig:
+    with Rig(
+        sync(lambda ctx: gate.pass_through()), task(name="coroutine")(on_loop)
+    ) as rig:
         rig.start()
         gate.wait_entered()
         assert rig.run("coroutine") == Succeeded()
@@ -370,7 +372,9 @@ def test_what_a_newer_release_has_written_is_left_to_it(
 
     handler: Any = later if is_async else entered.append
     subject = (
-        job(name="mail", schedule=HOURLY)(handler) if is_job else task(name="mail")(handler)
+        job(name="mail", schedule=HOURLY)(handler)
+        if is_job
+        else task(name="mail")(handler)
     )
     with Rig(subject) as rig:
         outcome = rig.run(
@@ -461,7 +465,8 @@ def test_a_loop_that_is_gone_loses_no_claim(caplog: pytest.LogCaptureFixture) ->
     assert not holding.started
     assert holding.end(unstarted=True)
     assert (
-        "job cannot start: the event loop has not been started, or has ended" in caplog.text
+        "job cannot start: the event loop has not been started, or has ended"
+        in caplog.text
     )
 
 
@@ -691,7 +696,9 @@ def test_an_interceptor_may_swallow_an_error(make: Callable[[Handler], object]) 
 
 
 @BOTH
-def test_an_interceptor_that_fails_is_a_failure(make: Callable[[Handler], object]) -> None:
+def test_an_interceptor_that_fails_is_a_failure(
+    make: Callable[[Handler], object],
+) -> None:
     """And the handler is not entered."""
     entered: list[object] = []
     with Rig(make(entered.append), interceptors=(_swallowing, _failing)) as rig:

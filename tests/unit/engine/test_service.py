@@ -199,7 +199,9 @@ def test_pauses_grow_until_it_works() -> None:
     first, longest = timedelta(milliseconds=100), timedelta(seconds=2)
     loop = Loop(failing(*[Away()] * 8), first_pause=first, longest_pause=longest)
     pauses = [loop._round() for _ in range(8)]
-    assert all(pause is not None and first <= pause <= longest + first for pause in pauses)
+    assert all(
+        pause is not None and first <= pause <= longest + first for pause in pauses
+    )
     assert pauses[0] < 2 * first + first  # type: ignore[operator]
     assert pauses[-1] >= longest  # type: ignore[operator]
     assert loop._round() is None
@@ -240,12 +242,16 @@ def test_an_outage_is_said_once_by_a_worker() -> None:
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "57014", "25P03"])
-def test_a_busy_database_is_no_outage(state: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_busy_database_is_no_outage(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A deadlock, a timeout, a conflict of two transactions: tried again, and logged as what it
     was.
     """
     said: list[Event] = []
-    error = DBAPIError("SELECT 1", None, psycopg.errors.lookup(state)("somebody was first"))
+    error = DBAPIError(
+        "SELECT 1", None, psycopg.errors.lookup(state)("somebody was first")
+    )
     loop = Loop(
         failing(error),
         listeners=Listeners((said.append,)),

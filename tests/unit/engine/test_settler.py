@@ -117,7 +117,9 @@ def test_a_refused_outcome_is_a_lost_claim(bench: Bench) -> None:
 @contextmanager
 def locked(url: str) -> Iterator[None]:
     """Somebody else writes: for SQLite that is an outage."""
-    connection = sqlite3.connect(Path(url.removeprefix("sqlite:///")), isolation_level=None)
+    connection = sqlite3.connect(
+        Path(url.removeprefix("sqlite:///")), isolation_level=None
+    )
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -190,7 +192,9 @@ def test_an_outage_is_waited_out_by_the_loop(
     assert bench.worker.active_claims.wait_empty(10)
     settler.stop()
     assert settler.join(timedelta(seconds=10))
-    assert [event.name for event in bench.events if event.name.startswith("database")] == [
+    assert [
+        event.name for event in bench.events if event.name.startswith("database")
+    ] == [
         "database_lost",
         "database_back",
     ]
@@ -362,5 +366,9 @@ def test_a_loss_is_logged_by_the_worker_that_takes_over(
     _, rows = bench.worker.store.held.look([name])
     bench.worker.reaper.take_over(rows)
     (told,) = bench.said(Reaped)
-    assert (told.level, told.outcome, told.holder) == (level, "lost", holding.claim.holder)
+    assert (told.level, told.outcome, told.holder) == (
+        level,
+        "lost",
+        holding.claim.holder,
+    )
     assert bench.said(Settled) == []

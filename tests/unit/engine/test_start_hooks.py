@@ -87,7 +87,13 @@ def test_what_a_hook_returns_is_held_while_the_handler_runs(make: Make) -> None:
     diary = Diary()
     with Rig(make(diary.handler), before_start=(diary.hook("a"), diary.hook("b"))) as rig:
         assert rig.run() == Succeeded()
-    assert diary.lines == ["a taken", "b taken", "handler", "b given back", "a given back"]
+    assert diary.lines == [
+        "a taken",
+        "b taken",
+        "handler",
+        "b given back",
+        "a given back",
+    ]
     assert all(name.startswith("slotwise-handler") for name in diary.threads)
 
 

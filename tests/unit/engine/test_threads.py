@@ -84,7 +84,8 @@ def test_two_hundred_short_jobs_on_four_threads() -> None:
     """The number of threads is bounded by the limit, not by the number of jobs."""
     threads, seen = Threads(4), set()
     futures = [
-        threads.call(lambda: seen.add(threading.current_thread().name)) for _ in range(200)
+        threads.call(lambda: seen.add(threading.current_thread().name))
+        for _ in range(200)
     ]
     assert [future.result(PATIENCE) for future in futures] == [None] * 200
     assert 1 <= len(seen) <= 4
@@ -154,7 +155,9 @@ def test_the_system_gives_no_thread(
     threads = Threads(4)
     with monkeypatch.context() as limited:
         limited.setattr(
-            threading.Thread, "start", lambda self: exec("raise RuntimeError('no thread')")
+            threading.Thread,
+            "start",
+            lambda self: exec("raise RuntimeError('no thread')"),
         )
         first = threads.call(lambda: 1)
         second = threads.call(lambda: 2)

@@ -47,7 +47,9 @@ def test_an_address_that_never_worked_is_told_soon_and_once(
     assert "correct wake_up_url" in told
 
 
-def test_nothing_is_taken_back_that_was_not_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_taken_back_that_was_not_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A short break of a connection that worked is nobody's news, neither its beginning nor its
     end.
     """

@@ -60,7 +60,10 @@ class Spec:
         return not (self.minute[0].startswith("*") or self.hour[0].startswith("*"))
 
     def date_matches(self, day: datetime) -> bool:
-        of_month, of_week = day.day in self.day[1], day.isoweekday() % 7 in self.weekday[1]
+        of_month, of_week = (
+            day.day in self.day[1],
+            day.isoweekday() % 7 in self.weekday[1],
+        )
         both = {
             "and": True,
             "vixie": self.day[0].startswith("*") or self.weekday[0].startswith("*"),
@@ -91,7 +94,9 @@ def modelled(
         )
 
     if not spec.fixed:
-        found = [m for m in minutes(begin - 2 * MINUTE, end) if matches(m.astimezone(zone))]
+        found = [
+            m for m in minutes(begin - 2 * MINUTE, end) if matches(m.astimezone(zone))
+        ]
     else:
         days = (begin.replace(tzinfo=None) - 3 * DAY, end.replace(tzinfo=None) + 3 * DAY)
         named = [local for local in minutes(*days) if matches(local)]

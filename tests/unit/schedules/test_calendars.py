@@ -75,7 +75,9 @@ MONTHLY = [
 
 
 @pytest.mark.parametrize(
-    ("day", "roll", "expected"), MONTHLY, ids=[f"{day}-{roll}" for day, roll, _ in MONTHLY]
+    ("day", "roll", "expected"),
+    MONTHLY,
+    ids=[f"{day}-{roll}" for day, roll, _ in MONTHLY],
 )
 def test_a_day_of_the_month_rolls_to_a_business_day(
     day: str, roll: str, expected: list[str]
@@ -148,7 +150,9 @@ def test_a_combined_slot_runs_if_any_part_runs_it() -> None:
     assert [both.runs(noon + n * DAY) for n in range(4)] == [True, False, True, False]
     assert both.skipped_after(noon + DAY, noon + 9 * DAY) == noon + 3 * DAY
     bounded = both.between(noon, noon + 2 * DAY)
-    assert [slot.day for slot in bounded.running.slots(noon - DAY, noon + 9 * DAY)] == [23]
+    assert [slot.day for slot in bounded.running.slots(noon - DAY, noon + 9 * DAY)] == [
+        23
+    ]
     assert bounded.skipped_after(noon, noon + 9 * DAY) == noon + DAY
     changed = succeed(NOON.excluding(OFFICE), noon + DAY, NOON)
     assert [changed.runs(noon + n * DAY) for n in range(4)] == [True, False, True, True]
@@ -247,7 +251,9 @@ def test_weekends_that_leave_no_day_are_refused() -> None:
         lambda: NOON.excluding(first, second, roll="following"),
         lambda: NOON.nth_business_day(1, first, second),
     ):
-        with pytest.raises(InvalidSchedule, match="never fires: none of its days is left"):
+        with pytest.raises(
+            InvalidSchedule, match="never fires: none of its days is left"
+        ):
             make()
 
 

@@ -150,7 +150,9 @@ def check_roll(
     schedule = made(lambda: base.excluding(calendar, roll=roll))  # type: ignore[arg-type]
     if schedule is None:
         return
-    dates = rolled_dates(spec, change.date(), "drop" if roll == "skip" else roll, calendar)
+    dates = rolled_dates(
+        spec, change.date(), "drop" if roll == "skip" else roll, calendar
+    )
     expected = modelled(spec, ZoneInfo(zone), gap, fold, begin, end, dates)  # type: ignore[arg-type]
     if roll != "skip":
         check(schedule, expected, begin, end)
@@ -221,7 +223,9 @@ def check_union(
 # --------------------------------------------------------------------------------------------------------
 
 
-@given(data=st.data(), spec=SPECS, near=NEAR_CHANGES, roll=st.sampled_from(ROLLS), **RULES)
+@given(
+    data=st.data(), spec=SPECS, near=NEAR_CHANGES, roll=st.sampled_from(ROLLS), **RULES
+)
 @examples(100)
 def test_rolls_are_those_of_the_days_walked(
     data: st.DataObject,
@@ -273,7 +277,9 @@ def test_rolled_days_are_those_walked(
         return
     begin = datetime(near.year, near.month, near.day, tzinfo=UTC) - 24 * DAY
     expected = {
-        day for day in rolled_dates(spec, near, roll, calendar, reach=70) if day is not None
+        day
+        for day in rolled_dates(spec, near, roll, calendar, reach=70)
+        if day is not None
     }
     found = [slot.date() for slot in schedule.slots(begin, begin + 48 * DAY)]
     assert found == sorted(

@@ -87,7 +87,10 @@ REFUSED = [
         lambda: AnyOf(*(Every(seconds=n) for n in range(1, 34))),
         "AnyOf of 33 schedules: 1–32",
     ),
-    (lambda: AnyOf(Daily("09:00"), FixedDelay("1m")), "FIXED_DELAY|1m cannot be combined"),
+    (
+        lambda: AnyOf(Daily("09:00"), FixedDelay("1m")),
+        "FIXED_DELAY|1m cannot be combined",
+    ),
     (lambda: AnyOf(Daily("09:00"), Disabled()), "- cannot be combined"),
     (lambda: AnyOf(Daily("09:00"), Every("250ms")), "only slots at whole seconds"),
     (lambda: AnyOf(Once(T + TICK)), "only slots at whole seconds"),
@@ -150,7 +153,9 @@ def test_bounds_that_hold_no_slot_are_refused_once_the_slots_are_known() -> None
     ):
         weekend.bind("job", {"CO": Calendar(name="CO")})
     assert (
-        weekend.bind("job", {"CO": Calendar(name="CO", weekend=frozenset())}).next_after(T)
+        weekend.bind("job", {"CO": Calendar(name="CO", weekend=frozenset())}).next_after(
+            T
+        )
         == T + 5 * DAY
     )
 

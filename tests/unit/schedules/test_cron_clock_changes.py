@@ -15,7 +15,9 @@ def local_slots(schedule: Cron | Daily, day: str, *, days: int = 1) -> list[str]
     and hours.
     """
     start = datetime.fromisoformat(day).replace(tzinfo=schedule.zone)
-    end = (datetime.fromisoformat(day) + timedelta(days=days)).replace(tzinfo=schedule.zone)
+    end = (datetime.fromisoformat(day) + timedelta(days=days)).replace(
+        tzinfo=schedule.zone
+    )
     begin, end = (
         instant.astimezone(UTC) - timedelta(seconds=1) for instant in (start, end)
     )
@@ -120,7 +122,9 @@ INTERVALS = [
 ]
 
 
-@pytest.mark.parametrize(("zone", "day", "expression", "options", "slots"), FIXED, ids=str)
+@pytest.mark.parametrize(
+    ("zone", "day", "expression", "options", "slots"), FIXED, ids=str
+)
 def test_fixed_times_fire_once_by_the_rules(
     zone: str, day: str, expression: str, options: dict[str, str], slots: list[str]
 ) -> None:
@@ -161,7 +165,10 @@ def test_a_day_that_never_was(gap: str, slots: list[str]) -> None:
     """Samoa went from 29 to 31 December 2011: what was due on the 30th goes by the gap rule as
     ever.
     """
-    for schedule in (Cron("0 2 * * *", tz=APIA, gap=gap), Daily("02:00", tz=APIA, gap=gap)):  # type: ignore[arg-type]
+    for schedule in (
+        Cron("0 2 * * *", tz=APIA, gap=gap),
+        Daily("02:00", tz=APIA, gap=gap),
+    ):  # type: ignore[arg-type]
         assert local_slots(schedule, "2011-12-29", days=4) == slots
 
 
@@ -182,7 +189,9 @@ def test_a_time_that_never_exists_is_refused() -> None:
         Cron("30 2 * 3 SUNL", tz=VIENNA, gap="skip")
 
 
-def test_default_zone_is_utc_and_not_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_zone_is_utc_and_not_the_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The zone of the machine plays no part."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     assert Cron("0 2 * * *").zone == ZoneInfo("UTC")

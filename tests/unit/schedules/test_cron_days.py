@@ -11,7 +11,10 @@ from croniter import croniter
 
 from slotwise import Cron
 
-BEGIN, END = datetime(2023, 12, 31, 23, 59, tzinfo=UTC), datetime(2029, 12, 31, tzinfo=UTC)
+BEGIN, END = (
+    datetime(2023, 12, 31, 23, 59, tzinfo=UTC),
+    datetime(2029, 12, 31, tzinfo=UTC),
+)
 LONGER_END = datetime(2132, 12, 31, tzinfo=UTC)
 
 
@@ -44,7 +47,11 @@ def length(day: date) -> int:
         ("vixie", "13 * FRI", lambda d: d.day == 13 or d.weekday() == 4),
         ("or", "*/2 * FRI", lambda d: d.day % 2 == 1 or d.weekday() == 4),
         ("vixie", "*/2 * FRI", lambda d: d.day % 2 == 1 and d.weekday() == 4),
-        ("vixie", "13 * */2", lambda d: d.day == 13 and d.isoweekday() % 7 in (0, 2, 4, 6)),
+        (
+            "vixie",
+            "13 * */2",
+            lambda d: d.day == 13 and d.isoweekday() % 7 in (0, 2, 4, 6),
+        ),
         ("or", "13 * *", lambda d: d.day == 13),
         ("or", "13 * ?", lambda d: d.day == 13),
         ("or", "? * FRI", lambda d: d.weekday() == 4),
@@ -86,7 +93,10 @@ def test_day_rules(rule: str, expression: str, meant: object) -> None:
         ("* * 7L", lambda d: d.weekday() == 6 and d.day + 7 > length(d)),
         ("* * TUE#2", lambda d: d.weekday() == 1 and 8 <= d.day <= 14),
         ("* * 0#5", lambda d: d.weekday() == 6 and d.day >= 29),
-        ("* * MON,FRI#1", lambda d: d.weekday() == 0 or (d.weekday() == 4 and d.day <= 7)),
+        (
+            "* * MON,FRI#1",
+            lambda d: d.weekday() == 0 or (d.weekday() == 4 and d.day <= 7),
+        ),
     ],
     ids=shown,
 )

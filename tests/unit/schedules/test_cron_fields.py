@@ -68,7 +68,9 @@ def test_values_of_a_field(field: str, hours: list[int]) -> None:
     assert hours_of_monday(field) == hours
 
 
-@pytest.mark.parametrize(("field", "days"), WEEKDAYS, ids=[field for field, _ in WEEKDAYS])
+@pytest.mark.parametrize(
+    ("field", "days"), WEEKDAYS, ids=[field for field, _ in WEEKDAYS]
+)
 def test_values_of_the_weekday(field: str, days: list[str]) -> None:
     """Sunday is 0 and 7; names go in either case."""
     assert weekdays(field) == days
@@ -126,7 +128,10 @@ REFUSED = [
     ("99999999999999999999 * * * *", 'minute must be 0–59, got "99999999999999999999"'),
     ("٣ * * * *", 'minute must be 0–59, got "٣"'),
     ("? * * * *", 'minute must be 0–59, got "?"'),
-    ("R * * * *", 'minute field "R": a random value would differ on each node; write 0–59'),
+    (
+        "R * * * *",
+        'minute field "R": a random value would differ on each node; write 0–59',
+    ),
     (
         "0 R(1-5) * * *",
         'hour field "R(1-5)": a random value would differ on each node; write 0–23',
@@ -220,7 +225,9 @@ def test_hostile_expressions_are_settled_at_once(hostile: str) -> None:
     ],
     ids=str,
 )
-def test_unknown_options_name_what_there_is(options: dict[str, str], message: str) -> None:
+def test_unknown_options_name_what_there_is(
+    options: dict[str, str], message: str
+) -> None:
     """A wrong rule or zone is refused with the allowed ones, or near matches."""
     with pytest.raises(InvalidSchedule) as refusal:
         Cron("0 2 * * *", **options)  # type: ignore[arg-type]

@@ -60,7 +60,10 @@ FIRST_SENTENCE = [
         "At 00:00 on the second Monday of the month and the last Friday of the month",
     ),
     ("0 3 * * 6,0", "At 03:00 on Saturday and Sunday"),
-    ("H 2 * * *", "At hour 2 and minute H (H is decided by the name of the job) every day"),
+    (
+        "H 2 * * *",
+        "At hour 2 and minute H (H is decided by the name of the job) every day",
+    ),
     (
         "0 0 H H *",
         "At 00:00 on day H (H is decided by the name of the job) of H (H is "
@@ -126,7 +129,9 @@ WEEKDAYS = ("*", "?", "*/1", "*/2", "0-6", "0-7", "FRI-THU", "FRI", "*,5", "1-5"
 @pytest.mark.parametrize("rule", ["or", "and", "vixie"])
 @pytest.mark.parametrize("weekday", WEEKDAYS)
 @pytest.mark.parametrize("day", DAYS)
-def test_the_days_said_are_the_days_of_the_slots(day: str, weekday: str, rule: Any) -> None:
+def test_the_days_said_are_the_days_of_the_slots(
+    day: str, weekday: str, rule: Any
+) -> None:
     """For every pair of day fields under every rule: the words, read back, give the days of the
     next 60 slots.
     """

@@ -92,7 +92,9 @@ def test_croniter_has_the_seconds_last() -> None:
             pick(["*", "6"]),
             pick(["*", "1", "1-5"]),
         )
-        text = " ".join([minute, hour, day, month, weekday, seconds])  # as croniter has it
+        text = " ".join(
+            [minute, hour, day, month, weekday, seconds]
+        )  # as croniter has it
         oracle = croniter(text, START, ret_type=datetime)
         slots = [f"{oracle.get_next():%Y-%m-%dT%H:%M:%SZ}" for _ in range(6)]
         try:
@@ -207,7 +209,9 @@ def test_a_refusal_names_the_equivalent(text: str, equivalent: str) -> None:
 
 
 def test_a_refusal_keeps_the_zone_that_was_given() -> None:
-    with pytest.raises(InvalidSchedule, match=r"write CRON\|0 9 \* \* MON\|Europe/Vienna$"):
+    with pytest.raises(
+        InvalidSchedule, match=r"write CRON\|0 9 \* \* MON\|Europe/Vienna$"
+    ):
         Cron("0 9 * * MONDAY", tz="Europe/Vienna")
 
 

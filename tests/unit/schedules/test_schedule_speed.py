@@ -27,7 +27,9 @@ SECONDS = Cron("* * * * * *", tz="Europe/Vienna")
 CALENDAR = Calendar(
     name="CO",
     days=frozenset(
-        date(year, month, 1 + month) for year in range(2024, 2031) for month in range(1, 13)
+        date(year, month, 1 + month)
+        for year in range(2024, 2031)
+        for month in range(1, 13)
     ),
 )
 OFFICE = Cron("0 9 * * *", tz="Europe/Vienna")
@@ -113,7 +115,9 @@ def test_combined_and_rolled_seconds_are_counted_in_milliseconds() -> None:
     skipping = SECONDS.excluding(CALENDAR)
     assert skipping.count_between(T - YEAR, T) == 31_536_000
     assert (
-        0 < within(20_000, lambda: skipping.running.count_between(T - YEAR, T)) < 31_536_000
+        0
+        < within(20_000, lambda: skipping.running.count_between(T - YEAR, T))
+        < 31_536_000
     )  # counted: 5,600
     dense = AnyOf(
         SECONDS, Every("7s"), OFFICE, Cron("*/2 * * * * *", tz="America/New_York")

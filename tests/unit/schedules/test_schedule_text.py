@@ -90,7 +90,9 @@ FORMS = [
     (
         "EXCLUDING(DAILY|09:00; AT@3[SAT,SUN 2026:0101,0106 2027:0101], CO@1[-]; following)",
         Daily("09:00").excluding(
-            AUSTRIA, Calendar(name="CO", revision=1, weekend=frozenset()), roll="following"
+            AUSTRIA,
+            Calendar(name="CO", revision=1, weekend=frozenset()),
+            roll="following",
         ),
         "EXCLUDING(DAILY|09:00|UTC; AT@3[SAT,SUN 2026:0101,0106 2027:0101], CO@1[-]; following)",
     ),
@@ -173,7 +175,10 @@ REFUSED = [
         f"ANY({'; '.join(['@daily'] * 40)})",
         '"ANY" with 40 parts: write ANY(A; B; …), at most 32 parts',
     ),
-    ("EXCLUDING(0 2 * * *)", '"EXCLUDING" with 1 parts: write EXCLUDING(A; AT; following)'),
+    (
+        "EXCLUDING(0 2 * * *)",
+        '"EXCLUDING" with 1 parts: write EXCLUDING(A; AT; following)',
+    ),
     (
         "EXCLUDING(0 2 * * *; AT; forward)",
         "roll 'forward': one of skip, drop, following, preceding",

@@ -43,7 +43,9 @@ from slotwise.schedules import succeed
 
 SECOND = timedelta(seconds=1)
 VIXIE_SPECS = SPECS.map(lambda spec: Spec(spec.minute, spec.hour, spec.day, spec.weekday))
-INSTANTS = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+FIRST = datetime(1971, 1, 1)  # noqa: DTZ001
+LAST = datetime(2200, 1, 1)  # noqa: DTZ001
+INSTANTS = st.datetimes(FIRST, LAST, timezones=st.just(UTC))
 CRONS = st.builds(
     lambda spec, zone, gap, fold: Cron(
         spec.text, tz=zone, day_rule=spec.rule, gap=gap, fold=fold
@@ -76,7 +78,9 @@ ROLLED = st.builds(
     lambda daily, calendar, roll: daily.excluding(calendar, roll=roll),
     daily=DAILIES,
     calendar=CALENDARS,
-    roll=st.sampled_from(["skip", "drop", "following", "preceding", "modified_following"]),
+    roll=st.sampled_from(
+        ["skip", "drop", "following", "preceding", "modified_following"]
+    ),
 )
 NUMBERED = st.builds(
     lambda daily, n, calendar: daily.nth_business_day(n, calendar),
@@ -89,7 +93,9 @@ LINES = st.one_of(
     DAILIES,
     ROLLED,
     NUMBERED,
-    EVERIES.filter(lambda every: not (every.interval % SECOND or every.anchor.microsecond)),
+    EVERIES.filter(
+        lambda every: not (every.interval % SECOND or every.anchor.microsecond)
+    ),
 )
 UNIONS = st.lists(LINES, min_size=1, max_size=4).map(lambda parts: AnyOf(*parts))
 
@@ -155,7 +161,9 @@ def test_slots_are_cronsims(spec: Spec, near: tuple[str, datetime, int]) -> None
 def check_against_cronsim(
     spec: Spec, zone: str, change: datetime, minutes_off: int
 ) -> None:
-    begin = change + minutes_off * MINUTE - DAY  # cronsim must not be started within a fold
+    begin = (
+        change + minutes_off * MINUTE - DAY
+    )  # cronsim must not be started within a fold
     end = begin + 3 * DAY
     schedule = Cron(spec.text, tz=zone, day_rule="vixie")
     assert list(schedule.slots(begin, end)) == simulated(
@@ -174,7 +182,8 @@ def changes_by_whole_hours(name: str) -> bool:
     after = [change.astimezone(zone) for change in changes(name)]
     before = [(change - MINUTE).astimezone(zone) for change in changes(name)]
     midnights = [
-        local.replace(hour=0, minute=0).astimezone(UTC).astimezone(zone) for local in after
+        local.replace(hour=0, minute=0).astimezone(UTC).astimezone(zone)
+        for local in after
     ]
     return all(
         (old.minute, new.minute, midnight.time()) == (59, 0, time(0))
@@ -240,7 +249,10 @@ def test_walking_back_and_counting_agree_with_walking_on(
 
 
 @given(
-    SCHEDULES, INSTANTS, st.timedeltas(timedelta(0), timedelta(days=4000)), st.floats(0, 1)
+    SCHEDULES,
+    INSTANTS,
+    st.timedeltas(timedelta(0), timedelta(days=4000)),
+    st.floats(0, 1),
 )
 @examples(100)
 def test_counts_add_up(
@@ -294,9 +306,14 @@ def test_all_zones_by_cronsim(data: st.DataObject, spec: Spec) -> None:
 WHOLE_DAY = ("*", frozenset(range(32)))
 NIGHTLY = [
     Spec(
-        ("*/20", frozenset({0, 20, 40})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY
+        ("*/20", frozenset({0, 20, 40})),
+        ("0-4", frozenset(range(5))),
+        WHOLE_DAY,
+        WHOLE_DAY,
     ),
-    Spec(("0,30", frozenset({0, 30})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY),
+    Spec(
+        ("0,30", frozenset({0, 30})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY
+    ),
     Spec(
         ("15", frozenset({15})), ("*/2", frozenset(range(0, 24, 2))), WHOLE_DAY, WHOLE_DAY
     ),

@@ -90,7 +90,9 @@ def test_a_successor_that_never_came_into_force_is_dropped() -> None:
     assert succeed(Disabled(), AT - HOUR, pending) == succeed(
         succeed(Disabled(), AT - HOUR, NIGHTLY), AT, OFTEN
     )
-    assert succeed(Disabled(), AT + HOUR, pending) == succeed(Disabled(), AT + HOUR, OFTEN)
+    assert succeed(Disabled(), AT + HOUR, pending) == succeed(
+        Disabled(), AT + HOUR, OFTEN
+    )
 
 
 def test_disabling_and_enabling_are_successions_too() -> None:
@@ -107,7 +109,8 @@ def test_the_last_part_says_whether_ends_of_runs_count() -> None:
     assert succeed(NIGHTLY, AT, FixedDelay("2m")).from_end
     assert not succeed(FixedDelay("2m"), AT, NIGHTLY).from_end
     assert (
-        succeed(Disabled(), AT, FixedDelay("2m")).next_after(AT - HOUR) == AT + 120 * SECOND
+        succeed(Disabled(), AT, FixedDelay("2m")).next_after(AT - HOUR)
+        == AT + 120 * SECOND
     )
     assert succeed(NIGHTLY, AT - HOUR, FixedDelay("2m")).first_after(AT) == AT
     assert succeed(NIGHTLY, AT, FixedDelay("2m")).first_after(AT - HOUR) == AT

@@ -68,7 +68,9 @@ def test_a_zone_without_changes_is_one_span(name: str) -> None:
     assert span_at(ZoneInfo(name), 0)[:2] == (BEGINNING, END)
 
 
-@pytest.mark.parametrize("name", ["Asia/Kathmandu", "Europe/Vienna", "Australia/Lord_Howe"])
+@pytest.mark.parametrize(
+    "name", ["Asia/Kathmandu", "Europe/Vienna", "Australia/Lord_Howe"]
+)
 def test_each_change_comes_once(name: str) -> None:
     """Also the one after which nothing changes for longer than a piece of a span."""
     starts = [span.start for span in changes_between(ZoneInfo(name), 0, 2**31 * SECOND)]

@@ -106,7 +106,9 @@ def _look(
 def _claim(store: Store, limit: int, wanted: int) -> float:
     """Return the duration of a claim, in milliseconds."""
     began = perf_counter()
-    found = store.claims.claim_slots("bench", limit, lease=_CLAIM_LEASE, names=[TASK]).found
+    found = store.claims.claim_slots(
+        "bench", limit, lease=_CLAIM_LEASE, names=[TASK]
+    ).found
     found += len(
         store.claims.claim_tasks("bench", limit - found, lease=_CLAIM_LEASE, names=[TASK])
     )
@@ -192,7 +194,10 @@ def _next_due(run: Run) -> Iterator[Reading]:
         try:
             for number in range(1, run.rounds + 1):
                 yield Reading(
-                    cell="next-due", contender=contender, round=number, **_looked(run, look)
+                    cell="next-due",
+                    contender=contender,
+                    round=number,
+                    **_looked(run, look),
                 )
         finally:
             registry.database.close()
@@ -392,7 +397,9 @@ def _memory(run: Run) -> Iterator[Reading]:
     figures = {"started": float(len(counted))} | (
         {} if peak is None else {"peak_mib": peak}
     )
-    yield Reading(cell="memory", contender=BEST.name, figures=figures, checked=len(counted))
+    yield Reading(
+        cell="memory", contender=BEST.name, figures=figures, checked=len(counted)
+    )
 
 
 MEMORY = Cell(

@@ -127,7 +127,9 @@ def _punctuality(run: Run) -> Iterator[Reading]:
             )
 
 
-def _slot_to_start(run: Run, contender: Contender, number: int, processes: int) -> Reading:
+def _slot_to_start(
+    run: Run, contender: Contender, number: int, processes: int
+) -> Reading:
     """Plan slots 37 ms after each tenth of a second, where no timer of a contender ticks."""
     count = run.scaled(PUNCTUALITY_SLOTS, 10)
     url = run.prepared(contender)
@@ -138,12 +140,16 @@ def _slot_to_start(run: Run, contender: Contender, number: int, processes: int) 
     due = [first + place * PUNCTUALITY_APART for place in range(count)]
     wanted = {micros(instant) for instant in due}
     end = (
-        perf_counter() + (due[-1] - datetime.now(UTC)).total_seconds() + PUNCTUALITY_LATEST
+        perf_counter()
+        + (due[-1] - datetime.now(UTC)).total_seconds()
+        + PUNCTUALITY_LATEST
     )
     with Crew(
         run.server, contender.plan(url, due), processes, capacity=20 * count + 5000
     ) as crew:
-        crew.wait(lambda: perf_counter() > end or wanted <= _started(crew), "all were due")
+        crew.wait(
+            lambda: perf_counter() > end or wanted <= _started(crew), "all were due"
+        )
         crew.stop()
         expect_once(crew.journals, _started(crew), f"punctuality, {contender.name}")
         starts = [
@@ -227,7 +233,9 @@ def _behind_flood(run: Run, takes: int) -> Reading:
     finally:
         registry.database.close()
     if done >= flood + count and run.scale >= 1:
-        raise RanWrong("the flood was over before all had started; this run proves nothing")
+        raise RanWrong(
+            "the flood was over before all had started; this run proves nothing"
+        )
     spread = tuple((starts[one] - at) / 1e6 for one, at in sent.items())
     return Reading(
         cell="fairness",
@@ -336,7 +344,9 @@ def _bare_sqlite(stack: ExitStack, file: Path) -> Step:
         "INSERT INTO shedlock VALUES ('bare', '3', '2', 'me') ON CONFLICT (name) DO UPDATE "
         "SET lock_until = '3', locked_at = '2', locked_by = 'me' WHERE lock_until <= '2'"
     )
-    unlock = "UPDATE shedlock SET lock_until = '1' WHERE name = 'bare' AND locked_by = 'me'"
+    unlock = (
+        "UPDATE shedlock SET lock_until = '1' WHERE name = 'bare' AND locked_by = 'me'"
+    )
 
     def step() -> None:
         _expect(connection.execute(lock).rowcount == 1)

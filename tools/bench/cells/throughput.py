@@ -156,7 +156,9 @@ def _slots(run: Run) -> Iterator[Reading]:
 
 
 BACKLOG = Cell(
-    name="backlog", title="backlog of one-time tasks, one worker process", measure=_backlog
+    name="backlog",
+    title="backlog of one-time tasks, one worker process",
+    measure=_backlog,
 )
 METRICS = Cell(
     name="metrics",
@@ -167,7 +169,9 @@ MARKS = Cell(
     name="marks", title="10,000 tasks with a start mark each, and without", measure=_marks
 )
 TWO_WORKERS = Cell(
-    name="two-workers", title="the same backlog, two worker processes", measure=_two_workers
+    name="two-workers",
+    title="the same backlog, two worker processes",
+    measure=_two_workers,
 )
 PAYLOADS = Cell(
     name="payloads",
@@ -288,7 +292,9 @@ def _long(run: Run) -> Iterator[Reading]:
     """Measure from the first start to the last settlement: one handler's time, if none waits for
     another.
     """
-    contender = SlotwiseFlood("slotwise", takes=LONG_MILLISECONDS, threads=str(LONG_TASKS))
+    contender = SlotwiseFlood(
+        "slotwise", takes=LONG_MILLISECONDS, threads=str(LONG_TASKS)
+    )
     count = run.scaled(LONG_TASKS, 20)
     for number in range(1, run.rounds + 1):
         url = run.prepared(contender)
@@ -342,7 +348,9 @@ class Feeder:
         self._waiting = waiting
         self._stop = threading.Event()
         self.filled = 0
-        self._thread = threading.Thread(target=self._feed, name="bench-feeder", daemon=True)
+        self._thread = threading.Thread(
+            target=self._feed, name="bench-feeder", daemon=True
+        )
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
@@ -408,7 +416,9 @@ ENQUEUE_ROWS = 100_000
 ENQUEUE_CHUNK = 1_000
 COPY_CHUNK = 10_000
 
-_COLUMNS = "task_name, task_instance, task_data, execution_time, picked, version, priority"
+_COLUMNS = (
+    "task_name, task_instance, task_data, execution_time, picked, version, priority"
+)
 _UNNEST = f"""
 INSERT INTO raw_tasks ({_COLUMNS})
 SELECT 'bench', i, '{{}}', statement_timestamp(), false, 1, 50 FROM unnest(%s::text[]) AS i ON CONFLICT DO NOTHING"""
@@ -548,7 +558,9 @@ def _timed(
     )
 
 
-ENQUEUE = Cell(name="enqueue", title="enqueueing many tasks, one client", measure=_enqueue)
+ENQUEUE = Cell(
+    name="enqueue", title="enqueueing many tasks, one client", measure=_enqueue
+)
 IDS = Cell(
     name="ids", title="enqueueing tasks one by one, with ids and without", measure=_ids
 )

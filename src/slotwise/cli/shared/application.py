@@ -70,7 +70,9 @@ def _not_a_module(spec: str) -> str:
             if path.is_absolute()
             else ".".join(part for part in path.parts if part != "..")
         )
-        return f"--app {spec}: expected a module, not a file; e.g. --app {module or 'jobs'}"
+        return (
+            f"--app {spec}: expected a module, not a file; e.g. --app {module or 'jobs'}"
+        )
     return f"--app {spec}: expected package.module or package.module:registry"
 
 
@@ -116,7 +118,9 @@ def _is_missing(name: str, error: ModuleNotFoundError) -> bool:
     """Whether the named module, or a package above it, is missing; not a module that it
     imports.
     """
-    return f"{name}.".startswith(f"{error.name}.") and not _own_frames(error.__traceback__)
+    return f"{name}.".startswith(f"{error.name}.") and not _own_frames(
+        error.__traceback__
+    )
 
 
 def _no_module(name: str, missing: str, app_dir: Path) -> str:
@@ -124,7 +128,9 @@ def _no_module(name: str, missing: str, app_dir: Path) -> str:
         name, [path.stem for path in app_dir.glob("*.py")], n=1
     )
     hint = (
-        f"did you mean {near[0]}?" if near else "give --app-dir, or install the application"
+        f"did you mean {near[0]}?"
+        if near
+        else "give --app-dir, or install the application"
     )
     of = "" if missing == name else f" (of {name})"
     return f"there is no module {missing}{of}, neither installed nor in {app_dir}; {hint}"

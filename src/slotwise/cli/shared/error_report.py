@@ -27,7 +27,8 @@ def report_error(error: BaseException, *, as_json: bool = False) -> int:
     …}``.
     """
     if (
-        isinstance(error, click.UsageError) and type(error).__name__ == "NoArgsIsHelpError"
+        isinstance(error, click.UsageError)
+        and type(error).__name__ == "NoArgsIsHelpError"
     ):  # click 8.2 and later
         error.show()
         return exits.USAGE

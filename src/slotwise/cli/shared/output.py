@@ -66,7 +66,8 @@ def as_json(line: Line) -> dict[str, object]:
     if isinstance(line, Value):
         return line.as_json()
     return {
-        spec.name: json_value(getattr(line, spec.name)) for spec in dataclasses.fields(line)
+        spec.name: json_value(getattr(line, spec.name))
+        for spec in dataclasses.fields(line)
     }
 
 

@@ -148,7 +148,9 @@ def _entries(text: str, problems: list[str]) -> list[tuple[str, object]]:
     if not isinstance(read, _Object):
         problems.append(f"{_shown(read)} is not an object; write {_EXAMPLE}")
         return []
-    problems += [f"{name}: the job is there twice; remove one" for name in read.repeated()]
+    problems += [
+        f"{name}: the job is there twice; remove one" for name in read.repeated()
+    ]
     return read.pairs
 
 
@@ -245,7 +247,9 @@ class _Reader:
         key = fields.get("lockKey")
         if not isinstance(key, int) or isinstance(key, bool):
             lack = _lack(fields, "lockKey", "a whole number")
-            self.problems.append(f"{name}.lockKey: {lack}; write e.g. 5101, without quotes")
+            self.problems.append(
+                f"{name}.lockKey: {lack}; write e.g. 5101, without quotes"
+            )
             return None
         if not 1 <= key <= LARGEST_KEY:
             self.problems.append(
@@ -325,7 +329,9 @@ class _Keyed(partial[object]):
     def verify_hooks(self, hooks: Iterable[object]) -> None:
         """Raise InvalidJob if no hook is a gate with this job and key."""
         if not any(
-            hook.holds(self.name, self.key) for hook in hooks if isinstance(hook, HoldsKeys)
+            hook.holds(self.name, self.key)
+            for hook in hooks
+            if isinstance(hook, HoldsKeys)
         ):
             raise InvalidJob(
                 f"job {self.name!r} has the lock key {self.key}, and no hook holds "
@@ -488,7 +494,10 @@ def _entry_names(known: Mapping[str, Handler]) -> list[str]:
     """Return the names that entries may have, in the spelling of JSON where it differs from
     Python's.
     """
-    return [*known, *(spelled for name in known if (spelled := _camel(name)) not in known)]
+    return [
+        *known,
+        *(spelled for name in known if (spelled := _camel(name)) not in known),
+    ]
 
 
 def _camel(name: str) -> str:

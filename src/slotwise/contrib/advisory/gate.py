@@ -61,7 +61,9 @@ _UNLOCK: Final = "SELECT pg_catalog.pg_advisory_unlock(%(key)s::bigint)"
 _LOOKS: Final = 20
 
 
-def _checked_keys(keys: Iterable[CronJob | KeyedJob] | Mapping[str, int]) -> dict[str, int]:
+def _checked_keys(
+    keys: Iterable[CronJob | KeyedJob] | Mapping[str, int],
+) -> dict[str, int]:
     """Return the key of each job's name. Raise ConfigurationError for a job without a key, or with
     another's.
     """

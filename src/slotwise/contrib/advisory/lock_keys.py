@@ -108,7 +108,9 @@ def read_lock_keys(path: str | Path) -> LockKeys:
     The file is TOML: ``size = 50``, and under ``[services]`` for each name its first key, or a
     table with ``start`` and ``size``.
     """
-    content = read_document(Path(path), "registry of lock keys", "name it: --registry FILE")
+    content = read_document(
+        Path(path), "registry of lock keys", "name it: --registry FILE"
+    )
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"{path}: expected tables; write size and [services]")
     problems: list[str] = [
@@ -139,7 +141,9 @@ def read_lock_keys(path: str | Path) -> LockKeys:
     return LockKeys(ranges)
 
 
-def _range(service: str, value: object, size: int, problems: list[str]) -> KeyRange | None:
+def _range(
+    service: str, value: object, size: int, problems: list[str]
+) -> KeyRange | None:
     table = value if isinstance(value, Mapping) else {"start": value}
     start = table.get("start")
     own_size = table.get("size", size)
@@ -165,14 +169,15 @@ def _range(service: str, value: object, size: int, problems: list[str]) -> KeyRa
 
 def _is_count(value: object) -> TypeGuard[int]:
     return (
-        isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST_KEY
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and 1 <= value <= LARGEST_KEY
     )
 
 
 #: A whole number as languages write it: ``1_302``, ``1301L``, ``0x51c``, ``"1301"``.
-_NUMBER: Final = (
-    r"""["']?(-?[0-9][0-9_]*|0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+)[lLnN]?(?![\w.])"""
-)
+_DIGITS: Final = r"-?[0-9][0-9_]*|0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"
+_NUMBER: Final = rf"""["']?({_DIGITS})[lLnN]?(?![\w.])"""
 #: ``"tokenCleanup": {"schedule": "…", "lockKey": 5101}``, also over several lines.
 _JOB: Final = re.compile(
     rf"""["']([\w.-]+)["']\s*:\s*\{{[^{{}}]*?["']?lockKey["']?\s*:\s*{_NUMBER}"""
@@ -322,7 +327,9 @@ def _several_keys(uses: Sequence[KeyUse]) -> Iterator[str]:
     for found in by_job.values():
         keys = {use.key: use for use in reversed(found)}
         if len(keys) > 1:
-            where = ", ".join(f"{key} ({use.place})" for key, use in reversed(keys.items()))
+            where = ", ".join(
+                f"{key} ({use.place})" for key, use in reversed(keys.items())
+            )
             yield f"{found[0].job} has the keys {where}; write the same key in all environments"
 
 
@@ -386,7 +393,9 @@ def _text(file: Path) -> str | None:
             f"{file}: {error.strerror}; make it readable, or name other paths"
         ) from None
     return (
-        None if b"\0" in content[:_BEGINNING] else content.decode("utf-8", errors="replace")
+        None
+        if b"\0" in content[:_BEGINNING]
+        else content.decode("utf-8", errors="replace")
     )
 
 

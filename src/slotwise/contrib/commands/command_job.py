@@ -40,7 +40,9 @@ _HINTS: Final = {
 }
 
 
-def run(invocation: Invocation, ctx: JobContext, timeout: timedelta | None = None) -> None:
+def run(
+    invocation: Invocation, ctx: JobContext, timeout: timedelta | None = None
+) -> None:
     """Run the command to its end. Raises CommandFailed, with the end of its output, and
     JobCancelled.
 
@@ -86,7 +88,9 @@ def _started(
         ) from None
 
 
-def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> str | None:
+def _directory(
+    invocation: Invocation, env: dict[str, str], ctx: JobContext
+) -> str | None:
     """The working directory. As in cron, ``~`` is the command's HOME, or / if that is missing."""
     if invocation.cwd != _HOME:
         return None if invocation.cwd is None else str(invocation.cwd)
@@ -121,7 +125,9 @@ def _told(status: int | None, env: dict[str, str]) -> str:
     # Above that, it is a program's own: ssh, php and xargs end with 255.
     if 128 < status <= 128 + max(signal.valid_signals()):
         return f"exit status {status} (of a shell: ended by {signal_name(status - 128)})"
-    return f"exit status {status}{_HINTS.get(status, '').format(path=env.get('PATH', ''))}"
+    return (
+        f"exit status {status}{_HINTS.get(status, '').format(path=env.get('PATH', ''))}"
+    )
 
 
 def _failure(told: str, output: Output) -> str:
@@ -191,7 +197,9 @@ class CommandJob(DistributedJob):
             if word not in known:
                 near = difflib.get_close_matches(word, known, n=1)
                 cure = (
-                    f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+                    f"did you mean {near[0]}?"
+                    if near
+                    else f"known are {', '.join(known)}"
                 )
                 raise InvalidJob(f"CommandJob({name!r}): {word} is not a keyword; {cure}")
             setattr(self, word, value)

@@ -105,7 +105,9 @@ class ProcessGroup:
         """
         self._signal(signal.SIGTERM)
         deadline = elapsed() + patience.total_seconds()
-        while elapsed() < deadline and not (self._has_ended() and not others_of(self.pid)):
+        while elapsed() < deadline and not (
+            self._has_ended() and not others_of(self.pid)
+        ):
             self._pass_on(LOOK)
         self._signal(signal.SIGKILL)
         while not self.wait(LOOK):
@@ -131,7 +133,9 @@ class ProcessGroup:
                 name="slotwise-output",
                 daemon=True,
             ).start()
-            say("(the command has ended; what it left in the background is not waited for)")
+            say(
+                "(the command has ended; what it left in the background is not waited for)"
+            )
         return self._reap()
 
     def __enter__(self) -> Self:
@@ -233,7 +237,8 @@ def _is_zombie(popen: subprocess.Popen[bytes]) -> bool:
         return popen.poll() is not None
     try:
         return (
-            os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            is not None
         )
     except ChildProcessError:
         return True

@@ -304,7 +304,9 @@ def _arguments(entry: Entry, inherit_env: Sequence[str]) -> dict[str, str]:
         "env": _mapping(entry.env) if entry.env else None,
         "user": None if entry.user is None else _text(entry.user),
         "stdin": None if entry.stdin is None else _text(entry.stdin),
-        "timeout": None if entry.timeout is None else _text(format_duration(entry.timeout)),
+        "timeout": None
+        if entry.timeout is None
+        else _text(format_duration(entry.timeout)),
         "on_lost": None if entry.on_lost == "rerun" else _text(entry.on_lost),
     }
     return {

@@ -54,7 +54,9 @@ def time_remarks(time: str) -> Iterator[Remark]:
         return
     for item in re.split(r"[ ,]", time.upper()):
         if "#" in item:
-            text = f"{item}: Debian's cron skips # and what follows, so it fires each week"
+            text = (
+                f"{item}: Debian's cron skips # and what follows, so it fires each week"
+            )
             yield Remark("warning", text, "leave the # out if each week is meant")
         elif (match := _RANGE.fullmatch(item)) and _number(match[1]) > _number(match[2]):
             text = f"{item} ends before it begins: Debian's cron never runs the line, slotwise does"
@@ -65,7 +67,9 @@ def time_remarks(time: str) -> Iterator[Remark]:
 
 def _refused(form: str) -> Remark:
     text = f"{form}: Debian's cron refuses this form, and with it the whole file"
-    return Remark("note", text, "write it as a list or a range if cron reads the file, too")
+    return Remark(
+        "note", text, "write it as a list or a range if cron reads the file, too"
+    )
 
 
 def _number(name: str) -> int:

@@ -150,7 +150,9 @@ def job_name(
     """
     settings = [f"{name}={env[name]}" for name in sorted(env)]
     parts = ["1", time.lower(), zone, user or "", command, stdin or "", *settings]
-    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    digest = hashlib.sha256(
+        "\0".join(parts).encode("utf-8", "surrogateescape")
+    ).hexdigest()
     return f"{program_of(command)}-{digest[:DIGITS]}"
 
 
@@ -174,7 +176,9 @@ def _program(words: list[str]) -> str | None:
     if _base(words[0]) in _WRAPPERS:
         return _wrapped(words)
     return (
-        _interpreted(words) if _INTERPRETERS.fullmatch(_base(words[0])) else _base(words[0])
+        _interpreted(words)
+        if _INTERPRETERS.fullmatch(_base(words[0]))
+        else _base(words[0])
     )
 
 

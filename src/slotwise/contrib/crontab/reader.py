@@ -144,7 +144,9 @@ def read_line(text: str, *, system: bool) -> Line:
 def _user(rest: str) -> tuple[str, str]:
     match = _COLUMN.fullmatch(rest)
     if match is None:
-        raise Refused("the user and the command are missing", "write both behind the time")
+        raise Refused(
+            "the user and the command are missing", "write both behind the time"
+        )
     _refuse_sixth_field(match["user"])
     if not _USER.fullmatch(match["user"]):
         raise Refused(
@@ -278,7 +280,9 @@ def _check_macro(time: str) -> None:
 
 
 #: Variables about the mail that cron sends.
-MAIL: Final = frozenset({"MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING"})
+MAIL: Final = frozenset(
+    {"MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING"}
+)
 
 #: Variables for features of cron that slotwise does not have: the remark, and the alternative.
 #: Commands find them in their environment, as under cron; they do not change a line's name.
@@ -521,9 +525,7 @@ def _remarks(name: str, value: str) -> Iterator[Remark]:
             "write CRON_TZ for that",
         )
     if name not in MAIL and _EXPANSION.search(value):
-        text = (
-            f"{name} has a $ in it: neither cron nor slotwise puts a variable's value there"
-        )
+        text = f"{name} has a $ in it: neither cron nor slotwise puts a variable's value there"
         yield Remark("warning", text, "write the value out")
 
 

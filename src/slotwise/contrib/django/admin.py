@@ -56,7 +56,9 @@ class ReadOnlyPage(admin.ModelAdmin):
         view = self.admin_site.admin_view
         return [
             path("", view(self.changelist_view), name=f"{name}_changelist"),
-            path("<path:object_id>/change/", view(self.change_view), name=f"{name}_change"),
+            path(
+                "<path:object_id>/change/", view(self.change_view), name=f"{name}_change"
+            ),
         ]
 
     def changelist_view(
@@ -77,7 +79,10 @@ class ReadOnlyPage(admin.ModelAdmin):
         """Show the page of one object."""
         name = admin.utils.unquote(object_id)
         return self._page(
-            request, name, self.detail_columns, lambda inspect: self.details(inspect, name)
+            request,
+            name,
+            self.detail_columns,
+            lambda inspect: self.details(inspect, name),
         )
 
     def _page(

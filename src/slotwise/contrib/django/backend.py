@@ -22,7 +22,14 @@ from django.core import checks
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from slotwise import Client, ConfigurationError, Context, OneTimeTask, Retry, SlotwiseError
+from slotwise import (
+    Client,
+    ConfigurationError,
+    Context,
+    OneTimeTask,
+    Retry,
+    SlotwiseError,
+)
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.scheduling import reading, writing
 from slotwise.inspect import TaskInfo, TaskResult
@@ -78,7 +85,9 @@ class SlotwiseTasks:
         """
         self._given = params
         valid = {
-            key: value for key, value in params.items() if key not in ("QUEUES", "OPTIONS")
+            key: value
+            for key, value in params.items()
+            if key not in ("QUEUES", "OPTIONS")
         }
         if "QUEUES" in params:
             valid["QUEUES"] = params["QUEUES"] if _are_names(params["QUEUES"]) else []
@@ -139,7 +148,11 @@ class SlotwiseTasks:
             info = client.get(name, result_id, connection=connection)
             if info is not None:
                 return self._unfinished(info, ends[0] if ends else None)
-            if ends and ends[0].outcome == Outcome.SUCCEEDED and ends[0].result is not None:
+            if (
+                ends
+                and ends[0].outcome == Outcome.SUCCEEDED
+                and ends[0].result is not None
+            ):
                 return self._finished(ends[0])
         raise self._missing(
             f"there is no result {result_id!r:.80} in settings.TASKS[{self.alias!r}]"

@@ -13,7 +13,13 @@ from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from slotwise import ConfigurationError, Context, InvalidSetting, JobRegistry, SlotwiseError
+from slotwise import (
+    ConfigurationError,
+    Context,
+    InvalidSetting,
+    JobRegistry,
+    SlotwiseError,
+)
 from slotwise.contrib.discovery import collect, import_module, in_module
 from slotwise.spi import Database, check_callables, check_lifespan
 
@@ -86,7 +92,9 @@ def checked_alias(name: object, said: str) -> str:
     """Return an alias of DATABASES. Raises ConfigurationError, which begins with ``said``."""
     if isinstance(name, str) and name in settings.DATABASES:
         return name
-    near = get_close_matches(name, settings.DATABASES, n=1) if isinstance(name, str) else []
+    near = (
+        get_close_matches(name, settings.DATABASES, n=1) if isinstance(name, str) else []
+    )
     cure = (
         f"did you mean {near[0]!r}?"
         if near

@@ -204,7 +204,11 @@ def _grid(
 def _listed(values: Sequence[int], size: int) -> str:
     """The values, as a step where they are all multiples of one below ``size``."""
     step = values[1] if len(values) > 1 else size
-    if list(values) == list(range(0, size, step)) and size % step == 0 and len(values) > 1:
+    if (
+        list(values) == list(range(0, size, step))
+        and size % step == 0
+        and len(values) > 1
+    ):
         return "*" if step == 1 else f"*/{step}"
     return ",".join(map(str, values))
 

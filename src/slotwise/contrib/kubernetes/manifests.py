@@ -313,7 +313,9 @@ class _Export:
             "securityContext": _SECURITY,
             "volumeMounts": [{"name": _VOLUME, "mountPath": "/tmp"}],
         }
-        spec: Manifest = {"terminationGracePeriodSeconds": math.ceil(grace.total_seconds())}
+        spec: Manifest = {
+            "terminationGracePeriodSeconds": math.ceil(grace.total_seconds())
+        }
         if restart is not None:
             spec["restartPolicy"] = restart
         if self.plan.service_account is not None:
@@ -328,7 +330,10 @@ class _Export:
             spec["nodeSelector"] = dict(pods.node_selector)
         if pods.tolerations:
             spec["tolerations"] = [dict(one) for one in pods.tolerations]
-        spec |= {"containers": [container], "volumes": [{"name": _VOLUME, "emptyDir": {}}]}
+        spec |= {
+            "containers": [container],
+            "volumes": [{"name": _VOLUME, "emptyDir": {}}],
+        }
         return {"metadata": {"labels": self._labels(component)}, "spec": spec}
 
     def _env(self, env: Mapping[str, str], secret: str | None) -> list[Manifest]:
@@ -413,6 +418,10 @@ def as_yaml(manifests: Iterable[Manifest]) -> str:
     Dumper.add_representer(str, Dumper.text)
     return str(
         yaml.dump_all(
-            manifests, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1_000_000
+            manifests,
+            Dumper=Dumper,
+            sort_keys=False,
+            explicit_start=True,
+            width=1_000_000,
         )
     )

@@ -32,7 +32,9 @@ _LONGEST_IMAGE: Final = 500
 #: A name that every version of Kubernetes takes for a variable.
 _VARIABLE: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 #: A quantity: digits, and a suffix of tens or of 1,024, or an exponent.
-_QUANTITY: Final = re.compile(r"(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?")
+_QUANTITY: Final = re.compile(
+    r"(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?"
+)
 _SUFFIXES: Final = {
     "n": 1e-9,
     "u": 1e-6,
@@ -273,7 +275,11 @@ def _key(at: _Reading, place: str, value: object) -> str:
 
 
 def _image(at: _Reading, place: str, value: object) -> str:
-    if isinstance(value, str) and len(value) <= _LONGEST_IMAGE and _IMAGE.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and len(value) <= _LONGEST_IMAGE
+        and _IMAGE.fullmatch(value)
+    ):
         return value
     raise _Wrong("is not an image; write e.g. registry.example/shop:1.4")
 

@@ -15,7 +15,14 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, overload
 
 from slotwise import ConfigurationError, InvalidSetting
 from slotwise.contrib.locks.errors import LockNotAcquired, LockUnavailable
-from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms, in_thread
+from slotwise.contrib.locks.lease import (
+    ENTERED,
+    SHORTEST,
+    Lease,
+    OnLost,
+    Terms,
+    in_thread,
+)
 from slotwise.contrib.locks.provider import LockProvider, named_duration, record_of
 from slotwise.spi import Identity, elapsed, format_duration
 

@@ -100,9 +100,9 @@ class PostgreSQLLocks(LockDatabase["Connection[TupleRow]"]):
             **connect_arguments(self.url),
         }
         # No prepared statements: they would not survive a transaction pooler.
-        connection: Connection[TupleRow] = impatient(self.timeout.total_seconds()).connect(
-            **arguments, autocommit=True, prepare_threshold=None
-        )
+        connection: Connection[TupleRow] = impatient(
+            self.timeout.total_seconds()
+        ).connect(**arguments, autocommit=True, prepare_threshold=None)
         try:
             connection.execute(_SESSION, {"limit": str(milliseconds)})
         except BaseException:

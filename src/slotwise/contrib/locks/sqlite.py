@@ -42,7 +42,8 @@ class SQLiteLocks(LockDatabase[sqlite3.Connection]):
         )
         self.held = f"SELECT 1 FROM {self.table} {mine} AND lock_until > :now"
         self.release = (
-            f"UPDATE {self.table} SET lock_until = max(:at_least, :now) {mine} RETURNING 1"
+            f"UPDATE {self.table} SET lock_until = max(:at_least, :now) {mine} "
+            "RETURNING 1"
         )
 
     def connect(self) -> sqlite3.Connection:
@@ -81,7 +82,9 @@ class SQLiteLocks(LockDatabase[sqlite3.Connection]):
             return "make the file and its directory writable"
         if "unknown database" in reason:
             return f"SQLite has no schemas; write table={self.name.rpartition('.')[2]!r}"
-        return "name the file of a SQLite database" if "not a database" in reason else None
+        return (
+            "name the file of a SQLite database" if "not a database" in reason else None
+        )
 
     def is_broken(self, connection: sqlite3.Connection) -> bool:
         return False

@@ -37,7 +37,9 @@ class AliveFile:
         self._told: tuple[str, ...] = ()
         try:
             self._write(
-                Verdict(is_alive=True, is_ready=False, problems=("the worker is starting",))
+                Verdict(
+                    is_alive=True, is_ready=False, problems=("the worker is starting",)
+                )
             )
         except OSError as error:
             raise ConfigurationError(

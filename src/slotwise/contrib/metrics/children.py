@@ -38,7 +38,9 @@ class Children:
         folder = tempfile.gettempdir()
         # The name of a Unix socket is at most about 100 bytes long.
         self.directory = Path(
-            tempfile.mkdtemp(prefix="slotwise-", dir=folder if len(folder) < 60 else "/tmp")
+            tempfile.mkdtemp(
+                prefix="slotwise-", dir=folder if len(folder) < 60 else "/tmp"
+            )
         )
         self._count = count
         self._pool = ThreadPoolExecutor(
@@ -59,7 +61,9 @@ class Children:
         if (missing := self._count - len(found)) > 0:
             problems.append(f"{missing} of {self._count} worker processes are not up")
         return Verdict(
-            is_alive=all(one is not None and bool(one["alive"]) for one in found.values()),
+            is_alive=all(
+                one is not None and bool(one["alive"]) for one in found.values()
+            ),
             is_ready=missing <= 0
             and all(one is not None and bool(one["ready"]) for one in found.values()),
             problems=tuple(problems),

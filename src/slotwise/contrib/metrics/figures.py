@@ -120,7 +120,9 @@ _ALL: Final = (
     _histogram("slotwise_settlement_seconds", "How long settlements have taken"),
     _histogram("slotwise_settlement_batch_size", "Attempts per settlement", buckets=ROWS),
     _counter("slotwise_database_outages", "How often the database was lost"),
-    _counter("slotwise_pool_waits", "How often a thread waited for a database connection"),
+    _counter(
+        "slotwise_pool_waits", "How often a thread waited for a database connection"
+    ),
     _counter(
         "slotwise_pool_wait_seconds", "Time that threads waited for a database connection"
     ),
@@ -261,4 +263,7 @@ def from_plain(plain: Mapping[str, Sequence[object]]) -> Snapshot:
 def _sample(sample: object) -> tuple[tuple[str, ...], Value]:
     assert isinstance(sample, list)
     labels, value = sample
-    return tuple(labels), value if isinstance(value, int | float) else (value[0], value[1])
+    return tuple(labels), value if isinstance(value, int | float) else (
+        value[0],
+        value[1],
+    )

@@ -51,7 +51,9 @@ class WorkerHealth:
         """
         if (worker := self._worker()) is None:
             return Verdict(
-                is_alive=True, is_ready=False, problems=("no worker runs in this process",)
+                is_alive=True,
+                is_ready=False,
+                problems=("no worker runs in this process",),
             )
         limit = self._stuck_after or max(2 * worker.settings.lease, SHORTEST)
         stuck = [

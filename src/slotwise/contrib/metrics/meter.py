@@ -429,7 +429,9 @@ class Metrics:
             "slotwise_loop_busy_seconds": {
                 (loop.name,): busy_for(loop) for loop in worker.loops if loop.has_started
             },
-            **{name: {(): value} for name, value in optional.items() if value is not None},
+            **{
+                name: {(): value} for name, value in optional.items() if value is not None
+            },
         }
 
     def _hanging(self, worker: Worker) -> dict[tuple[str, ...], Value]:

@@ -44,7 +44,9 @@ class SlotwiseCollector(Collector):
                 yield _family(figure, snapshot[name])
 
 
-def register(metrics: Metrics, registry: CollectorRegistry = REGISTRY) -> SlotwiseCollector:
+def register(
+    metrics: Metrics, registry: CollectorRegistry = REGISTRY
+) -> SlotwiseCollector:
     """Add the figures to a registry of the application, by default the library's own; return the
     collector.
     """
@@ -77,7 +79,9 @@ def _family(figure: Figure, samples: dict[tuple[str, ...], Value]) -> Metric:
     return family
 
 
-def _cumulated(figure: Figure, value: tuple[object, float]) -> Iterator[tuple[str, float]]:
+def _cumulated(
+    figure: Figure, value: tuple[object, float]
+) -> Iterator[tuple[str, float]]:
     counts = value[0]
     total = 0
     assert isinstance(counts, list)

@@ -135,7 +135,9 @@ _REPEATED: Final = re.compile(r"R([0-9]*)/(?:([^P/]+)/)?(P[^/]+)", re.IGNORECASE
 
 
 def _duration(text: str, tz: str) -> str | None:
-    body = re.sub(r"^(@every|every)[ _]+|^rate ?\((.*)\)$", r"\2", text, flags=re.I).strip()
+    body = re.sub(
+        r"^(@every|every)[ _]+|^rate ?\((.*)\)$", r"\2", text, flags=re.I
+    ).strip()
     if re.fullmatch(r"second|minute|hour|day|week", body.lower()):
         body = f"1 {body}"
     return _every(_span(body))

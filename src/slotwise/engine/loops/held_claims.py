@@ -285,7 +285,9 @@ class Heartbeat(Service):
                 worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew
             )
         )
-        return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
+        return max(
+            self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0)
+        )
 
     def _compare(self) -> None:
         """Stop handlers whose slots were cancelled, and hand back rows of ours that are not held:

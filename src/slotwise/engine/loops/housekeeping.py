@@ -147,7 +147,9 @@ class Reaper(Service):
         reason = settlement.reason
         transition = settlement.transition
         outcome = transition.label if transition else "left"
-        kind = ReapedLost if outcome == Outcome.LOST and reason != Reason.RERUN else Reaped
+        kind = (
+            ReapedLost if outcome == Outcome.LOST and reason != Reason.RERUN else Reaped
+        )
         self.listeners.publish(
             kind(
                 **about(claim, self.worker),
@@ -159,7 +161,8 @@ class Reaper(Service):
         if isinstance(event := settlement_event(claim, transition), SettledDead):
             self.listeners.publish(event)
         self.listeners.skipped(
-            self.worker, [(claim.key, gap) for gap in transition.gaps] if transition else []
+            self.worker,
+            [(claim.key, gap) for gap in transition.gaps] if transition else [],
         )
 
 
@@ -189,7 +192,9 @@ class Pruning(Service):
             self._gaps = self._gaps + page.gaps
         if count == PRUNE_ROUND:
             self._walk = walk
-            return max(PRUNE_BREATH, PRUNE_REST * timedelta(seconds=self.elapsed() - began))
+            return max(
+                PRUNE_BREATH, PRUNE_REST * timedelta(seconds=self.elapsed() - began)
+            )
         if self._slots or self._gaps:
             self.listeners.publish(
                 Pruned(worker=self.worker, slots=self._slots, gaps=self._gaps)

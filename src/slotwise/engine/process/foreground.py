@@ -31,7 +31,11 @@ class Foreground:
     """
 
     def __init__(
-        self, worker: Worker, *, end_now: Callable[[], object], lifeline: int | None = None
+        self,
+        worker: Worker,
+        *,
+        end_now: Callable[[], object],
+        lifeline: int | None = None,
     ) -> None:
         self._worker = worker
         self._end_now = end_now

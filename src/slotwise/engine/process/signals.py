@@ -88,7 +88,9 @@ class StopSignals:
     def __enter__(self) -> Self:
         self._heard, self._told = socket.socketpair()
         self._told.setblocking(False)
-        threading.Thread(target=self._listen, name="slotwise-signals", daemon=True).start()
+        threading.Thread(
+            target=self._listen, name="slotwise-signals", daemon=True
+        ).start()
         self._former_socket = signal.set_wakeup_fd(
             self._told.fileno(), warn_on_full_buffer=False
         )

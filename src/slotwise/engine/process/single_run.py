@@ -57,7 +57,9 @@ class SingleRun:
         self.worker = worker
         self._job = job
         self._elapsed = worker.clock.elapsed
-        self._ends: SimpleQueue[Settled | HandedBackEvent | ClaimLostEvent] = SimpleQueue()
+        self._ends: SimpleQueue[Settled | HandedBackEvent | ClaimLostEvent] = (
+            SimpleQueue()
+        )
         self._cancelled: float | None = None
         self._holding: Holding | None = None
         worker.listeners.add(self._listen)

@@ -192,7 +192,9 @@ class Supervisor:
                     ),
                 )
             except OSError as error:  # no memory, no process id: it may pass
-                logger.warning("worker process %d cannot be started: %s", place + 1, error)
+                logger.warning(
+                    "worker process %d cannot be started: %s", place + 1, error
+                )
                 self._due[place] = elapsed() + self._pause(place).total_seconds()
                 continue
             del self._due[place]
@@ -255,7 +257,12 @@ class Supervisor:
         pid = child.process.pid
         extra = {"event": event, "pid": pid, **facts}
         logger.log(
-            level, "worker process %d (pid %d) %s", child.place + 1, pid, text, extra=extra
+            level,
+            "worker process %d (pid %d) %s",
+            child.place + 1,
+            pid,
+            text,
+            extra=extra,
         )
 
 

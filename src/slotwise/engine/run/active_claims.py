@@ -52,7 +52,9 @@ class Holding:
         "unawaited",
     )
 
-    def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
+    def __init__(
+        self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed
+    ) -> None:
         self.claim = claim
         self.is_slot = claim.row.has_slot
         self._signal: Signal | None = None

@@ -79,14 +79,10 @@ def _slip(result: object, holding: Holding) -> str | None:
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        return (
-            "the handler returned a coroutine that was not awaited; declare it `async def`"
-        )
+        return "the handler returned a coroutine that was not awaited; declare it `async def`"
     if holding.unawaited is not None:
         word = f"ctx.{holding.unawaited}"
-        return (
-            f"{word} was given an async connection and not awaited; write `await {word}(…)`"
-        )
+        return f"{word} was given an async connection and not awaited; write `await {word}(…)`"
     return None
 
 

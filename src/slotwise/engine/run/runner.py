@@ -129,7 +129,9 @@ class Runner:
             for name, found in definitions.items()
             if found.gives_up and not (isolate and found.isolation)
         }
-        self._tracing = {name for name, found in definitions.items() if found.leaves_traces}
+        self._tracing = {
+            name for name, found in definitions.items() if found.leaves_traces
+        }
 
     def free(self) -> int:
         """Return how many more slots can start now. A slot or a task counts until its handler
@@ -292,7 +294,9 @@ class Runner:
             else:
                 result = definition.handler(ctx)
             is_usual = (
-                result is None and holding.is_plain and definition.name not in self._tracing
+                result is None
+                and holding.is_plain
+                and definition.name not in self._tracing
             )
             outcome = SUCCEEDED if is_usual else returned(result, holding, definition)
         except BaseException as error:

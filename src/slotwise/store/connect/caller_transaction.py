@@ -212,7 +212,9 @@ def is_without_transaction(connection: Joinable) -> bool:
         getattr(driver, "info", None), "transaction_status", None
     )  # psycopg, psycopg2
     return (
-        status == 0 if status is not None else getattr(driver, "autocommit", False) is True
+        status == 0
+        if status is not None
+        else getattr(driver, "autocommit", False) is True
     )
 
 
@@ -239,9 +241,7 @@ def _refusal(
     kind = type(connection).__name__
     library = type(connection).__module__.partition(".")[0]
     if kind in ("Engine", "AsyncEngine"):
-        begin = (
-            f"{'async ' if kind == 'AsyncEngine' else ''}with engine.begin() as connection"
-        )
+        begin = f"{'async ' if kind == 'AsyncEngine' else ''}with engine.begin() as connection"
         why = (
             f"connection= is an {kind}, which has no transaction; write: {begin}, and "
             "pass connection=connection"
@@ -249,29 +249,21 @@ def _refusal(
     elif library in ("asyncpg", "psycopg2"):
         one = "an AsyncConnection or AsyncSession of SQLAlchemy"
         cure = (
-            one if is_awaited else "one of psycopg 3, or a SQLAlchemy Connection or Session"
+            one
+            if is_awaited
+            else "one of psycopg 3, or a SQLAlchemy Connection or Session"
         )
         why = f"a connection of {library} cannot be joined; pass {cure}"
     elif is_awaited:
-        cure = (
-            "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
-        )
-        why = (
-            f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
-        )
+        cure = "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
+        why = f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
     elif isinstance(connection, Joined) or _is_psycopg(connection):
-        why = (
-            "psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none"
-        )
+        why = "psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none"
     elif kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
         cure = "or within it: await connection.run_sync(lambda inner: ….(inner))"
-        why = (
-            f"{kind} cannot be used from here; await client.aio.…(…, connection=…), {cure}"
-        )
+        why = f"{kind} cannot be used from here; await client.aio.…(…, connection=…), {cure}"
     else:
-        why = (
-            f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}"
-        )
+        why = f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}"
     return ConfigurationError(why)
 
 
@@ -307,7 +299,9 @@ def _wrapped_by_django(wrapper: Any) -> Joined:
     return Joined(wrapper.connection, own_types=True)
 
 
-def within(connection: object, work: Callable[[Joinable], None]) -> Awaitable[None] | None:
+def within(
+    connection: object, work: Callable[[Joinable], None]
+) -> Awaitable[None] | None:
     """Do ``work`` in the transaction of ``connection``; return an awaitable if that is async."""
     if hasattr(connection, "run_sync") or _is_async_psycopg(connection):
         return call_within(connection, lambda inner: work(_executor(inner)))
@@ -434,7 +428,9 @@ class Installation:
             found = connection.execute(self._select()).fetchone()
         except Exception as error:
             state = sqlstate(error)
-            if is_transient(error) or (state is None and not isinstance(error, DBAPIError)):
+            if is_transient(error) or (
+                state is None and not isinstance(error, DBAPIError)
+            ):
                 raise
             if state == _ABORTED:
                 raise ConfigurationError(
@@ -500,7 +496,9 @@ class Installation:
         try:
             cursor = connection.cursor()
             cursor.execute(
-                str(self._select().compile(engine, compile_kwargs={"literal_binds": True}))
+                str(
+                    self._select().compile(engine, compile_kwargs={"literal_binds": True})
+                )
             )
             found = cursor.fetchone()
         except BaseException:

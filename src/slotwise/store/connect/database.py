@@ -93,7 +93,11 @@ class Database:
     guards: ClassVar[list[Callable[[Database], None]]] = []
 
     def __init__(
-        self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE
+        self,
+        settings: Settings,
+        *,
+        pool_size: int | None = None,
+        overflow: int = POOL_SIZE,
     ) -> None:
         """`pool_size`: by default as in the settings. `overflow`: extra connections for a peak,
         closed after it.
@@ -106,7 +110,9 @@ class Database:
             with located("wake_up_url", InvalidSetting):
                 self._ear = _link(database_url(settings.wake_up_url), settings)
         size = pool_size or settings.pool_size
-        self._pool_size, self._overflow = (1, 0) if self._link.single else (size, overflow)
+        self._pool_size, self._overflow = (
+            (1, 0) if self._link.single else (size, overflow)
+        )
         self._channel = channel_of(settings.table_prefix)
         self._used_at_fork = False
         self._start_afresh()
@@ -195,7 +201,11 @@ class Database:
         if self._link.single:
             return 1
         return (
-            self._pool_size + self._overflow + 1 + self.hears + 2 * self._link.passes_words
+            self._pool_size
+            + self._overflow
+            + 1
+            + self.hears
+            + 2 * self._link.passes_words
         )
 
     @property

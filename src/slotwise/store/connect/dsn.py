@@ -41,7 +41,17 @@ _SCHEME = re.compile(r"(?:jdbc:)?(?P<name>[A-Za-z][\w.-]*)(?:\+\w+)?:")
 _LIBPQ_STRING = re.compile(r"\s*\w+\s*=")
 #: The databases that a message names; another word before :// may be anything.
 _UNSUPPORTED = frozenset(
-    {"cockroachdb", "db2", "duckdb", "h2", "mariadb", "mongodb", "mssql", "mysql", "oracle"}
+    {
+        "cockroachdb",
+        "db2",
+        "duckdb",
+        "h2",
+        "mariadb",
+        "mongodb",
+        "mssql",
+        "mysql",
+        "oracle",
+    }
 )
 # What other drivers call libpq's options.
 _SPELLED_ELSEWHERE = {
@@ -193,7 +203,9 @@ def _options(query: str) -> dict[str, str]:
         key: unquote_plus(value) if key == "options" else unquote(value)
         for key, value in pairs
     }
-    return options | _hosts(",".join(hosts)) if hosts and "port" not in options else options
+    return (
+        options | _hosts(",".join(hosts)) if hosts and "port" not in options else options
+    )
 
 
 def _hosts(text: str) -> dict[str, str]:

@@ -68,7 +68,9 @@ LOST_PLAN = frozenset({"26000", "42P05"})
 
 #: The execution option of a connection in autocommit: channel and payloads of a notification.
 ALONG = "slotwise_along"
-NOTIFY = "SELECT pg_catalog.pg_notify(%s, word) FROM pg_catalog.unnest(%s::text[]) AS word"
+NOTIFY = (
+    "SELECT pg_catalog.pg_notify(%s, word) FROM pg_catalog.unnest(%s::text[]) AS word"
+)
 
 #: "client" if the option came with the connection.
 _SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"
@@ -233,7 +235,9 @@ class PostgreSQLLink:
 
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
         """Send these payloads on a channel, in a single-statement transaction."""
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with engine.connect().execution_options(
+            isolation_level="AUTOCOMMIT"
+        ) as connection:
             connection.exec_driver_sql(NOTIFY, (channel, list(words)))
 
     def listen(self, channel: str) -> Hearing:
@@ -312,7 +316,9 @@ class PostgreSQLLink:
         silence = settings.tcp_user_timeout.total_seconds()
         suffix = "" if role == "main" else f" {role}"
         ours = {
-            "application_name": f"slotwise {settings.worker}"[: LONGEST_NAME - len(suffix)]
+            "application_name": f"slotwise {settings.worker}"[
+                : LONGEST_NAME - len(suffix)
+            ]
             + suffix,
             "connect_timeout": str(int(settings.connect_timeout.total_seconds())),
             "tcp_user_timeout": _milliseconds(settings.tcp_user_timeout),
@@ -446,7 +452,9 @@ def _execute_with_notification(
     try:
         with driver.pipeline():
             try:
-                driver.execute("BEGIN")  # else the whole pipeline would be one transaction
+                driver.execute(
+                    "BEGIN"
+                )  # else the whole pipeline would be one transaction
                 cursor.execute(statement, parameters)
                 committed = driver.execute("COMMIT")
                 driver.execute(NOTIFY, said)

@@ -83,7 +83,9 @@ def insist_on_formats(connection: Driver) -> None:
     """
     for name, form in FORMATS.items():
         if not (connection.info.parameter_status(name) or "").startswith(form):
-            connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", (name, form))
+            connection.execute(
+                "SELECT pg_catalog.set_config(%s, %s, false)", (name, form)
+            )
             connection.commit()
 
 

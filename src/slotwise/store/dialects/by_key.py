@@ -201,7 +201,9 @@ class ByKey(Dialect):
             newest.append(_newest_of(*found))
         return newest
 
-    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+    def still_held(
+        self, connection: sa.Connection, claims: Sequence[Claim]
+    ) -> set[Fence]:
         tasks = self.tables.tasks
         fence = (tasks.c.task_name, tasks.c.task_instance, tasks.c.version)
         asked = [(*claim.key, claim.token) for claim in claims]
@@ -412,7 +414,9 @@ class ByKey(Dialect):
         tasks = self.tables.tasks
         fences = [held_fence(one) for one in claims]
         key = [tasks.c[name] for name in fences[0]]
-        look = self._select_these(fences, key, *columns).where(tasks.c.picked, *conditions)
+        look = self._select_these(fences, key, *columns).where(
+            tasks.c.picked, *conditions
+        )
         locked = look.order_by(*self.key_order).with_for_update(
             skip_locked=not wait, key_share=beside_guards
         )
@@ -451,7 +455,9 @@ class ByKey(Dialect):
         fence = [tasks.c.task_name, tasks.c.task_instance, tasks.c.version]
         mine = tasks.c.picked_by == holder
         locked = _fences(
-            self._lock_held(connection, claims, fence, mine, wait=False, beside_guards=True)
+            self._lock_held(
+                connection, claims, fence, mine, wait=False, beside_guards=True
+            )
         )
         renewed = [claim for claim in claims if claim.fence in locked]
         if renewed:
@@ -466,7 +472,8 @@ class ByKey(Dialect):
     ) -> tuple[str | None, int]:
         tasks = self.tables.tasks
         unasked = [
-            tasks.c[name].is_(None) for name in ("state", "wanted_due", "cancel_requested")
+            tasks.c[name].is_(None)
+            for name in ("state", "wanted_due", "cancel_requested")
         ]
         key = [tasks.c.task_name, tasks.c.task_instance]
         found = self._lock_held(connection, claims, key, *unasked, wait=True)
@@ -496,7 +503,9 @@ class ByKey(Dialect):
         expect(count, len(changes), changes[0].held.row)
         self.record(connection, changes)
 
-    def mark_tasks(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+    def mark_tasks(
+        self, connection: sa.Connection, claims: Sequence[Claim]
+    ) -> set[Fence]:
         """Race: in the order of keys, so that two that wait for rows cannot deadlock."""
         self.durably(connection)
         tasks = self.tables.tasks

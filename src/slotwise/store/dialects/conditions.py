@@ -16,7 +16,10 @@ All: TypeAlias = list[sa.ColumnElement[bool]]
 
 def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> All:
     """Whether a row of this table has the key of a row."""
-    return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
+    return [
+        table.c.task_name == row.task_name,
+        table.c.task_instance == row.task_instance,
+    ]
 
 
 class Conditions:

@@ -117,7 +117,9 @@ class DueRows:
         if lost:
             kinds.append((slots, tasks.c.lost_count > 0))
         first = sa.select(sa.func.min(due, type_=due.type))
-        first = first.where(*self._conditions.waiting(), self._conditions.not_all_paused())
+        first = first.where(
+            *self._conditions.waiting(), self._conditions.not_all_paused()
+        )
         return [
             first.where(self._among(tasks.c.task_name, names), kind)
             for names, kind in kinds

@@ -81,7 +81,9 @@ class Locking(ByKey):
         is taken, or it was rolled back. Beyond the lock timeout it is undecided.
         """
         try:
-            connection.execute(self._new_receipt(connection, transaction_id, timedelta(0)))
+            connection.execute(
+                self._new_receipt(connection, transaction_id, timedelta(0))
+            )
         except DBAPIError as error:
             if self.is_taken(error):
                 return True
@@ -168,7 +170,9 @@ class Locking(ByKey):
                 return connection.execute(change).rowcount == 1
             if self.insert_new(connection, table, values):
                 return True
-        connection.execute(table.insert().inline().values(**values))  # raises what it meets
+        connection.execute(
+            table.insert().inline().values(**values)
+        )  # raises what it meets
         return True
 
     def replace_all(
@@ -210,7 +214,9 @@ class Locking(ByKey):
 
         return read
 
-    def locked(self, connection: Joinable, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+    def locked(
+        self, connection: Joinable, found: sa.Select[Any]
+    ) -> sa.ColumnElement[bool]:
         keys = connection.execute(found.with_for_update(skip_locked=True)).fetchall()
         return among_keys(list(found.selected_columns), keys)
 
@@ -254,7 +260,11 @@ class LockingTasks(TaskStatements):
         self._insert_all = dialect.insert_all
 
     def put_many(
-        self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        if_exists: IfExists,
     ) -> int:
         if self._insert_all(
             connection, self.tasks, self._new_rows(connection, name, wanted)

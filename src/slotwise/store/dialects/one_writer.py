@@ -79,7 +79,9 @@ class SQLite(OneWriter):
         self, rows: Sequence[Mapping[str, object]], types: Mapping[str, Any]
     ) -> sa.FromClause:
         """By a JSON array, with an array for each row."""
-        sent = [[_stored(row[name], kind) for name, kind in types.items()] for row in rows]
+        sent = [
+            [_stored(row[name], kind) for name, kind in types.items()] for row in rows
+        ]
         each = sa.func.json_each(json.dumps(sent)).table_valued("value")
         columns = [
             sa.type_coerce(sa.func.json_extract(each.c.value, f"$[{place}]"), kind).label(

@@ -180,7 +180,9 @@ class Dialect(Protocol):
         """Return the condition that a column has one of any number of names."""
 
     @abstractmethod
-    def locked(self, connection: Joinable, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+    def locked(
+        self, connection: Joinable, found: sa.Select[Any]
+    ) -> sa.ColumnElement[bool]:
         """Return the condition that a row is among those that ``found``, a SELECT of keys with a
         LIMIT, locks in this transaction.
 
@@ -369,7 +371,9 @@ class Dialect(Protocol):
         """
 
     @abstractmethod
-    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+    def still_held(
+        self, connection: sa.Connection, claims: Sequence[Claim]
+    ) -> set[Fence]:
         """Read, without a lock, which of these claims of one holder still hold their rows."""
 
     @abstractmethod
@@ -438,7 +442,9 @@ class Dialect(Protocol):
         """
 
     @abstractmethod
-    def mark_tasks(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+    def mark_tasks(
+        self, connection: sa.Connection, claims: Sequence[Claim]
+    ) -> set[Fence]:
         """As ``mark_running``, for claimed one-time tasks of one holder, in their rows; return
         those marked.
         """

@@ -108,7 +108,10 @@ class TaskStatements:
             columns = self.replaced(given)
         else:
             mine = self.alive()
-            columns = {**self.moved(given["execution_time"]), "priority": given["priority"]}
+            columns = {
+                **self.moved(given["execution_time"]),
+                "priority": given["priority"],
+            }
         change = tasks.update().where(*of_key(tasks, key), *mine).values(**columns)
         written = self.dialect.reading(change, tasks.c.picked)(connection)
         return self.answer(connection, next(iter(written), None), key, absent="exists")
@@ -133,7 +136,11 @@ class TaskStatements:
         }
 
     def put_many(
-        self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        if_exists: IfExists,
     ) -> int:
         """As ``put``, for a chunk of rows with different ids; return how many were scheduled.
 
@@ -200,7 +207,10 @@ class TaskStatements:
 
     def due_parameters(self, connection: Joinable, when: When) -> Parameters:
         """Return the parameters of ``due`` and ``created``."""
-        return {"due": when.delay if when.at is None else when.at, **self.time(connection)}
+        return {
+            "due": when.delay if when.at is None else when.at,
+            **self.time(connection),
+        }
 
     def moved(self, due: Expression) -> dict[str, Expression]:
         """Return the columns of a row that is rescheduled. Of a held row only ``wanted_due``, for
@@ -212,7 +222,9 @@ class TaskStatements:
         return {
             "wanted_due": sa.case((tasks.c.picked, due), else_=None),
             "execution_time": sa.case((waits, due), else_=tasks.c.execution_time),
-            "parked_due": sa.case((waits | tasks.c.picked, tasks.c.parked_due), else_=due),
+            "parked_due": sa.case(
+                (waits | tasks.c.picked, tasks.c.parked_due), else_=due
+            ),
             "slot": sa.case((begun, tasks.c.slot), else_=due),
         }
 

@@ -72,7 +72,9 @@ class Upserting(ByKey):
         insert = self.insert(table)
         key = list(table.primary_key.columns)
         again = {
-            name: insert.excluded[name] for name in rows[0] if table.c[name] not in set(key)
+            name: insert.excluded[name]
+            for name in rows[0]
+            if table.c[name] not in set(key)
         }
         connection.execute(
             insert.on_conflict_do_update(index_elements=key, set_=again), list(rows)
@@ -88,7 +90,9 @@ class Upserting(ByKey):
 
         return read
 
-    def locked(self, connection: Joinable, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+    def locked(
+        self, connection: Joinable, found: sa.Select[Any]
+    ) -> sa.ColumnElement[bool]:
         return sa.tuple_(*found.selected_columns).in_(found)
 
 

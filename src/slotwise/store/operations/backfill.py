@@ -243,7 +243,9 @@ def _entries(
     found = sa.select(
         slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished
     ).where(*of_key(slots, row))
-    rows = at.connection.execute(found.where(slots.c.slot.between(first, last))).mappings()
+    rows = at.connection.execute(
+        found.where(slots.c.slot.between(first, last))
+    ).mappings()
     return {utc(entry["slot"]): entry for entry in rows}
 
 
@@ -257,7 +259,9 @@ def _waiting(at: Operation, row: Row) -> tuple[set[datetime], set[datetime]]:
         of_plan(tasks, row.task_instance),
         tasks.c.slot.is_not(None),
     ]
-    is_queued = sa.and_(tasks.c.origin == Origin.BACKFILL, tasks.c.state == RowState.QUEUED)
+    is_queued = sa.and_(
+        tasks.c.origin == Origin.BACKFILL, tasks.c.state == RowState.QUEUED
+    )
     columns = tasks.c.slot, tasks.c.control, sa.func.coalesce(is_queued, sa.false())
     found = at.connection.execute(sa.select(*columns).where(*family)).all()
     free = {control for _, control, queued in found if not queued}

@@ -132,7 +132,11 @@ def pause_all(at: Operation) -> bool:
     already.
     """
     meta = at.store.tables.meta
-    value = {"since": at.now.isoformat(), "author": at.author.name, "note": at.author.note}
+    value = {
+        "since": at.now.isoformat(),
+        "author": at.author.name,
+        "note": at.author.note,
+    }
     row = {"key": PAUSED_KEY, "value": json.dumps(value)}
     if not at.dialect.insert_new(at.connection, meta, row):
         return False
@@ -206,7 +210,8 @@ def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     control = row.control if row.cancel_requested else None
     at.skip(row, *passed.gaps)
     at.change(
-        row, **{**due, **passed.row, "state": None, "parked_due": None, "control": control}
+        row,
+        **{**due, **passed.row, "state": None, "parked_due": None, "control": control},
     )
     return Resumed(
         job=row.task_name,
@@ -239,7 +244,9 @@ def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) ->
     """
     tasks = at.tasks
     number = so_far.number
-    rows, after = at.chunk_of(job, so_far, tasks.c.state.is_distinct_from(RowState.DELETED))
+    rows, after = at.chunk_of(
+        job, so_far, tasks.c.state.is_distinct_from(RowState.DELETED)
+    )
     if number is None:
         _refuse_to_delete(at, job, known=known)
         of_job = tasks.c.task_name == job
@@ -335,7 +342,9 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
         for row, decided in zip(rows, at.caught_up(*rows), strict=True)
         if (settled := _settle(at, row, decided, until)) is not None
     ]
-    at.sign("settle_until", until=until.isoformat(), slots=sum(one.slots for one in found))
+    at.sign(
+        "settle_until", until=until.isoformat(), slots=sum(one.slots for one in found)
+    )
     return found
 
 

@@ -269,7 +269,9 @@ def cancel_backfill(
         _rows(at, job, instance)  # raises without a job
     if so_far.is_rehearsed or not count:
         return replace(so_far, rows=so_far.rows + count, is_done=True)
-    number = so_far.number or at.sign("cancel_backfill", job=job, slots=count, id=instance)
+    number = so_far.number or at.sign(
+        "cancel_backfill", job=job, slots=count, id=instance
+    )
     rows = _queued_first(at, waiting)
     for row in rows:
         cancel_waiting(at, row, Reason.OPERATOR)
@@ -349,7 +351,9 @@ def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | Non
     return f"is {outcome}, which is not tried again; {again}"
 
 
-def _entry(at: Operation, job: str, slot: datetime, instance: str) -> sa.RowMapping | None:
+def _entry(
+    at: Operation, job: str, slot: datetime, instance: str
+) -> sa.RowMapping | None:
     slots = at.store.tables.slots
     statement = sa.select(
         slots.c.outcome,

@@ -15,7 +15,12 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from slotwise.decide.pause import asleep
-from slotwise.errors import ConfigurationError, InvalidSchedule, SlotwiseError, UnknownTask
+from slotwise.errors import (
+    ConfigurationError,
+    InvalidSchedule,
+    SlotwiseError,
+    UnknownTask,
+)
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import RowState
@@ -356,7 +361,9 @@ class Operation:
         if row.state == state == RowState.PAUSED and isinstance(due, datetime):
             columns |= asleep(due)
         self.connection.execute(
-            self.tasks.update().where(*self._as_locked(row)).values(**stored(row, columns))
+            self.tasks.update()
+            .where(*self._as_locked(row))
+            .values(**stored(row, columns))
         )
 
     def delete(self, row: Row) -> None:
@@ -402,7 +409,9 @@ def carry_out(
         )
 
 
-def registered(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, str]:
+def registered(
+    connection: sa.Connection, tables: Tables, now: datetime
+) -> dict[str, str]:
     """Return the names that live workers register, each with one of these workers."""
     workers = tables.workers
     found = dict[str, str]()

@@ -93,7 +93,9 @@ def _own_rows(connection: sa.Connection, store: Store) -> dict[str, sa.RowMappin
     tasks = store.tables.tasks
     wanted = ("task_name", "schedule", "plan", "slot", "picked", "state")
     columns = [tasks.c[name] for name in wanted]
-    own_rows = sa.select(*columns).where(tasks.c.task_instance == RECURRING, is_plan(tasks))
+    own_rows = sa.select(*columns).where(
+        tasks.c.task_instance == RECURRING, is_plan(tasks)
+    )
     return {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
 
 
@@ -130,7 +132,9 @@ def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
         return (first,)
     return tuple(
         islice(
-            schedule.running.slots(first - TICK, datetime.max.replace(tzinfo=first.tzinfo)),
+            schedule.running.slots(
+                first - TICK, datetime.max.replace(tzinfo=first.tzinfo)
+            ),
             SHOWN,
         )
     )

@@ -75,7 +75,9 @@ class Instances:
         name = f"{wanted.task}/{wanted.id}"
         schedule = wanted.schedule.bind(name, known)
         spread = self._store.definitions[wanted.task].spread
-        if spread is not None and not (schedule.from_end or isinstance(schedule, Disabled)):
+        if spread is not None and not (
+            schedule.from_end or isinstance(schedule, Disabled)
+        ):
             schedule = spread_out(schedule, name, spread)
         row = lock(connection, self._store, wanted.key)[0]
         if row is None:
@@ -173,7 +175,9 @@ class Instances:
         gaps = self._store.tables.gaps
         own = self._tasks.alias("own")
         of_job = of_key(own, Key(wanted.task, RECURRING))
-        history = [sa.exists().where(*of_key(table, wanted.key)) for table in (slots, gaps)]
+        history = [
+            sa.exists().where(*of_key(table, wanted.key)) for table in (slots, gaps)
+        ]
         state, control = (
             sa.select(own.c[name]).where(*of_job).scalar_subquery()
             for name in ("state", "control")

@@ -126,7 +126,9 @@ def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Ad
     if after.from_end:
         newest = before.latest_before(activation + TICK, floor=decided) or decided
         gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
-        return before, Advance(row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
+        return before, Advance(
+            row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps
+        )
     if isinstance(before, Succession) and before.at < activation:
         return _without_earlier(row, before, activation)
     return before, Advance(row={})
@@ -194,7 +196,9 @@ def write(
     again.
     """
     tasks = store.tables.tasks
-    statement = tasks.update().where(*of_key(tasks, row)).values(**stored(row, changes.row))
+    statement = (
+        tasks.update().where(*of_key(tasks, row)).values(**stored(row, changes.row))
+    )
     expect(connection.execute(statement).rowcount, 1, row)
     if gaps := changes.gaps:
         (newest,) = store.dialect.newest_decided(connection, [row.key], ())
@@ -217,5 +221,7 @@ def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
         return row.slot if soon is None else min(row.slot, soon)
     first = after.first_after(now)
     if first is not None and row.watermark is not None and first <= row.watermark:
-        first = row.watermark + TICK if after.from_end else after.next_after(row.watermark)
+        first = (
+            row.watermark + TICK if after.from_end else after.next_after(row.watermark)
+        )
     return first

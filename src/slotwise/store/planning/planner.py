@@ -401,7 +401,8 @@ def _rows_to_plan(store: Store, names: Sequence[str]) -> sa.Select[Any]:
     wanted = ("task_name", "schedule", "slot", "priority", "plan")
     return (
         sa.select(
-            *(tasks.c[name] for name in wanted), has_orphans(store.tables).label("orphaned")
+            *(tasks.c[name] for name in wanted),
+            has_orphans(store.tables).label("orphaned"),
         )
         .where(tasks.c.task_name.in_(names), tasks.c.task_instance == RECURRING)
         .order_by(*store.dialect.key_order)
@@ -444,7 +445,9 @@ def _document_of(
     A deploy with an id keeps its first start: a worker restarted later must not look newer than
     the next deploy.
     """
-    again = before is not None and before.text is not None and before.text == revision.text
+    again = (
+        before is not None and before.text is not None and before.text == revision.text
+    )
     started = before.started if before and again else revision.started
     return Declared(
         fingerprint=job.fingerprint,

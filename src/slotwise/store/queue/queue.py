@@ -32,7 +32,12 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Reading
-from slotwise.store.dialects.task_statements import Status, TaskStatements, asked_key, named
+from slotwise.store.dialects.task_statements import (
+    Status,
+    TaskStatements,
+    asked_key,
+    named,
+)
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_task
 
@@ -243,7 +248,11 @@ class Queue:
         return status
 
     def put_many(
-        self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        if_exists: IfExists,
     ) -> BulkResult:
         """Insert a chunk of rows, as ``TaskStatements.put_many``."""
         scheduled = self.rows.put_many(connection, name, wanted, if_exists)
@@ -262,7 +271,9 @@ class Queue:
         self.rows.put_new(connection, name, wanted, copy=copy)
         self._inserted(connection, name, wanted)
 
-    def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
+    def _inserted(
+        self, connection: Joinable, name: str, wanted: Sequence[Wanted]
+    ) -> None:
         for hook in self._at_insert:
             hook(
                 [inserted(name, one) for one in wanted],
@@ -380,7 +391,9 @@ class TaskCommands:
         for _ in range(3):
             if connection.execute(remove, named(key)).rowcount:
                 return "cancelled"
-            if connection.execute(stop, named(key) | self._rows.time(connection)).rowcount:
+            if connection.execute(
+                stop, named(key) | self._rows.time(connection)
+            ).rowcount:
                 self._rows.notify(connection, OPERATIONS)
                 return "running"
             if self._rows.look(connection, key) is None:
@@ -486,7 +499,9 @@ class TaskCommands:
             statement = sa.select(id).where(
                 self._tasks.c.task_name == name, id.in_(ids[start : start + AT_ONCE])
             )
-            found += [instance for (instance,) in connection.execute(statement).fetchall()]
+            found += [
+                instance for (instance,) in connection.execute(statement).fetchall()
+            ]
         return found
 
 

@@ -64,7 +64,9 @@ class QueueCursors:
         for rank in sorted(rank for task, rank in self._since if task == name):
             if first < rank:
                 found.append(Range(name, first, rank - 1))
-            found.append(Range(name, rank, rank, None if full else self._since[name, rank]))
+            found.append(
+                Range(name, rank, rank, None if full else self._since[name, rank])
+            )
             first = rank + 1
         return [*found, Range(name, first, LAST)]
 

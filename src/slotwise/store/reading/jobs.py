@@ -153,7 +153,8 @@ def zones(
     with store.transaction() as connection:
         found = read(connection, store, _ZONES, {"names": names, "ids": ids})
     return {
-        (row["task_name"], row["task_instance"]): zone_of(row["schedule"]) for row in found
+        (row["task_name"], row["task_instance"]): zone_of(row["schedule"])
+        for row in found
     }
 
 
@@ -222,7 +223,9 @@ def _unread(row: Unread) -> JobInfo:
     return JobInfo(job=name, id=id, state=ListedState.UNREADABLE, reason=row.error)
 
 
-def _job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
+def _job_info(
+    row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime
+) -> JobInfo:
     """Return a plan row, with author, time and note of its pause, as a line, at ``now``."""
     declared = Declared.load(row["plan"])
     name = row["task_name"]

@@ -96,7 +96,9 @@ def backlog(store: Store) -> list[Backlog]:
             counts[name] += row["count"]
             oldest[name] = min(oldest.get(name, now), utc(row["execution_time"]))
     return [
-        Backlog(name=name, waiting=min(count, MOST), oldest=max(now - oldest[name], _NONE))
+        Backlog(
+            name=name, waiting=min(count, MOST), oldest=max(now - oldest[name], _NONE)
+        )
         for name, count in sorted(counts.items())
     ]
 
@@ -119,7 +121,9 @@ def since_success(store: Store, jobs: Collection[str]) -> dict[str, SinceSuccess
     """
     with store.transaction() as connection:
         now = utc(store.dialect.now(connection))
-        rows = connection.execute(_successes(store, jobs)).mappings().all() if jobs else []
+        rows = (
+            connection.execute(_successes(store, jobs)).mappings().all() if jobs else []
+        )
     found = dict[str, SinceSuccess]()
     for row in rows:
         instants = [utc(row["success"])] if row["success"] else []

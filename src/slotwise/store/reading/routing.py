@@ -20,7 +20,9 @@ def state_of_stuck(reason: str) -> ListedState:
     returns.
     """
     return (
-        ListedState.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else ListedState.UNROUTABLE
+        ListedState.NO_LIVE_WORKER
+        if reason == NO_WORKER_LIVES
+        else ListedState.UNROUTABLE
     )
 
 

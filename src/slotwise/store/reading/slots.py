@@ -122,7 +122,9 @@ def unended(
         found = read(connection, store, _UNENDED, given, mine=mine, columns=_COLUMNS)
         each = {row["task_instance"]: row for row in found}.values()
         chosen = sorted(each, key=lambda row: _turn(row, own))[:limit]
-        chosen.sort(key=lambda row: (utc(row["slot"]), row["task_instance"]), reverse=True)
+        chosen.sort(
+            key=lambda row: (utc(row["slot"]), row["task_instance"]), reverse=True
+        )
         begun = _begun(store, connection, name, [_key(row) for row in chosen])
     waiting = []
     running = []
@@ -148,7 +150,13 @@ def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str
     """The sort key of slots that have not ended; ``own`` is the instance of the requested plan."""
     is_own = row["task_instance"] == own
     is_queued = row["state"] == RowState.QUEUED
-    return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
+    return (
+        not is_own,
+        not row["picked"],
+        is_queued,
+        utc(row["slot"]),
+        row["task_instance"],
+    )
 
 
 def _key(row: sa.RowMapping) -> _SlotKey:
@@ -235,7 +243,9 @@ def slots(
     if instance is not None:
         families = ["s.task_instance = :instance"]
         of_gaps = "g.task_instance = :instance"
-    sources = [_Source(store, entry, "s.slot", family, 1, slot_info) for family in families]
+    sources = [
+        _Source(store, entry, "s.slot", family, 1, slot_info) for family in families
+    ]
     sources.append(_Source(store, _GAPS, "g.last_slot", of_gaps, 0, gap_info))
     merged = heapq.merge(
         *(source.lines(limit, given) for source in sources),
@@ -426,7 +436,9 @@ def attempts_of(
         error=last.error,
     )
     # Tokens of a slot may fall: after a step of the clock it was retried by hand.
-    return sorted([*found, current], key=lambda one: one.number if slot else one.token or 0)
+    return sorted(
+        [*found, current], key=lambda one: one.number if slot else one.token or 0
+    )
 
 
 def gap_info(row: sa.RowMapping) -> SlotInfo:

@@ -188,7 +188,9 @@ def outcome_counts(
     a year.
     """
     if end - start > timedelta(days=366):
-        raise ConfigurationError("outcome counts are read for at most 366 days; read parts")
+        raise ConfigurationError(
+            "outcome counts are read for at most 366 days; read parts"
+        )
     first = start.replace(minute=0, second=0, microsecond=0)
     ends = [first + number * _HOUR for number in range(1, -((first - end) // _HOUR))]
     bounds = [start, *ends, end]

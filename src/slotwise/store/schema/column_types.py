@@ -36,9 +36,13 @@ class Instant(TypeDecorator[datetime]):
     def process_bind_param(
         self, value: datetime | None, dialect: Dialect
     ) -> datetime | int | None:
-        return to_micros(value) if value is not None and dialect.name == "sqlite" else value
+        return (
+            to_micros(value) if value is not None and dialect.name == "sqlite" else value
+        )
 
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(
+        self, value: Any | None, dialect: Dialect
+    ) -> datetime | None:
         if value is None:
             return None
         return from_micros(value) if dialect.name == "sqlite" else value.astimezone(UTC)
@@ -55,5 +59,7 @@ class Duration(TypeDecorator[timedelta]):
     ) -> timedelta | int | None:
         return value // TICK if value is not None and dialect.name == "sqlite" else value
 
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> timedelta | None:
+    def process_result_value(
+        self, value: Any | None, dialect: Dialect
+    ) -> timedelta | None:
         return value * TICK if value is not None and dialect.name == "sqlite" else value

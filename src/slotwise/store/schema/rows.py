@@ -169,7 +169,9 @@ def flawed(row: Row, pending: Mapping[str, str] | str | None, flaw: str | None) 
         return row
     try:
         pending = (json.loads(pending) if isinstance(pending, str) else pending) or {}
-        found: dict[str, Any] = {name: pending[name] for name in PENDING if name in pending}
+        found: dict[str, Any] = {
+            name: pending[name] for name in PENDING if name in pending
+        }
         found |= {
             name: datetime.fromisoformat(value)
             for name, value in found.items()
@@ -241,7 +243,10 @@ def claim_of(row: Row) -> Claim:
     """Return the claim under which ``row`` is held."""
     at = row.last_heartbeat or row.execution_time
     return Claim(
-        row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at
+        row=row,
+        holder=row.picked_by or "",
+        lease=row.lease or timedelta(0),
+        claimed_at=at,
     )
 
 
@@ -296,7 +301,9 @@ def rows_apart(
     for values, row in found.items():
         try:
             if row is None:
-                mine = (column == value for column, value in zip(key, values, strict=True))
+                mine = (
+                    column == value for column, value in zip(key, values, strict=True)
+                )
                 row = connection.execute(statement.where(*mine)).mappings().first()
             if row is not None:  # Race: it may have been deleted in between.
                 yield read(row)

@@ -7,7 +7,15 @@ from functools import lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Boolean, Float, Integer, LargeBinary, SmallInteger, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Text,
+)
 
 from slotwise.model.vocabulary import Kind
 from slotwise.store.schema.column_types import Duration, Instant, Json
@@ -107,7 +115,9 @@ class Tables:
         self.metadata = sa.MetaData(schema=schema)
         # SQLAlchemy loads each dialect that an index names, so name only the one in use.
         self._partial = [
-            f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)
+            f"{name}_where"
+            for name in ("postgresql", "sqlite")
+            if database in (None, name)
         ]
         self.tasks = self._table("tasks", *self._queues())
         self.slots = self._table(
@@ -115,7 +125,9 @@ class Tables:
             self._index("slots_expires", "expires", given="expires"),
             self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
         )
-        self.gaps = self._table("gaps", self._index("gaps_last", "task_name", "last_slot"))
+        self.gaps = self._table(
+            "gaps", self._index("gaps_last", "task_name", "last_slot")
+        )
         #: Attempts that did not succeed.
         self.attempts = self._table("attempts", self._index("attempts_ended", "ended"))
         self.workers = self._table("workers", version=Text)
@@ -126,7 +138,9 @@ class Tables:
         #: Keys that limit or order tasks, while a task has them.
         self.keys = self._table("keys")
         #: Answers of transactions whose reply may have been lost.
-        self.receipts = self._table("receipts", self._index("receipts_expires", "expires"))
+        self.receipts = self._table(
+            "receipts", self._index("receipts_expires", "expires")
+        )
         self.meta = self._table("meta")
 
     def _table(self, name: str, *indexes: sa.Index, **kinds: object) -> sa.Table:

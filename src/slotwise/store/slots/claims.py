@@ -133,7 +133,9 @@ class Claims:
         else:
             is_single = self.dialect.is_one_statement
             with self._due.look() if is_single else self.transaction() as connection:
-                rows, self.slots_may_be_due = self.dialect.claim_tasks(connection, request)
+                rows, self.slots_may_be_due = self.dialect.claim_tasks(
+                    connection, request
+                )
         flawed = [(row, row.flaw) for row in rows if row.flaw]
         if not flawed:
             return rows
@@ -209,9 +211,16 @@ class Claims:
         return self._claim_one(self._request(holder, [key.task_name], 1, lease), key)
 
     def _request(
-        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any
+        self,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        **others: Any,
     ) -> ClaimRequest:
-        weighed = [name for name in names if name in self._weighed] if self._weighed else ()
+        weighed = (
+            [name for name in names if name in self._weighed] if self._weighed else ()
+        )
         return ClaimRequest(
             holder=holder,
             names=names,

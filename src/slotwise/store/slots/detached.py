@@ -196,7 +196,12 @@ def _called_off(tasks: sa.Table, now: datetime) -> dict[str, object]:
         else_=sa.literal(now, tasks.c.execution_time.type),
     )
     why = {"called_off": Reason.OVERLAP}
-    return {"cancel_requested": now, "control": None, "execution_time": due, "pending": why}
+    return {
+        "cancel_requested": now,
+        "control": None,
+        "execution_time": due,
+        "pending": why,
+    }
 
 
 def stranger_of(at: Transaction, plan: Row) -> Key | None:
@@ -271,7 +276,9 @@ def release_queued(at: Transaction, changes: Sequence[Change]) -> None:
     for change in sorted(touched, key=lambda change: change.held.row.key):
         row = change.held.row
         if row.has_slot:
-            freed(at, row, removed=change.transition.remove, never_began=change.never_began)
+            freed(
+                at, row, removed=change.transition.remove, never_began=change.never_began
+            )
 
 
 def freed(

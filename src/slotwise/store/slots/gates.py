@@ -188,7 +188,9 @@ class Limits(Gate):
         self, names: Sequence[str], transaction: sa.Connection
     ) -> Mapping[str, int]:
         tasks = self._tables.tasks
-        bound = [name for name in names if self._definitions[name].concurrency is not None]
+        bound = [
+            name for name in names if self._definitions[name].concurrency is not None
+        ]
         if not bound:
             return {}
         mine = tasks.c.picked, tasks.c.task_name.in_(bound)
@@ -203,7 +205,9 @@ class Limits(Gate):
         if not any(rate for _, rate in rates):
             return {}
         now = now or self._dialect.now(transaction)
-        within = [self._counts(name, rate, now) for name, rate in rates if rate is not None]
+        within = [
+            self._counts(name, rate, now) for name, rate in rates if rate is not None
+        ]
         counts = sa.select(starts.c.task_name, sa.func.sum(starts.c.count))
         counts = counts.where(sa.or_(*within)).group_by(starts.c.task_name)
         return _by_name(transaction, counts)
@@ -249,7 +253,10 @@ class Limits(Gate):
     ) -> None:
         for name, rate, count in self._counted(rows):
             starts = self._tables.starts
-            mine = [starts.c.task_name == name, starts.c.at == _rounded_up(now, rate.grain)]
+            mine = [
+                starts.c.task_name == name,
+                starts.c.at == _rounded_up(now, rate.grain),
+            ]
             transaction.execute(
                 starts.update().where(*mine).values(count=starts.c.count - count)
             )
@@ -309,7 +316,9 @@ class ConcurrentSlots(Gate):
             Key(name, instance): count
             for name, instance, count in transaction.execute(taken)
         }
-        most = {row.task_name: self._definitions[row.task_name].overlap.max for row in rows}
+        most = {
+            row.task_name: self._definitions[row.task_name].overlap.max for row in rows
+        }
         return [
             START if found.get(row.key, 0) < most[row.task_name] else Later(now)
             for row in rows
@@ -348,7 +357,9 @@ class MinInterval(Gate):
         for row in rows:
             at = started.get(row.key)
             least = self._definitions[row.task_name].min_interval or timedelta(0)
-            answers.append(START if at is None or now >= at + least else Later(at + least))
+            answers.append(
+                START if at is None or now >= at + least else Later(at + least)
+            )
         return answers
 
 
@@ -434,7 +445,9 @@ class RecoveryRate(Gate):
         full, promised = self._read(now, transaction)  # the lock of ``admit`` lasts
         self._write(full - self._pause * len(rows), promised, transaction)
 
-    def _read(self, now: datetime, transaction: sa.Connection) -> tuple[datetime, datetime]:
+    def _read(
+        self, now: datetime, transaction: sa.Connection
+    ) -> tuple[datetime, datetime]:
         meta = self._tables.meta
         found = transaction.scalar(sa.select(meta.c.value).where(meta.c.key == BUCKET))
         full, promised = (

@@ -120,7 +120,9 @@ class LateClaims:
 
     def _is_open(self, row: Row) -> bool:
         """Whether the slot of a detached row has not yet been offered to the ledger."""
-        return decide.is_weighed(row, self._now, self._request.weighed, self._request.late)
+        return decide.is_weighed(
+            row, self._now, self._request.weighed, self._request.late
+        )
 
     def _without_newer(self, late: Sequence[Row]) -> list[Row]:
         """Leave the rows of a newer release to its workers: policies of this one decide nothing
@@ -207,7 +209,10 @@ class LateClaims:
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest
         is_behind = is_ahead and not decide.has_decided_ahead(row, newest)
         return _Plan(
-            decide.without_attempts(row) if is_behind else row, schedule, newest, is_behind
+            decide.without_attempts(row) if is_behind else row,
+            schedule,
+            newest,
+            is_behind,
         )
 
     def _start_plans(

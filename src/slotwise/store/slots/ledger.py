@@ -108,7 +108,9 @@ def disown(at: Transaction, row: Row) -> bool:
     orphan = slots.update().where(
         *mine, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held
     )
-    orphan = orphan.values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
+    orphan = orphan.values(
+        outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1
+    )
     if at.connection.execute(orphan).rowcount != 1:
         return False
     ended = at.dialect.ago(at.connection)
@@ -293,7 +295,9 @@ def prune(
         for name, instance, slot, *rest in gone(connection)
     ]
     if tried := [
-        (name, instance, slot) for name, instance, slot, _, untried in found if not untried
+        (name, instance, slot)
+        for name, instance, slot, _, untried in found
+        if not untried
     ]:
         theirs = sa.tuple_(
             attempts.c.task_name, attempts.c.task_instance, attempts.c.slot
@@ -312,7 +316,8 @@ def prune_attempts(
     attempts = dialect.tables.attempts
     slots = dialect.tables.slots
     mine = (
-        slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")
+        slots.c[name] == attempts.c[name]
+        for name in ("task_name", "task_instance", "slot")
     )
     its_slot = sa.exists().where(*mine)
     old = sa.select(*attempts.primary_key.columns).where(
@@ -330,7 +335,9 @@ def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
     plan = tables.tasks
     rows = tables.tasks.alias("standing")
     newest = (
-        sa.select(slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.finished)
+        sa.select(
+            slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.finished
+        )
         .where(
             slots.c.task_name == plan.c.task_name,
             slots.c.task_instance == plan.c.task_instance,
@@ -353,7 +360,10 @@ def _ending(tables: Tables) -> sa.Update:
     instance = sa.bindparam("plan_of", type_=sa.Text)
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
     newest = (
-        sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
+        sa.select(slots.c.slot)
+        .where(*plan)
+        .order_by(slots.c.slot.desc())
+        .limit(LOOKED_AT)
     )
     stands = _has_row(rows, name, instance, slots.c.slot)
     began = slots.c.started.is_not(None)

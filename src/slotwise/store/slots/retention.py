@@ -269,7 +269,9 @@ class Pruner:
         decided = sa.exists().where(*key, newer.c[slot] > history.c[slot])
         if history is self._store.tables.gaps:
             return sa.case((decided, sa.true()), else_=sa.false())
-        decided = decided.where(newer.c.origin.in_(PLANNED), newer.c.finished.is_not(None))
+        decided = decided.where(
+            newer.c.origin.in_(PLANNED), newer.c.finished.is_not(None)
+        )
         mine = (
             plan.c.task_name == history.c.task_name,
             plan.c.task_instance == history.c.task_instance,

@@ -149,13 +149,17 @@ class Settlements:
         rest = [ending for fence, ending in unique.items() if fence not in done]
         # Those with follow-ups come last: another transaction may hold an id that they write.
         for follows in (False, True):
-            if part := [ending for ending in rest if has_follow_ups(ending[1]) is follows]:
+            if part := [
+                ending for ending in rest if has_follow_ups(ending[1]) is follows
+            ]:
                 settled = self._by_halves(
                     part,
                     partial(self._settle, ended_ago=ended_ago, wait=wait),
                     is_first=not done,
                 )
-                done.update((settlement.claim.fence, settlement) for settlement in settled)
+                done.update(
+                    (settlement.claim.fence, settlement) for settlement in settled
+                )
         if self._full.until:
             self._full.ended(claim for claim, _ in endings)
         return [done[claim.fence] for claim, _ in endings]
@@ -269,7 +273,9 @@ class Settlements:
         missing = [claim for claim, _ in endings if claim.fence not in done]
         left = {} if wait else self._still_held(missing)
         return [
-            Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence))
+            Settlement(
+                claim=one, transition=done.get(one.fence), error=left.get(one.fence)
+            )
             for one, _ in endings
         ]
 
@@ -322,7 +328,9 @@ class Settlements:
         return written.changes
 
 
-def plainer(outcome: records.AttemptOutcome, why: str) -> Iterator[records.AttemptOutcome]:
+def plainer(
+    outcome: records.AttemptOutcome, why: str
+) -> Iterator[records.AttemptOutcome]:
     """Yield the outcome in ASCII, and then one that only says that the outcome could not be
     written.
     """
@@ -340,10 +348,17 @@ def plainer(outcome: records.AttemptOutcome, why: str) -> Iterator[records.Attem
 def usual(claim: Claim, outcome: records.AttemptOutcome) -> Transition | None:
     """What follows if nothing is out of the ordinary; None: that is for the settlement to say."""
     row = claim.row
-    if not row.is_plan or row.slot is None or row.slot != row.watermark or row.attempt != 1:
+    if (
+        not row.is_plan
+        or row.slot is None
+        or row.slot != row.watermark
+        or row.attempt != 1
+    ):
         return None
     if row.catch_up_until is not None or row.unheld_since is not None:
-        return None  # it catches up slot by slot, or was queued: what follows is looked at
+        return (
+            None  # it catches up slot by slot, or was queued: what follows is looked at
+        )
     if outcome is records.SUCCEEDED or outcome == records.SUCCEEDED:
         with suppress(
             Exception

@@ -66,7 +66,9 @@ class Store:
         #: The longest time between two polls of this process.
         self.poll = database.settings.poll_interval if poll is None else poll
         self.tables = tables(
-            database.settings.table_prefix, database.settings.schema, database.dialect_name
+            database.settings.table_prefix,
+            database.settings.schema,
+            database.dialect_name,
         )
         make = dialect_of(database.dialect_name)
         self.dialect: Dialect = make(self.tables, clock or DatabaseClock())
@@ -84,7 +86,10 @@ class Store:
 
     @contextmanager
     def rehearsed(self) -> Iterator[sa.Connection]:
-        with self.database.main.connect() as connection, connection.begin() as transaction:
+        with (
+            self.database.main.connect() as connection,
+            connection.begin() as transaction,
+        ):
             yield connection
             transaction.rollback()
 
@@ -139,7 +144,9 @@ class RowWarnings:
         """Whether this worker has met a row of a newer release within the last minute."""
         return self._elapsed() - self.newer_at < MINUTE
 
-    def count(self, name: str, problem: str, rows: int = 1, *, again: float = HOUR) -> int:
+    def count(
+        self, name: str, problem: str, rows: int = 1, *, again: float = HOUR
+    ) -> int:
         """Return how many rows the line to log now is about, with those before; 0: it is too early
         for a line.
 
@@ -199,7 +206,9 @@ class HeldRows:
         with self.transaction() as connection:
             return self.dialect.silent_rows(connection, names)
 
-    def find_claim(self, name: str, instance: str, token: int, holder: str) -> Claim | None:
+    def find_claim(
+        self, name: str, instance: str, token: int, holder: str
+    ) -> Claim | None:
         """Read the claim of this fence with its payload; None if it is lost."""
         tasks = self.tables.tasks
         held = [

@@ -30,7 +30,9 @@ class Migration(migrations.Migration):
     """Creates the tables. The models are the admin's pages, without tables of their own."""
 
     initial = True
-    atomic = False  # slotwise's upgrade has a transaction, and an advisory lock, of its own
+    atomic = (
+        False  # slotwise's upgrade has a transaction, and an advisory lock, of its own
+    )
     dependencies: ClassVar[list[tuple[str, str]]] = []
     operations: ClassVar[list[object]] = [
         _page("Job", "jobs"),

@@ -68,7 +68,10 @@ def marked(ranges: Iterable[Range]) -> Parameters:
         "firsts": integers(one.first for one in ranges),
         "lasts": integers(one.last for one in ranges),
         "sinces": texts(
-            ["-infinity" if one.since is None else one.since.isoformat() for one in ranges]
+            [
+                "-infinity" if one.since is None else one.since.isoformat()
+                for one in ranges
+            ]
         ),
     }
 

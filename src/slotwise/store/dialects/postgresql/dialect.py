@@ -158,7 +158,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         fresh = self.sql(
             statements.OLDEST if request.is_level else statements.MOST_URGENT, **parts
         )
-        found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
+        found = self._fetch(
+            connection, statements.CLAIM, parameters, **parts, fresh=fresh
+        )
         if not found:
             return []
         now = found[0][0]
@@ -227,7 +229,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             parts = {"since": statements.SINCE, "begin": "NULL"}
         elif no_slots:
             parts = {"since": "\n      AND false", "begin": "NULL"}
-        ((due, begin),) = self._fetch(connection, statements.NEXT_DUE, parameters, **parts)
+        ((due, begin),) = self._fetch(
+            connection, statements.NEXT_DUE, parameters, **parts
+        )
         return due, begin
 
     def newest_decided(
@@ -292,7 +296,10 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         # Twice, the second time by name: texts alone are compared faster than keys.
         ordered = sorted(claims, key=lambda claim: claim.row.task_instance)
         ordered.sort(key=lambda claim: claim.row.task_name)
-        parameters = {**fences(claim.row for claim in ordered), "holder": claims[0].holder}
+        parameters = {
+            **fences(claim.row for claim in ordered),
+            "holder": claims[0].holder,
+        }
         transaction_id, count = self._fetch(connection, statements.FINISH, parameters)[0]
         return transaction_id, count
 
@@ -324,7 +331,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
     def delete_receipts(self, connection: sa.Connection) -> int:
         return 0
 
-    def locked(self, connection: Joinable, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+    def locked(
+        self, connection: Joinable, found: sa.Select[Any]
+    ) -> sa.ColumnElement[bool]:
         """By the places of the rows that ``found`` locks: it runs once, and there is no join to
         choose.
 
@@ -399,7 +408,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             rows = [one.held.row for one, _ in kept]
             parameters, parts = spread([columns for _, columns in kept], CHANGED_COLUMNS)
             parameters |= held_fences(rows)
-            count += self._run(connection, statements.RELEASE, parameters, **parts).rowcount
+            count += self._run(
+                connection, statements.RELEASE, parameters, **parts
+            ).rowcount
         expect(count, len(changes), changes[0].held.row)
         self._record_all(connection, changes)
 
@@ -426,7 +437,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         }
         return self._run(connection, statements.MARK, parameters).rowcount == 1
 
-    def mark_tasks(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+    def mark_tasks(
+        self, connection: sa.Connection, claims: Sequence[Claim]
+    ) -> set[Fence]:
         ordered = sorted(claims, key=lambda claim: claim.key)
         parts = {"column": "marked", "skip": "", "unmarked": " AND h.marked IS NULL"}
         return self._beat(
@@ -449,7 +462,11 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         return self._beat(connection, holder, claims, **parts)
 
     def _beat(
-        self, connection: sa.Connection, holder: str, claims: Sequence[Claim], **parts: str
+        self,
+        connection: sa.Connection,
+        holder: str,
+        claims: Sequence[Claim],
+        **parts: str,
     ) -> set[Fence]:
         parameters = {**fences(claim.row for claim in claims), "holder": holder}
         found = self._fetch(connection, statements.BEAT, parameters, **parts)

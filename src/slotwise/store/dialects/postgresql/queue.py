@@ -82,7 +82,9 @@ class PostgreSQLTasks(TaskStatements):
         """PostgreSQL drops duplicate notifications within a transaction."""
         if self._wake is None:
             return []
-        return [sa.case((self._is_soon(self._wake), self._notify(self.tasks.c.task_name)))]
+        return [
+            sa.case((self._is_soon(self._wake), self._notify(self.tasks.c.task_name)))
+        ]
 
     def _is_soon(self, within: timedelta) -> sa.ColumnElement[bool]:
         """Whether polls might come too late for this row; one that is parked is not due for
@@ -108,7 +110,8 @@ class PostgreSQLTasks(TaskStatements):
 
     def created(self) -> Expression:
         return sa.cast(
-            sa.extract("epoch", self.now()) * sa.literal_column("1000000.0"), sa.BigInteger
+            sa.extract("epoch", self.now()) * sa.literal_column("1000000.0"),
+            sa.BigInteger,
         )
 
     def put(
@@ -249,7 +252,8 @@ class PostgreSQLTasks(TaskStatements):
             "Sequence[datetime]",
             connection.execute(asked, self.time(connection)).fetchone(),
         )[0]
-        table = postgresql.dialect().identifier_preparer.format_table(self.tasks)  # type: ignore[no-untyped-call]
+        known = postgresql.dialect()  # type: ignore[no-untyped-call]
+        table = known.identifier_preparer.format_table(self.tasks)
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
         copy_into(
             connection, statement, partial(blocks, name, sorted(wanted, key=_by_id), now)

@@ -1,0 +1,261 @@
+"""``slotwise tasks list``, ``count`` and ``show``: what waits, runs, or is dead."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import click
+from rich.text import Text
+
+from slotwise import (
+    InvalidPayload,
+    UnknownTask,
+)
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    common,
+    lines_option,
+    pass_given,
+)
+from slotwise.cli.shared.output import (
+    outcome,
+    print_attempts,
+    print_fields,
+    print_json,
+    print_json_list,
+    print_table,
+    say_zones,
+)
+from slotwise.cli.shared.task_options import known_id, task_name
+from slotwise.cli.shared.terminal import moment, say
+from slotwise.inspect import TaskCount, TaskInfo, TaskResult
+from slotwise.spi import ListedState, error_summary
+
+STATES: Final = (
+    ListedState.WAITING,
+    ListedState.RUNNING,
+    ListedState.PAUSED,
+    ListedState.BLOCKED,
+    ListedState.DEAD,
+)
+#: Names that ``slotwise tasks count`` counts.
+MOST_NAMES: Final = 1_000
+#: Default number of lines in a listing.
+LINES = 50
+
+
+@click.command(
+    "list",
+    cls=Command,
+    short_help="List tasks that have not succeeded.",
+    examples="""
+    slotwise tasks list send-mail --state waiting -n 10
+    slotwise tasks list send-mail --after welcome-42
+    slotwise tasks list --state dead --json | jq -r '.[] | [.task, .id, .last_error] | @tsv'
+    """,
+)
+@click.argument("name", required=False, callback=task_name)
+@click.option(
+    "--state", type=click.Choice([state.value for state in STATES]), help="Only these."
+)
+@lines_option(LINES)
+@click.option("--after", metavar="ID", help="Continue after this id of the task NAME.")
+@common
+@pass_given
+def list_tasks(
+    given: Given, name: str | None, state: str | None, count: int, after: str | None
+) -> None:
+    """List tasks that have not succeeded, of all names or of NAME, by name and id.
+
+    A due task is "no_live_worker" if none is up, and "unroutable" if no live worker can claim it;
+    the reason is printed below the list.
+    """
+    if after is not None and name is None:
+        raise click.UsageError("--after needs the NAME of the task")
+    with given.inspection() as inspect:
+        found = inspect.tasks(name, state=state, after=after, limit=count + 1)
+        lines = found[:count]
+        zone = inspect.common_zone()
+        if given.json:
+            print_json_list(lines)
+        elif not lines:
+            say("no such tasks")
+        if name is not None and not lines:
+            inspect.check_name(name, kind="task")
+    if given.json or not lines:
+        return
+    columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]
+    print_table(columns, [_row(line, zone) for line in lines])
+    say_zones([zone])
+    for task, line in sorted({line.task: line for line in lines if line.reason}.items()):
+        _tell_reason(
+            task, line.reason, is_unroutable=line.state == ListedState.UNROUTABLE
+        )
+    if len(found) > count:
+        say(f"… more: {_next_page(lines[-1], name, state)}", err=True)
+
+
+@click.command(
+    "count",
+    cls=Command,
+    short_help="Count the tasks that wait, run, or are dead.",
+    examples="""
+    slotwise tasks count
+    slotwise tasks count --json | jq -r '.[] | select(.dead > 0) | .task'
+    """,
+)
+@common
+@pass_given
+def count_tasks(given: Given) -> None:
+    """Count the tasks of each name that wait, run, are paused, blocked or dead; show when the next
+    one is due.
+
+    Waiting tasks are counted up to 10,000, of at most 1,000 names.
+    """
+    with given.inspection() as inspect:
+        lines = inspect.task_counts()
+        zone = inspect.common_zone()
+    if given.json:
+        print_json_list(lines)
+    elif not lines:
+        say("no such tasks")
+    else:
+        columns = ["TASK", "WAITING", "NEXT DUE", "RUNNING", "PAUSED", "BLOCKED", "DEAD"]
+        print_table(columns, [_counts(line, zone) for line in lines])
+        say_zones([zone])
+        for line in lines:
+            _tell_reason(line.task, line.reason, is_unroutable=line.is_unroutable)
+    if len(lines) == MOST_NAMES:
+        say(
+            f"… at most {MOST_NAMES:,} names are counted; see one of the others: "
+            "slotwise tasks list NAME",
+            err=True,
+        )
+
+
+def _counts(line: TaskCount, zone: ZoneInfo) -> list[str | Text]:
+    waiting = f"over {line.waiting - 1:,}" if line.has_more else f"{line.waiting:,}"
+    others = [
+        f"{count:,}" for count in (line.running, line.paused, line.blocked, line.dead)
+    ]
+    return [line.task, waiting, moment(line.next_due, zone), *others]
+
+
+def _tell_reason(task: str, reason: str | None, *, is_unroutable: bool) -> None:
+    if reason is not None:
+        say(
+            f"{task} is due{', and unroutable' if is_unroutable else ''}: {reason}",
+            err=True,
+        )
+
+
+def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
+    if name is None:
+        return "name the task, or raise -n"
+    words = [
+        "slotwise",
+        "tasks",
+        "list",
+        name,
+        "--after",
+        last.id,
+        *(["--state", state] if state else []),
+    ]
+    return shlex.join(words)
+
+
+def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
+    due = moment(line.due, zone)
+    error = error_summary(line.last_error) or "–"
+    return [
+        line.task,
+        line.id,
+        outcome(line.state),
+        due,
+        str(line.priority),
+        str(line.attempt),
+        error,
+    ]
+
+
+@click.command(
+    "show",
+    cls=Command,
+    short_help="Show one task.",
+    examples="""
+    slotwise tasks show send-mail welcome-42
+    slotwise tasks show send-mail welcome-42 --json | jq .task.data
+    """,
+)
+@click.argument("name", callback=task_name)
+@click.argument("id", callback=known_id)
+@common
+@pass_given
+def show_task(given: Given, name: str, id: str) -> None:
+    """Show the task ID of NAME: its row, its data, and the ends of earlier tasks with this id."""
+    with given.inspection() as inspect:
+        line = inspect.task(name, id)
+        ends = inspect.task_results(name, id)
+        attempts = inspect.attempts(name, id=id)
+        zone = inspect.common_zone()
+    if line is None and not ends:
+        raise UnknownTask(
+            f"no task {name!r} with id {id!r} in this database; it may have "
+            "succeeded or been cancelled, "
+            "which leaves no row"
+        )
+    if given.json:
+        print_json(
+            {
+                "task": line and {**line.as_json(), "data": _data(line)},
+                "history": [{**end.as_json(), "result": end.result} for end in ends],
+                "attempts": [one.as_json() for one in attempts],
+            }
+        )
+        return
+    fields = [] if line is None else _line_fields(line, zone)
+    for end in ends:
+        fields += _end_fields(end, zone)
+    print_fields(fields)
+    print_attempts(attempts, zone, line.last_error if line else None)
+    say_zones([zone])
+
+
+def _data(line: TaskInfo) -> object:
+    try:
+        return line.data
+    except InvalidPayload as error:
+        return f"unreadable: {error}"
+
+
+def _line_fields(line: TaskInfo, zone: ZoneInfo) -> list[tuple[str, str | Text]]:
+    return [
+        ("task", line.task),
+        ("id", line.id),
+        ("state", outcome(line.state)),
+        *([("reason", line.reason)] if line.reason else []),
+        ("due", moment(line.due, zone)),
+        ("scheduled", moment(line.scheduled, zone)),
+        ("priority", str(line.priority)),
+        ("attempt", str(line.attempt)),
+        ("worker", line.worker or "–"),
+        ("last failure", moment(line.last_failure, zone)),
+        ("last error", error_summary(line.last_error) or "–"),
+        ("data", json.dumps(_data(line), ensure_ascii=False)[:1000]),
+    ]
+
+
+def _end_fields(end: TaskResult, zone: ZoneInfo) -> list[tuple[str, str | Text]]:
+    fields: list[tuple[str, str | Text]] = [
+        ("ended", moment(end.finished, zone)),
+        ("outcome", outcome(end.outcome)),
+    ]
+    if end.error:
+        fields.append(("error", error_summary(end.error) or ""))
+    if end.stored is not None:
+        fields.append(("result", json.dumps(end.result, ensure_ascii=False)[:1000]))
+    return fields
