@@ -23,7 +23,7 @@ from slotwise.spi import Worker
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement.
 FROM_POLL_TO_SETTLED = 17
 #: Modules of slotwise entered for ``client.schedule``, from the call to its INSERT.
-FROM_SCHEDULE_TO_INSERT = 13
+FROM_SCHEDULE_TO_INSERT = 14
 
 
 #: Jobs and the days between their slots; no two share a decision that was made before.

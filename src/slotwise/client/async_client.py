@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Unpack, overload
 
 from slotwise.client.arguments import Receipt
 from slotwise.client.calls import Awaited, awaited
-from slotwise.client.client import Client, Commands, Options
+from slotwise.client.client import Client
+from slotwise.client.commands import Commands, Options
 from slotwise.jobs.context import T
 from slotwise.store.connect.caller_transaction import Result, call_within
 

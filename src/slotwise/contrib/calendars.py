@@ -65,15 +65,16 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
 def _of_library(code: str, years: list[int]) -> HolidayBase:
     with _extra("holidays"):
         import holidays
-    country, _, part = code.upper().partition("-")
+    wanted = code.upper()
+    country, _, part = wanted.partition("-")
     countries = holidays.list_supported_countries()
     markets = holidays.list_supported_financial()
     if country in countries:
         if part and part not in countries[country]:
             raise _unknown(code, [f"{country}-{known}" for known in countries[country]])
         return holidays.country_holidays(country, subdiv=part or None, years=years)
-    if code.upper() in markets:
-        return holidays.financial_holidays(code.upper(), years=years)
+    if wanted in markets:
+        return holidays.financial_holidays(wanted, years=years)
     raise _unknown(code, [*countries, *markets])
 
 

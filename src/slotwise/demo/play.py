@@ -177,7 +177,7 @@ def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) 
         live = (
             set(connection.scalars(sa.select(tables().workers.c.worker)))
             if running
-            else set()
+            else ()
         )
         evidence = gather(
             connection,

@@ -234,18 +234,19 @@ def _too_many(
     rule: Rule, row: LedgerRow, starts: Sequence[Line], ends: Mapping[_Attempt, Line]
 ) -> Iterator[str]:
     count = len(starts)
+    excused = row.lost + row.aborted
     told = f"of which {row.lost} lost and {row.aborted} aborted"
     if rule.gives_up and count > 1:
         yield f"{count} starts of a job that gives up"
     if count > row.attempts or len({line.attempt for line in starts}) < count:
         yield f"{count} starts in {row.attempts} attempts"
-    if count > rule.tries + row.lost + row.aborted:
+    if count > rule.tries + excused:
         yield f"{count} starts {told}"
     repeated = 0
     for line in starts[:-1]:
         end = ends.get(_attempt(line))
         repeated += end is None or end.note == OK
-    if repeated > row.lost + row.aborted:
+    if repeated > excused:
         yield f"{repeated} starts that had not failed were repeated, {told}"
 
 

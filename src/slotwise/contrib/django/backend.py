@@ -146,14 +146,11 @@ class SlotwiseTasks:
         for name in names:
             ends = client.history(name, result_id, connection=connection)
             info = client.get(name, result_id, connection=connection)
+            last = ends[0] if ends else None
             if info is not None:
-                return self._unfinished(info, ends[0] if ends else None)
-            if (
-                ends
-                and ends[0].outcome == Outcome.SUCCEEDED
-                and ends[0].result is not None
-            ):
-                return self._finished(ends[0])
+                return self._unfinished(info, last)
+            if last and last.outcome == Outcome.SUCCEEDED and last.result is not None:
+                return self._finished(last)
         raise self._missing(
             f"there is no result {result_id!r:.80} in settings.TASKS[{self.alias!r}]"
         )

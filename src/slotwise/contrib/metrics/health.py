@@ -64,11 +64,8 @@ class WorkerHealth:
         if stuck:
             return Verdict(is_alive=False, is_ready=False, problems=tuple(stuck))
         unready = _unready(worker)
-        return Verdict(
-            is_alive=True,
-            is_ready=unready is None,
-            problems=() if unready is None else (unready,),
-        )
+        problems = () if unready is None else (unready,)
+        return Verdict(is_alive=True, is_ready=not problems, problems=problems)
 
 
 def busy_for(loop: Service) -> float:

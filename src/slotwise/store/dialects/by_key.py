@@ -1,8 +1,7 @@
 """The verbs by key and version: right in every database, with any number of writers.
 
 Each locks rows with SELECT … FOR UPDATE in the order of keys, decides, and writes them in the same
-READ COMMITTED transaction, with a count of the rows. A database without such locks ignores them; it
-must have one writer at a time. A dialect may replace each verb.
+READ COMMITTED transaction, with a count of the rows. A database without locks has one writer.
 """
 
 from __future__ import annotations
@@ -198,7 +197,7 @@ class ByKey(Dialect):
         for plan in plans:
             look = newest_decided(self.tables, strict=plan.task_name in strict)
             found = connection.execute(look, plan._asdict()).one()
-            newest.append(_newest_of(*found))
+            newest.append(max((slot for slot in found if slot), default=None))
         return newest
 
     def still_held(
@@ -599,7 +598,3 @@ class ByKey(Dialect):
 
 def _fences(rows: Iterable[Sequence[Any]]) -> set[Fence]:
     return {Fence(Key(name, instance), version) for name, instance, version in rows}
-
-
-def _newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime | None:
-    return max((found for found in (in_ledger, in_gaps) if found), default=None)

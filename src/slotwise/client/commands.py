@@ -1,0 +1,358 @@
+"""What a client does with waiting tasks and with recurring instances, apart from inserts."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from slotwise.client.arguments import (
+    STATES,
+    AnyTask,
+    Receipt,
+    Task,
+    checked_id,
+    existing_id,
+    instance_of,
+    is_soon,
+    page_place,
+    recurring,
+    refuse_a_job,
+    refuse_a_slip,
+    task_name,
+    weight,
+    when,
+)
+from slotwise.client.calls import call
+from slotwise.client.transactions import Transactions
+from slotwise.errors import ConfigurationError
+from slotwise.jobs.context import TaskOptions
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import Key, When
+from slotwise.model.vocabulary import ListedState, Outcome
+from slotwise.schedules import Schedule
+from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.connect.notifications import OPERATIONS
+from slotwise.store.dialects.task_statements import Status
+from slotwise.store.planning.instances import Instances
+from slotwise.store.queue.queue import (
+    AT_ONCE,
+    Queue,
+    TaskInfo,
+    TaskResult,
+    queue_of,
+)
+
+if TYPE_CHECKING:
+    from slotwise.jobs.context import Connection
+    from slotwise.store.slots.store import Store
+
+PAGE = 100
+
+
+class Options(TaskOptions, total=False):
+    """The keywords of ``schedule``."""
+
+    connection: Connection | None
+
+
+class Commands:
+    """The commands on tasks that have a row; see Client and AsyncClient."""
+
+    def __init__(
+        self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self._make_store = store
+        self._wake = wake
+        self._transactions = Transactions(store, wake)
+
+    @call
+    def reschedule(
+        self,
+        task: Task,
+        id: str,
+        *,
+        at: datetime | None = None,
+        delay: timedelta | str | None = None,
+        priority: int | None = None,
+        connection: Connection | None = None,
+    ) -> Receipt:
+        """Change the due time, and optionally the priority, of a waiting task: "scheduled". By
+        default it is due now.
+
+        "running": a worker holds it; the time applies to the next attempt, if there is one.
+        "exists": it is dead and unchanged; retry it. "gone": it has ended, or never existed.
+        """
+        key = self._key(task, id, "reschedule")
+        due = when(at, delay, task_name(task), "reschedule")
+        rank = (
+            None
+            if priority is None
+            else weight(priority, None, f"reschedule({key.task_name!r}")
+        )
+        word = key.task_name if self._is_soon(due) else None
+        return self._transactions.done(
+            connection, self._move(connection, key, due, rank, word)
+        )
+
+    @call
+    def cancel(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> Receipt:
+        """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
+
+        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made:
+        it ends as cancelled, unless it succeeds.
+        """
+        key = self._key(task, id, "cancel")
+        receipt = self._command(
+            connection, key, lambda queue, own: queue.tasks.cancel(own, key)
+        )
+        return self._transactions.done(
+            connection, receipt, OPERATIONS if receipt.status == "running" else None
+        )
+
+    @call
+    def cancel_all(
+        self,
+        task: Task,
+        *,
+        state: str | None = None,
+        connection: Connection | None = None,
+    ) -> int:
+        """Remove all tasks of this name that are not running, or those in one state; return how
+        many.
+
+        ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to
+        stop. Uses transactions of 500 each; in the caller's transaction all at once.
+        """
+        name, _ = self._known(task, "cancel_all")
+        count = 0
+        last: str | None = None
+        if state not in (None, *set(STATES) - {ListedState.RUNNING}):
+            raise ConfigurationError(
+                f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
+            )
+        while True:
+            with self._transactions.joining(connection, name, surely=True) as (
+                queue,
+                own,
+            ):
+                some = queue.tasks.remove(own, name, state, last)
+            if not some:
+                return count
+            count += len(some)
+            last = some[-1]
+
+    @call
+    def retry(
+        self,
+        task: Task,
+        ids: str | Iterable[str] | None = None,
+        *,
+        at: datetime | None = None,
+        delay: timedelta | str | None = None,
+        connection: Connection | None = None,
+    ) -> builtins.list[Receipt]:
+        """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead
+        ones.
+
+        Without ``at`` and ``delay``: now. A task that waits, for instance for its next attempt,
+        also runs at this time, as after ``reschedule``. Returns a receipt for each id:
+        "scheduled", "running" (if this attempt fails, the next one is at this time), or "gone".
+        Each statement has up to 500 ids, and without ``connection`` a transaction of its own.
+        """
+        name, _ = self._known(task, "retry")
+        due = when(at, delay, name, "retry")
+        if isinstance(ids, str):
+            ids = [ids]
+        wanted = None if ids is None else [existing_id(one, name, "retry") for one in ids]
+        dead = self._retry_dead(connection, name, wanted, due)
+        found = []
+        for id in dead if wanted is None else wanted:
+            receipt = Receipt(task=name, id=id, status="scheduled")
+            if id not in dead:
+                receipt = self._move(connection, Key(name, id), due)
+            found.append(receipt)
+        return self._transactions.done(
+            connection, found, name if self._is_soon(due) else None
+        )
+
+    def _retry_dead(
+        self,
+        connection: Connection | None,
+        name: str,
+        ids: builtins.list[str] | None,
+        due: When,
+    ) -> dict[str, None]:
+        """Let the dead ones of these ids wait again, without ``ids`` all; return their ids, in
+        order.
+        """
+        dead: dict[str, None] = {}
+        first = 0
+        while ids is None or first < len(ids):
+            batch = None if ids is None else ids[first : first + AT_ONCE]
+            first += AT_ONCE
+            with self._transactions.joining(connection, name, surely=True) as (
+                queue,
+                own,
+            ):
+                some = queue.tasks.retry(own, name, batch, due)
+            dead |= dict.fromkeys(some)
+            if ids is None and len(some) < AT_ONCE:
+                break
+        return dead
+
+    def _move(
+        self,
+        connection: Connection | None,
+        key: Key,
+        due: When,
+        rank: int | None = None,
+        word: str | None = None,
+    ) -> Receipt:
+        return self._command(
+            connection,
+            key,
+            lambda queue, own: queue.tasks.move(own, key, due, rank),
+            word,
+        )
+
+    @call
+    def get(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> TaskInfo | None:
+        """One task with its data and state; None if it has ended, or never existed."""
+        key = self._key(task, id, "get")
+        with self._transactions.joining(connection, key.task_name) as (queue, own):
+            return queue.reader.find(own, key)
+
+    @call
+    def list(
+        self,
+        task: Task | None = None,
+        *,
+        state: str | None = None,
+        after: TaskInfo | str | None = None,
+        limit: int = PAGE,
+        connection: Connection | None = None,
+    ) -> list[TaskInfo]:
+        """One page of tasks by name and id, without their data: of all tasks or of one, in any
+        state or in one.
+
+        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the
+        previous page, or its id if ``task`` is given: no task is missed or listed twice, whatever
+        happens in between.
+        """
+        name = None if task is None else self._known(task, "list")[0]
+        place = page_place(name, after, state, limit)
+        with self._transactions.joining(connection, name or "") as (queue, own):
+            return queue.reader.page(own, name=name, state=state, after=place, size=limit)
+
+    @call
+    def history(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> builtins.list[TaskResult]:
+        """The recorded ends of tasks under this id, the newest first; see ``record`` and
+        ``result_retention``.
+        """
+        key = self._key(task, id, "history")
+        with self._transactions.joining(connection, key.task_name) as (queue, own):
+            return queue.reader.ends(own, key)
+
+    @call
+    def result(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> TaskResult | None:
+        """The newest successful end under this id, with its ``result``; None if none is stored."""
+        ends = self.history(task, id, connection=connection)
+        return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)
+
+    @call
+    def schedule_recurring(
+        self,
+        task: AnyTask,
+        id: str,
+        schedule: Schedule | str,
+        data: object = None,
+        *,
+        priority: int | None = None,
+        connection: Connection | None = None,
+    ) -> datetime | None:
+        """Create or change the recurring instance ``id`` of ``task``; return its next slot, None
+        if there is none.
+
+        Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A
+        changed schedule applies as after a deploy. ``schedule`` is a Schedule or its text form; an
+        ``H`` in it is derived from task and id. With ``connection`` the row joins the caller's
+        transaction; keep that short, because settlements of the instance wait for it.
+
+        The registry must have the task, because policies such as ``runs_on`` and ``spread`` come
+        from the code.
+
+        Raises UnknownTask; InvalidSchedule, also for a calendar that is not in the database;
+        InstanceExists if a one-time task has this id; and what ``schedule`` raises for task, id,
+        data and connection.
+        """
+        store = self._make_store()
+        new = instance_of(store.definitions, task, id, schedule, data, priority)
+        name = new.task
+        with self._transactions.beside(connection, name) as own:
+            slot = Instances(store).put(own, new)
+            queue_of(store.dialect, self._transactions.horizon).rows.notify(own, name)
+        return self._transactions.done(connection, slot)
+
+    @call
+    def unschedule_recurring(
+        self, task: AnyTask, id: str, *, connection: Connection | None = None
+    ) -> bool:
+        """Delete the recurring instance ``id`` of ``task``; False if there is none. A running
+        handler finishes.
+
+        Its history stays, so an instance that comes back starts no slot twice. With
+        ``connection``, in the caller's transaction. Raises what ``schedule_recurring`` raises for
+        task, id and connection.
+        """
+        name, instance = recurring(task, id)
+        store = self._make_store()
+        with self._transactions.beside(connection, name) as own:
+            return Instances(store).remove(own, name, instance)
+
+    def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
+        name, _ = self._known(task, call)
+        check = checked_id if call == "arrive" else existing_id
+        return Key(name, check(id, name, call))
+
+    def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
+        """Return the task's name, and its definition if known here. Raise UnknownTask for a typing
+        mistake.
+        """
+        name = task_name(task)
+        definitions = self._make_store().definitions
+        if (known := definitions.get(name)) is not None:
+            refuse_a_job(name, known.is_job)
+        elif isinstance(task, str):
+            refuse_a_slip(
+                name,
+                (one for one, found in definitions.items() if not found.is_job),
+                call,
+            )
+        return name, known
+
+    def _is_soon(self, due: When) -> bool:
+        return is_soon(due, self._transactions.horizon)
+
+    def _command(
+        self,
+        connection: Connection | None,
+        key: Key,
+        command: Callable[[Queue, Joinable], Status],
+        word: str | None = None,
+    ) -> Receipt:
+        with self._transactions.joining(connection, key.task_name, word, surely=True) as (
+            queue,
+            own,
+        ):
+            status = command(queue, own)
+        return Receipt(task=key.task_name, id=key.task_instance, status=status)
