@@ -30,9 +30,9 @@ from slotwise import Item, JobContext, JobRegistry, Settings, task
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.model.records import Succeeded
 from slotwise.spi import Claim, Database
-from slotwise.store.slots.retention import BATCH as BATCH_OF_PRUNER
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.store import Store
+from slotwise.store.slots.tuning import PRUNED as BATCH_OF_PRUNER
 from slotwise.store.slots.tuning import STALLED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
