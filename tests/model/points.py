@@ -69,7 +69,7 @@ FREED = detached.freed
 # the ledger, deploys and restores
 MAY_START = Conditions.may_start
 KEEP_AS_ENDED = ledger.close_reopened
-NEWEST_DECIDED = by_key._newest_of
+NEWEST_DECIDED = by_key.newest_of
 FIRST_SLOT = plan_rows.first_slot
 REPLANNED = plan_rows.replanned
 OWED = plan_rows._owed

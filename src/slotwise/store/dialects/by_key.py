@@ -27,7 +27,7 @@ from slotwise.model.records import (
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import Conditions
-from slotwise.store.dialects.due_rows import DueRows, newest_decided
+from slotwise.store.dialects.due_rows import DueRows, newest_decided, newest_of
 from slotwise.store.dialects.gaps import enter_gaps
 from slotwise.store.dialects.port import ClaimRequest, Dialect, NewRow, Transaction
 from slotwise.store.dialects.row_values import (
@@ -197,7 +197,7 @@ class ByKey(Dialect):
         for plan in plans:
             look = newest_decided(self.tables, strict=plan.task_name in strict)
             found = connection.execute(look, plan._asdict()).one()
-            newest.append(max((slot for slot in found if slot), default=None))
+            newest.append(newest_of(*found))
         return newest
 
     def still_held(

@@ -148,3 +148,8 @@ def newest_decided(tables: Tables, *, strict: bool) -> sa.Executable:
 def _of_key_asked(table: sa.Table) -> list[sa.ColumnElement[bool]]:
     names = ("task_name", "task_instance")
     return [table.c[name] == sa.bindparam(name, type_=sa.Text) for name in names]
+
+
+def newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime | None:
+    """Return the newest slot that ledger or gaps have decided."""
+    return max((found for found in (in_ledger, in_gaps) if found), default=None)
