@@ -39,7 +39,6 @@ from slotwise.model.records import (
 )
 from slotwise.schedules import succeed
 from slotwise.spi import Definition, Kind, Row
-from slotwise.store.schema.rows import decided
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -1755,11 +1754,3 @@ def test_a_slot_that_was_called_off(
         "cancelled",
         reason,
     )
-
-
-def test_a_start_keeps_why_a_detached_slot_was_asked_to_stop() -> None:
-    """The claim that starts it may have asked it to stop, after its row was read: a start writes
-    the pending document of a plan row only.
-    """
-    assert "pending" in decided(plan_row())
-    assert "pending" not in decided(detached_row())

@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError
 from tests.store.conformance.test_policies import MINUTE, NOON, ledger, minute, rows
 
 from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
-from slotwise.model.records import Aborted, Failed
+from slotwise.model.records import Aborted, Failed, HandedBack
 from slotwise.spi import Claim, Database, Settled
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -376,6 +376,18 @@ def test_who_asked_is_told_apart(database: Database) -> None:
         assert one.cancel_reason(on(one, 0)) == "operator"
         end(one, 0, Aborted("operator"))
     assert ledger(database)[0] == "cancelled operator"
+
+
+def test_a_slot_is_asked_to_stop_by_the_claim_that_starts_it(database: Database) -> None:
+    """It was handed back, and comes up with the newer slot: one claim starts it and asks it."""
+    with workers(database, overlap=Overlap.cancel_previous()) as (one,):
+        one.tick("1s")
+        one.poll()
+        assert end(one, 0, HandedBack("shutdown")) == []
+        go_on(MINUTE, one)
+        assert begun(one) == [0]
+        one.beat()
+        assert one.cancel_reason(on(one, 0)) == "overlap"
 
 
 def test_a_late_slot_asks_the_one_that_runs_to_stop(database: Database) -> None:

@@ -143,15 +143,8 @@ def stored(row: Row, columns: Mapping[str, object]) -> dict[str, object]:
 
 
 def decided(row: Row) -> dict[str, object]:
-    """Return the columns that a start writes.
-
-    Race: the claim that starts a detached row may have asked it to stop a moment ago, for a newer
-    slot of its job. The row as it was read knows nothing of that, so its ``pending`` stays.
-    """
-    columns = {name: getattr(row, name) for name in _DECIDED}
-    if row.is_detached:
-        return {name: value for name, value in columns.items() if name not in PENDING}
-    return stored(row, columns)
+    """Return what the decision about a late slot writes to its row."""
+    return stored(row, {name: getattr(row, name) for name in _DECIDED})
 
 
 def row_of(

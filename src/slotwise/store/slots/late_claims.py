@@ -105,9 +105,11 @@ class LateClaims:
         plans = self._decide([row for row in late if not row.is_detached])
         asked = [*filter(self._is_open, beside), *self._starting(plans)]
         refused = self._gates.admit(asked, self._now, self._connection, Moment.START)
-        found |= self._start_plans(plans, refused)
+        # Race: a plan asks its detached rows to stop, also those of this claim. They are written
+        # first, from what was read: a later write would undo the request.
         for row in beside:
             found[row.key] = self._start_detached(row, refused.get(row.key))
+        found |= self._start_plans(plans, refused)
         if self._bad:
             self._claims.refuse(self._connection, self._bad, self._now)
         return found
