@@ -88,7 +88,7 @@ class Operator:
         slot = operations.skip_next(job)
         self._laws.requested("skip_next")
         self._laws.leaves_out(job, slot)
-        return f"skip-next {job}: {slot}"
+        return f"skip_next {job}: {slot}"
 
     def _cancel(
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
