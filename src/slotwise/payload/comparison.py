@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from datetime import datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, cast
+from uuid import UUID
 
 from slotwise.payload.shape import ALWAYS_PLAIN, Misfit, member
 
 #: The members of a container by key or index, or the fields of a record by name.
 Parts: TypeAlias = Mapping[object, object]
+#: Further types of values that are no containers.
+_SCALARS = frozenset({float, datetime, date, time, Decimal, UUID})
 
 
 def refuse_changes(given: object, again: object, in_model: bool = False) -> None:
@@ -21,7 +24,7 @@ def refuse_changes(given: object, again: object, in_model: bool = False) -> None
 
     ``in_model``: a tuple must not return as a list. Elsewhere only ``Sequence`` accepts both.
     """
-    if type(given) is type(again) and type(given) in ALWAYS_PLAIN and given == again:
+    if is_surely_same(given, again):
         return
     parts = _parts(given)
     others = _parts(again)
@@ -35,6 +38,43 @@ def refuse_changes(given: object, again: object, in_model: bool = False) -> None
     in_model = in_model or _is_model(given)
     for place, each in parts.items():
         member(place, refuse_changes, each, others[place], in_model)
+
+
+def is_surely_same(given: object, again: object) -> bool:
+    """Return whether all parts have the same types and values. False: ``refuse_changes`` decides.
+
+    It is quick, since nearly all payloads return as they were given.
+    """
+    kind: type = type(given)
+    if kind is not type(again):
+        return False
+    if kind in ALWAYS_PLAIN:
+        return given == again
+    if kind is list:
+        return _are_all_same(cast("list[object]", given), cast("list[object]", again))
+    if kind is dict:
+        one = cast("dict[object, object]", given)
+        other = cast("dict[object, object]", again)
+        return one.keys() == other.keys() and _are_all_same(
+            list(one.values()), [other[place] for place in one]
+        )
+    names = _fields(kind)
+    if names is None:
+        return kind in _SCALARS and _is_same(given, again)
+    return not _has_more(given) and _are_all_same(
+        [getattr(given, name, None) for name in names],
+        [getattr(again, name, None) for name in names],
+    )
+
+
+def _are_all_same(given: list[object], again: list[object]) -> bool:
+    return len(given) == len(again) and all(map(is_surely_same, given, again))
+
+
+def _has_more(value: object) -> bool:
+    """Return whether a model has attributes beside its fields."""
+    extra = getattr(value, "__pydantic_extra__", None)
+    return bool(extra or getattr(value, "__pydantic_private__", None))
 
 
 def _is_model(value: object) -> bool:

@@ -202,20 +202,26 @@ def model(
     kind: type,
     write: Callable[[object], object],
     read: Callable[[object], object],
+    read_back: Callable[[object], object],
     kinds: frozenset[type],
     tags: Mapping[str, frozenset[object]],
 ) -> Shape:
-    """Return the converter for a model of a library; ``kinds`` are the types of its plain form."""
+    """Return the converter for a model of a library; ``kinds`` are the types of its plain form.
+
+    ``read`` takes what JSON gives, ``read_back`` what ``write`` gives, by way of JSON.
+    """
 
     def convert(value: object, writing: bool) -> object:
         if writing:
             written = write(instance(value, kind, kind))
             refuse_non_json(written, (list, tuple))
-            stored = JSON.decode(JSON.encode(written))
-            refuse_changes(value, convert(stored, False))
-            return stored
+            refuse_changes(value, reading(read_back, written))
+            return written
+        return reading(read, value)
+
+    def reading(how: Callable[[object], object], plain: object) -> object:
         try:
-            return read(value)
+            return how(plain)
         except ValueError as error:  # of both libraries
             raise Misfit(one_line(error)) from None
 
@@ -360,7 +366,7 @@ def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
 
     is_root = issubclass(kind, library.RootModel)
     stored = PLAIN_TYPES - {type(None)} if is_root else frozenset({dict})
-    return model(kind, dump, load, stored, tags)
+    return model(kind, dump, load, load, stored, tags)
 
 
 def _refuse_texts(kind: type, annotation: Any, seen: set[object]) -> None:
@@ -386,10 +392,15 @@ def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
         library.json.Decoder(kind)
     how = kind.__struct_config__
     is_tagged = how.tag is not None and not how.array_like
+
+    def load(value: object) -> object:
+        return library.convert(value, kind, str_keys=True)
+
     return model(
         kind,
         lambda value: library.to_builtins(value, str_keys=True),
-        lambda value: library.convert(value, kind, str_keys=True),
+        load,
+        lambda written: load(JSON.decode(JSON.encode(written))),
         frozenset({list if how.array_like else dict}),
         {how.tag_field: frozenset({how.tag})} if is_tagged else {},
     )
