@@ -287,13 +287,8 @@ def test_a_line_becomes_a_job() -> None:
         pytest.param("61 * * * * a", False, 'minute must be 0–59, got "61"', id="minute"),
         pytest.param("* 2-25 * * * a", False, 'got "2-25"', id="hour"),
         pytest.param("0 5 30 2 * a", False, "can never fire", id="never"),
-        pytest.param("* * * * *", False, "the command is missing", id="no-command"),
-        pytest.param("* * * * * %x", False, "the command is missing", id="only-input"),
         pytest.param(
             "* * * * *", True, "the user and the command are missing", id="no-user"
-        ),
-        pytest.param(
-            "* * * * * root", True, "the command is missing", id="no-command-of-user"
         ),
         pytest.param("* * * * * * a", False, "six time fields", id="seconds"),
         pytest.param("* * * * * * root a", True, "six time fields", id="seconds-system"),
@@ -384,7 +379,7 @@ def test_errors(line: str, system: bool, words: str) -> None:
             "the last line does not end with a newline",
             id="no-newline",
         ),
-        pytest.param("@daily a\r\n", "note", "CR LF", id="cr-lf"),
+        pytest.param("@daily a\r\n", "warning", "CR LF", id="cr-lf"),
     ],
 )
 def test_remarks(text: str, level: str, words: str) -> None:
@@ -403,13 +398,37 @@ def test_quiet_lines() -> None:
 
 
 def test_line_ends() -> None:
-    """CR LF, a missing last newline and a byte order mark change nothing about the lines."""
+    """A missing last newline and a byte order mark change nothing about the lines."""
     plain = parse_crontab("A=1\n@daily a\n")
-    for text in ("A=1\r\n@daily a\r\n", "A=1\n@daily a", "\ufeffA=1\n@daily a\n"):
+    for text in ("A=1\n@daily a", "\ufeffA=1\n@daily a\n"):
         found = parse_crontab(text)
         assert [(one.name, one.command, dict(one.env)) for one in found.entries] == [
             (one.name, one.command, dict(one.env)) for one in plain.entries
         ]
+
+
+def test_lines_with_cr_lf() -> None:
+    """As in cron, the CR is a part of the command, of its input, and of no variable's value."""
+    text = '\r\n# a\r\nA=1\r\nB="2"\r\n@daily a\r\n@daily b%c\r\n'
+    found = parse_crontab(text)
+    assert [(one.command, one.stdin) for one in found.entries] == [
+        ("a\r", None),
+        ("b", "c\r\n"),
+    ]
+    assert [dict(one.env) for one in found.entries] == [{"A": "1", "B": "2"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "system"),
+    [("* * * * *", False), ("@daily ", False), ("* * * * * %x", False)]
+    + [("* * * * * root", True), ("@daily root  ", True)],
+)
+def test_a_line_without_a_command(line: str, system: bool) -> None:
+    """Cron runs an empty command; here the line makes no job, and the others run."""
+    found = parse_crontab(f"{line}\n@daily root a\n", system=system)
+    assert [one.line for one in found.entries] == [2]
+    assert found.errors == []
+    assert "the command is missing" in found.problems[0].text
 
 
 def test_all_problems_at_once() -> None:

@@ -51,6 +51,22 @@ def test_a_folder_is_read_as_cron_reads_it(folder: Path) -> None:
     assert found.errors == []
 
 
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    """Its writer may never come; what a shell passes as /dev/fd is read."""
+    os.mkfifo(tmp_path / "fifo")
+    found = read_crontabs(tmp_path / "fifo")
+    assert [problem.text for problem in found.errors] == [
+        "it is a FIFO, whose writer may never come"
+    ]
+    reader, writer = os.pipe()
+    os.write(writer, b"@daily /bin/a\n")
+    os.close(writer)
+    try:
+        assert lines(read_crontabs(f"/dev/fd/{reader}"))[0][2] == "/bin/a"
+    finally:
+        os.close(reader)
+
+
 def test_a_file_is_a_users_unless_its_place_says_otherwise(
     folder: Path, tmp_path: Path
 ) -> None:

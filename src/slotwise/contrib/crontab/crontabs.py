@@ -183,6 +183,10 @@ def _read_file(file: Path, form: Format) -> Source | Problem:
     """
     owner = file.name if _is_spool(file.parent) else None
     try:
+        if file.is_fifo() and not file.is_relative_to("/dev"):  # /dev/fd: of a shell
+            return _file_problem(
+                "error", file, "it is a FIFO, whose writer may never come", "name a file"
+            )
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
             data = opened.read(_LARGEST_FILE + 1)

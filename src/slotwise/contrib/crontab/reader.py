@@ -44,12 +44,13 @@ class Problem:
 
 
 class Refused(Exception):
-    """The line cannot run: the problem, and its cure."""
+    """The line makes no job: the problem, and its cure."""
 
-    def __init__(self, text: str, cure: str) -> None:
+    def __init__(self, text: str, cure: str, level: Level = "error") -> None:
         super().__init__(text)
         self.text = text
         self.cure = cure
+        self.level: Level = level
 
 
 def host_problems(entries: Iterable[Entry], level: Level = "error") -> list[Problem]:
@@ -130,7 +131,11 @@ def read_line(text: str, *, system: bool) -> Line:
     user, rest = _user(match["rest"] or "") if system else (None, match["rest"] or "")
     command, stdin = split_input(_without_options(rest))
     if not command.strip():
-        raise Refused("the command is missing", f"write {form}")
+        raise Refused(
+            "the command is missing: cron runs an empty one, slotwise leaves the line out",
+            f"write {form}; or remove the line",
+            "warning",
+        )
     _refuse_sixth_field(command)
     return Line(
         " ".join(match["time"].split()),
@@ -448,7 +453,7 @@ class _Reader:
             line = read_line(text, system=self.source.system)
             schedule = read_schedule(line.time, self.tz or "UTC")
         except Refused as refused:
-            self._say("error", refused.text, refused.cure)
+            self._say(refused.level, refused.text, refused.cure)
             return
         self._remark([*time_remarks(line.time), *line.remarks])
         if not self.broken:
@@ -503,9 +508,9 @@ def _lines(text: str) -> tuple[list[str], list[Remark]]:
         what = "the last line does not end with a newline: cron would ignore it, or the whole file"
         remarks.append(Remark("note", what, "end it with one"))
     if any(line.endswith("\r") for line in lines):
-        what = "lines end with CR LF: cron would give the CR to the commands; here it is dropped"
-        remarks.append(Remark("note", what, "convert the file, e.g. with dos2unix"))
-    return [line.removesuffix("\r") for line in lines], remarks
+        what = "lines end with CR LF: as in cron, each command ends with a CR"
+        remarks.append(Remark("warning", what, "convert the file, e.g. with dos2unix"))
+    return lines, remarks
 
 
 def _remarks(name: str, value: str) -> Iterator[Remark]:
