@@ -420,8 +420,13 @@ def test_lines_with_cr_lf() -> None:
 
 @pytest.mark.parametrize(
     ("line", "system"),
-    [("* * * * *", False), ("@daily ", False), ("* * * * * %x", False)]
-    + [("* * * * * root", True), ("@daily root  ", True)],
+    [
+        ("* * * * *", False),
+        ("@daily ", False),
+        ("* * * * * %x", False),
+        ("* * * * * root", True),
+        ("@daily root  ", True),
+    ],
 )
 def test_a_line_without_a_command(line: str, system: bool) -> None:
     """Cron runs an empty command; here the line makes no job, and the others run."""
