@@ -512,6 +512,37 @@ def test_an_operator(
             "now(), 'boss', 'pause')"
         )
         is_refused(url, *CHANGES, number, "DELETE FROM scheduled_workers")
+        for line in ("db new-epoch --yes", "db settle-until now --yes"):
+            assert status(line.split()) == exits.OK, (line, capsys.readouterr().err)
+
+
+#: Each would stop or mislead every program.
+NO_NOTE = (
+    "DELETE FROM scheduled_meta",
+    "DELETE FROM scheduled_meta WHERE key = 'schema_version'",
+    "UPDATE scheduled_meta SET value = '99' WHERE key = 'schema_version'",
+    "UPDATE scheduled_meta SET key = 'x' WHERE key = 'installation_id'",
+    "INSERT INTO scheduled_meta VALUES ('timezone', 'x')",
+    "INSERT INTO scheduled_meta SELECT 'schema_version', '9' "
+    "ON CONFLICT (key) DO UPDATE SET value = '9'",
+)
+
+
+@pytest.mark.parametrize("role", ["operator", "worker"])
+@pytest.mark.parametrize("second", ["operator", "worker"])
+def test_the_schemas_version_is_the_migrators(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, role: str, second: str
+) -> None:
+    """Whichever role was granted last; the pause of everything and the installation's id are the
+    operator's.
+    """
+    with a_role(pg_url, role, monkeypatch) as url:
+        monkeypatch.setenv("DATABASE_URL", pg_url)
+        name = str(sa.make_url(pg_url).username)
+        assert status(["db", "grants", "--role", second, "--to", name]) == exits.OK
+        is_refused(url, *NO_NOTE)
+        with psycopg.connect(pg_url) as sql:
+            sql.execute("UPDATE scheduled_meta SET value = value")
 
 
 def test_a_migrator(pg_empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

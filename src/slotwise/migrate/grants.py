@@ -17,11 +17,12 @@ from slotwise.migrate.target import Target
 from slotwise.model.records import FOREVER, RECURRING, to_micros
 from slotwise.model.vocabulary import Kind, Outcome
 from slotwise.store.operations.transaction import AUTHOR_LIMIT, NOTE_LIMIT, SIGNED_BY
+from slotwise.store.schema.tables import INSTALLATION_KEY, PAUSED_KEY
 from slotwise.store.slots.gates import BUCKET
 from slotwise.store.slots.retention import PRUNED_UNTIL, TURN
 
 #: What these statements leave in the schema beside rights, by name without the prefix.
-FUNCTIONS = ("refuse_rows", "refuse_slots", "sign_controls")
+FUNCTIONS = ("refuse_rows", "refuse_slots", "refuse_notes", "sign_controls")
 
 #: What an application that only schedules writes of a row; all other columns keep their defaults.
 WRITTEN = (
@@ -71,7 +72,8 @@ _RIGHTS = {
     },
     "reader": dict.fromkeys(("tasks", *_HISTORY, *_LISTED, "alembic_version"), "SELECT"),
     "operator": {
-        **dict.fromkeys(("tasks", *_HISTORY, "meta", "calendars", "receipts"), _ALL),
+        **dict.fromkeys(("tasks", *_HISTORY, "calendars", "receipts"), _ALL),
+        "meta": "SELECT, INSERT, UPDATE (value), DELETE",
         "controls": _AUDIT,
         "keys": "SELECT, INSERT, UPDATE (running)",
         **dict.fromkeys(("workers", "starts", "alembic_version"), "SELECT"),
@@ -87,9 +89,22 @@ def _is_name(column: str) -> str:
     return rf"length({value}) <= 250 AND {value} ~ '\S' AND {value} !~ '[[:cntrl:]]'"
 
 
-#: What a worker notes: its turn to prune, what is pruned, the budget of ``recovery_rate``. Not the
-#: pause of everything.
-_NOTE = f"NEW.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}')"
+#: What a worker notes in ``meta``: its turn to prune, what is pruned, the budget of
+#: ``recovery_rate``. An operator may delete rows, and so pauses everything, and changes the
+#: installation's id. Who may truncate the table owns it.
+_NOTES = f"""\
+  IF TG_OP = 'DELETE' THEN
+    IF OLD.key = '{PAUSED_KEY}' THEN RETURN OLD; END IF;
+  ELSIF TG_OP = 'INSERT' AND NEW.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}') THEN
+    RETURN NEW;
+  ELSIF TG_OP = 'UPDATE' AND OLD.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}') THEN
+    RETURN NEW;
+  ELSIF has_table_privilege(TG_RELID, 'DELETE') AND (
+    TG_OP = 'INSERT' AND NEW.key = '{PAUSED_KEY}'
+    OR TG_OP = 'UPDATE' AND OLD.key = '{INSTALLATION_KEY}') THEN
+    RETURN NEW;
+  END IF;
+"""
 #: What an application inserts: a task that waits, under a name and an id that commands can name
 #: and that no slot of a job could have, with numbers that are read.
 _TASK = (
@@ -166,15 +181,21 @@ _RUNNING = _trigger(
     _LACKS.replace("RIGHT", "DELETE"),
 )
 _WAITING = _refused("INSERT", _TASK, "UPDATE")
+_NOTED = _trigger(
+    "refuse_notes",
+    "INSERT OR UPDATE OR DELETE",
+    f"{_NOTES}{_REFUSE}",
+    _LACKS.replace("RIGHT", "TRUNCATE"),
+)
 #: By role: tables and their triggers.
 _TRIGGERS = {
     "worker": {
-        "meta": _refused("INSERT OR UPDATE", _NOTE, "DELETE"),
+        "meta": _NOTED,
         "controls": _SIGNED,
     },
     "enqueuer": {"tasks": _WAITING},
     "application": {"tasks": _WAITING, "slots": _RUNNING},
-    "operator": {"controls": _SIGNED},
+    "operator": {"meta": _NOTED, "controls": _SIGNED},
 }
 
 

@@ -58,12 +58,21 @@ def is_surely_same(given: object, again: object) -> bool:
         return one.keys() == other.keys() and _are_all_same(
             list(one.values()), [other[place] for place in one]
         )
+    if kind in _SCALARS:
+        return _is_same(given, again)
+    return _are_same_records(given, again)
+
+
+def _are_same_records(given: object, again: object) -> bool:
+    kind: type = type(given)
     names = _fields(kind)
-    if names is None:
-        return kind in _SCALARS and _is_same(given, again)
-    return not _has_more(given) and _are_all_same(
-        [getattr(given, name, None) for name in names],
-        [getattr(again, name, None) for name in names],
+    return (
+        names is not None
+        and not _has_more(given)
+        and _are_all_same(
+            [getattr(given, name, None) for name in names],
+            [getattr(again, name, None) for name in names],
+        )
     )
 
 

@@ -32,6 +32,8 @@ IS_TASK = f"kind = '{Kind.TASK}'"
 OF_INSTANCES = "task_instance <> 'recurring'"
 #: The row of the meta table that exists while all is paused.
 PAUSED_KEY = "paused"
+#: The row of the meta table with the installation's id.
+INSTALLATION_KEY = "installation_id"
 #: The order of priorities, the highest first.
 RANK = "-coalesce(priority, 50)"
 #: Priority orders the oldest due slots only: so many of them.
