@@ -1,0 +1,247 @@
+"""Operations that forms request: first rehearsed and shown, then carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypedDict
+
+from slotwise import DatabaseProblem, SlotwiseError
+from slotwise.contrib.dashboard.access import Refused, Role
+from slotwise.inspect import RECURRING
+from slotwise.operations import Operations, Resumed
+
+#: The fields of a form that a preview passes on.
+FIELDS: Final = (
+    "operation",
+    "name",
+    "id",
+    "slot",
+    "first",
+    "last",
+    "failed",
+    "replay",
+)
+#: Slots of a preview that are named; the others are counted.
+_NAMED: Final = 10
+
+
+class How(TypedDict):
+    """The keywords of every operation."""
+
+    note: str | None
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """An operation that a form requests, of a visitor; ``how`` says whether it is rehearsed."""
+
+    operations: Operations
+    form: Mapping[str, str]
+    how: How
+
+    @property
+    def name(self) -> str:
+        """The job. Raises Refused (400) without one."""
+        name = self.form.get("name")
+        if not name:
+            raise Refused("the form lacks the name of a job", 400)
+        return name
+
+    @property
+    def id(self) -> str:
+        """The recurring instance, or that of the job's own row."""
+        return self.form.get("id") or RECURRING
+
+    def instant(self, field: str) -> datetime:
+        """Return an instant of the form. Raises Refused (400) without a valid one."""
+        text = self.form.get(field, "")
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            raise Refused(
+                f"{field}={text!r:.60} is no instant of ISO 8601", 400
+            ) from None
+        if found.tzinfo is None:
+            raise Refused(f"{field}={text!r:.60} lacks its UTC offset, e.g. Z", 400)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What an operation does, or would do: in sentences, with the slots that it is about."""
+
+    sentences: Sequence[str]
+    slots: Sequence[datetime] = ()
+
+    @property
+    def named(self) -> Sequence[datetime]:
+        """The slots that a preview names."""
+        return self.slots[:_NAMED]
+
+
+def pause(requested: Requested) -> Effect:
+    """Pause a job."""
+    changes = requested.operations.pause(requested.name, **requested.how)
+    if not changes:
+        return Effect(sentences=["It is paused already."])
+    return Effect(
+        sentences=["No slot, retry or trigger of it starts until it is resumed."]
+    )
+
+
+def resume(requested: Requested) -> Effect:
+    """Resume a job; its slots of the pause are skipped, or left to catch-up."""
+    replay = requested.form.get("replay") == "yes"
+    found = requested.operations.resume(requested.name, replay=replay, **requested.how)
+    if not found:
+        return Effect(sentences=["It is not paused."])
+    return Effect(sentences=[_resumed(one) for one in found[:_NAMED]])
+
+
+def pause_all(requested: Requested) -> Effect:
+    """Pause everything."""
+    changes = requested.operations.pause_all(**requested.how)
+    if not changes:
+        return Effect(sentences=["Everything is paused already."])
+    return Effect(sentences=["No job and no task starts until everything is resumed."])
+
+
+def resume_all(requested: Requested) -> Effect:
+    """End a pause of everything."""
+    replay = requested.form.get("replay") == "yes"
+    found = requested.operations.resume_all(replay=replay, **requested.how)
+    if found is None:
+        return Effect(sentences=["There is no pause of everything."])
+    skipped = sum(one.skipped for one in found)
+    return Effect(
+        sentences=[f"Jobs and tasks start again; {skipped:,} slots are skipped."]
+    )
+
+
+def trigger(requested: Requested) -> Effect:
+    """Run a job now, beside its schedule."""
+    requested.operations.trigger(requested.name, id=requested.id, **requested.how)
+    return Effect(sentences=["It runs once now, beside its schedule."])
+
+
+def skip_next(requested: Requested) -> Effect:
+    """Skip the next slot of a job, if it is the one that the form was shown with."""
+    slot = requested.operations.skip_next(
+        requested.name, requested.instant("slot"), id=requested.id, **requested.how
+    )
+    return Effect(sentences=["This slot does not run:"], slots=[slot])
+
+
+def cancel(requested: Requested) -> Effect:
+    """Ask what runs of a slot to stop, or end it."""
+    slots = requested.operations.cancel(
+        requested.name, requested.instant("slot"), id=requested.id, **requested.how
+    )
+    if not slots:
+        return Effect(sentences=["Nothing of it runs or waits for a retry."])
+    return Effect(
+        sentences=["The handlers of these slots are asked to stop:"], slots=slots
+    )
+
+
+def retry(requested: Requested) -> Effect:
+    """Start one more attempt of a slot."""
+    slot = requested.instant("slot")
+    requested.operations.retry(requested.name, slot, id=requested.id, **requested.how)
+    return Effect(sentences=["One more attempt of this slot starts:"], slots=[slot])
+
+
+def backfill(requested: Requested) -> Effect:
+    """Run the slots of a range that never ran."""
+    found = requested.operations.backfill(
+        requested.name,
+        requested.instant("first"),
+        requested.instant("last"),
+        id=requested.id,
+        failed=requested.form.get("failed") == "yes",
+        **requested.how,
+    )
+    said = [f"{len(found.slots):,} slots run, the oldest first."]
+    if found.present:
+        said.append(
+            f"{found.present:,} others of the range have run, and are left alone."
+        )
+    return Effect(sentences=said, slots=found.slots)
+
+
+def delete(requested: Requested) -> Effect:
+    """Delete the rows of a job that is no longer in the code."""
+    rows = requested.operations.delete(requested.name, **requested.how)
+    return Effect(sentences=[f"{rows:,} rows are deleted; the history stays."])
+
+
+def _resumed(one: Resumed) -> str:
+    when = (
+        "without a next slot"
+        if one.next_slot is None
+        else f"next at {one.next_slot:%c} UTC"
+    )
+    return f"{one.job}: {one.skipped:,} slots of the pause are skipped; {when}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of operation: what it is called, who may request it, and how it is carried out."""
+
+    title: str
+    carry_out: Callable[[Requested], Effect]
+    role: Role = Role.OPERATOR
+    is_harmful: bool = False
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "pause": Kind(title="Pause", carry_out=pause),
+    "resume": Kind(title="Resume", carry_out=resume),
+    "pause_all": Kind(
+        title="Pause everything", carry_out=pause_all, role=Role.ADMIN, is_harmful=True
+    ),
+    "resume_all": Kind(title="Resume everything", carry_out=resume_all, role=Role.ADMIN),
+    "trigger": Kind(title="Run now", carry_out=trigger),
+    "skip_next": Kind(title="Skip the next slot", carry_out=skip_next),
+    "cancel": Kind(title="Cancel", carry_out=cancel, is_harmful=True),
+    "retry": Kind(title="Retry", carry_out=retry),
+    "backfill": Kind(title="Backfill", carry_out=backfill),
+    "delete": Kind(title="Delete", carry_out=delete, role=Role.ADMIN, is_harmful=True),
+}
+
+
+def kind_of(form: Mapping[str, str]) -> Kind:
+    """Return the kind that a form names. Raises Refused (400) for another."""
+    name = form.get("operation", "")
+    if name not in KINDS:
+        raise Refused(f"operation={name!r:.60}: there is no such operation", 400)
+    return KINDS[name]
+
+
+def shown_after(form: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the page that shows what an operation has changed, and its values."""
+    given = {field: form[field] for field in ("name", "id") if form.get(field)}
+    if "name" not in given:
+        return "/", {}
+    if form.get("slot"):
+        return "/instant", {**given, "at": form["slot"]}
+    return "/job", given
+
+
+def effect_of(
+    kind: Kind, operations: Operations, form: Mapping[str, str], *, dry_run: bool
+) -> Effect:
+    """Carry out an operation, or rehearse it. What slotwise rejects is Refused (409)."""
+    note = form.get("note") or None
+    requested = Requested(
+        operations=operations, form=form, how={"note": note, "dry_run": dry_run}
+    )
+    try:
+        return kind.carry_out(requested)
+    except DatabaseProblem:
+        raise
+    except SlotwiseError as error:
+        raise Refused(" ".join(str(error).split()), 409) from error

@@ -1,0 +1,140 @@
+"""Jobs: the list, and one job with its schedule, its last slots and its durations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from typing import Final
+
+from slotwise import Schedule, SlotwiseError, parse_schedule
+from slotwise.contrib.dashboard.reading import Page, Reading, in_one_line
+from slotwise.inspect import (
+    RECURRING,
+    JobInfo,
+    OutlookEntry,
+    SlotInfo,
+    explain_schedule,
+    outlook,
+)
+
+#: Jobs of a page, slots of the strip, slots of which durations are computed, slots to come.
+PAGE: Final = 100
+STRIP: Final = 50
+_DURATIONS: Final = 200
+_NEXT: Final = 10
+#: A name that comes just before those that begin with the given letters.
+_LAST_LETTER: Final = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of so many values, the middle one, and the one that 95 of 100 do not exceed."""
+
+    count: int
+    p50: timedelta
+    p95: timedelta
+
+
+def listing(reading: Reading) -> Page:
+    """Show a page of jobs by name; ``q`` is how the names begin, ``after`` the last one before."""
+    begins = reading.given.get("q", "")
+    after = reading.given.get("after", "")
+    found = reading.lines("jobs", lambda: _matching(reading, begins, after))
+    shown = found[:PAGE]
+    data = {
+        "q": begins,
+        "jobs": shown,
+        "next": shown[-1].job if len(found) > PAGE else None,
+        "instances": reading.part("instances", lambda: _instances(reading, shown)) or {},
+    }
+    return Page(template="jobs.html", title="Jobs", data=data)
+
+
+def _matching(reading: Reading, begins: str, after: str) -> list[JobInfo]:
+    inspect = reading.inspect
+    found = list[JobInfo]()
+    if not after and begins and (exact := inspect.job(begins)) is not None:
+        found.append(exact)
+    rest = inspect.jobs(after=max(after, begins), limit=PAGE + 1)
+    found += (one for one in rest if one.job.startswith(begins))
+    return found
+
+
+def _instances(reading: Reading, shown: Sequence[JobInfo]) -> dict[str, int]:
+    if not shown:
+        return {}
+    before = shown[0].job[:-1]
+    return reading.inspect.instance_counts(after=before, until=shown[-1].job)
+
+
+def one(reading: Reading) -> Page:
+    """Show a job, or one of its recurring instances."""
+    name = reading.text("name")
+    id = reading.given.get("id", RECURRING)
+    inspect = reading.inspect
+    info = inspect.job(name, id=id)
+    reading.zone = inspect.zone(name, id=id)
+    schedule, mistake = _schedule(reading, info)
+    slots = reading.lines("slots", lambda: inspect.slots(name, id=id, limit=_DURATIONS))
+    data = {
+        "name": name,
+        "id": id,
+        "job": info,
+        "sentences": _sentences(schedule) if schedule else [],
+        "schedule_error": mistake,
+        "why": reading.part("why", lambda: inspect.explain_job(name, id=id)),
+        "next": _next(reading, schedule) if schedule else [],
+        "pending": reading.lines("pending", lambda: inspect.pending(name, id=id)),
+        "slots": slots[:STRIP],
+        "durations": percentiles([slot.took for slot in slots if slot.took is not None]),
+        "lateness": percentiles(lateness(slots)),
+        "instances": reading.lines("instances", lambda: inspect.instances(name)),
+        "audit": reading.lines("audit", lambda: inspect.audit(name, limit=10)),
+    }
+    status = 404 if info is None and not slots else 200
+    return Page(template="job.html", title=name, data=data, status=status)
+
+
+def _schedule(
+    reading: Reading, info: JobInfo | None
+) -> tuple[Schedule | None, str | None]:
+    """Return a job's schedule, bound to the calendars as they are now, or why it cannot be read."""
+    if info is None or info.schedule == "–":
+        return None, None
+    try:
+        found = parse_schedule(info.schedule)
+        return found.bind(info.job, reading.inspect.calendars(found)), None
+    except SlotwiseError as error:
+        return None, in_one_line(error)
+
+
+def _sentences(schedule: Schedule) -> list[str]:
+    return explain_schedule(schedule)
+
+
+def _next(reading: Reading, schedule: Schedule) -> list[OutlookEntry]:
+    if schedule.from_end:
+        return []
+    return list(islice(outlook(schedule, reading.now, _NEXT, reading.zone), 2 * _NEXT))
+
+
+def percentiles(values: Sequence[timedelta]) -> Percentiles | None:
+    """Return the percentiles of these; None of none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Percentiles(
+        count=len(ordered), p50=ordered[last // 2], p95=ordered[last * 95 // 100]
+    )
+
+
+def lateness(slots: Sequence[SlotInfo]) -> list[timedelta]:
+    """Return how long after their time these slots of the schedule have started."""
+    return [
+        slot.started - slot.slot
+        for slot in slots
+        if slot.started is not None and slot.origin == "schedule"
+    ]

@@ -1,0 +1,117 @@
+"""Today: one verdict, what did not run by cause, and what is late, paused or lost."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Final
+
+from slotwise.contrib.dashboard.reading import Page, Reading
+from slotwise.inspect import Backlog, Failure, OutcomeCount
+from slotwise.spi import Outcome, error_summary
+
+#: Failures that are read and grouped; the page says when there are more.
+_MOST_FAILURES: Final = 500
+#: What is due for longer than this is late.
+_LATE: Final = timedelta(minutes=1)
+#: Slots that have run to their end, whatever the end was.
+_RUNNING: Final = frozenset({"claimed", Outcome.RUNNING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How many slots of today were due, and what became of them."""
+
+    due: int
+    ran: int
+    running: int
+    failed: int
+    skipped: int
+
+    @property
+    def not_run(self) -> int:
+        """Slots that have ended without success."""
+        return self.failed + self.skipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Failures that look alike: ``text`` with numbers left out is the same."""
+
+    text: str
+    count: int
+    first: datetime
+    last: datetime
+    names: Sequence[str]
+    sample: Failure
+
+
+def today(reading: Reading) -> Page:
+    """Show the verdict since midnight, and what needs attention now."""
+    inspect = reading.inspect
+    midnight = reading.midnight
+    counts = reading.part(
+        "verdict", lambda: inspect.outcome_counts(midnight, reading.now)
+    )
+    failures = reading.lines(
+        "failures", lambda: inspect.failures(midnight, limit=_MOST_FAILURES)
+    )
+    backlog = reading.lines("late", inspect.backlog)
+    data = {
+        "since": midnight,
+        "verdict": None if counts is None else verdict_of(counts),
+        "causes": causes_of(failures),
+        "has_more_failures": len(failures) == _MOST_FAILURES,
+        "late": _late(backlog),
+        "health": reading.part("health", inspect.health),
+        "paused": reading.part("paused", inspect.all_paused),
+        "tasks": reading.lines("tasks", inspect.task_counts),
+        "workers": reading.lines("workers", inspect.workers),
+    }
+    return Page(template="today.html", title="Today", data=data)
+
+
+def verdict_of(counts: Iterable[OutcomeCount]) -> Verdict:
+    """Add up the slots by outcome."""
+    by_outcome = Counter[str]()
+    for one in counts:
+        by_outcome[one.outcome] += one.count
+    due = by_outcome.total()
+    ran = by_outcome[Outcome.SUCCEEDED]
+    skipped = by_outcome[Outcome.SKIPPED]
+    running = sum(by_outcome[outcome] for outcome in _RUNNING)
+    failed = due - ran - skipped - running
+    return Verdict(due=due, ran=ran, running=running, failed=failed, skipped=skipped)
+
+
+def causes_of(failures: Iterable[Failure]) -> list[Cause]:
+    """Group failures whose messages differ in numbers only, the largest group first."""
+    ordered = sorted(failures, key=_cause)
+    groups = [_grouped(list(group)) for _, group in groupby(ordered, key=_cause)]
+    return sorted(groups, key=lambda one: (-one.count, one.first))
+
+
+def _cause(failure: Failure) -> str:
+    text = error_summary(failure.error) or failure.reason or failure.outcome
+    return re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f]*\b", "…", text, flags=re.IGNORECASE)
+
+
+def _grouped(alike: Sequence[Failure]) -> Cause:
+    newest = max(alike, key=lambda one: one.at)
+    return Cause(
+        text=error_summary(newest.error) or newest.reason or newest.outcome,
+        count=len(alike),
+        first=min(one.at for one in alike),
+        last=newest.at,
+        names=sorted({one.name for one in alike}),
+        sample=newest,
+    )
+
+
+def _late(backlog: Iterable[Backlog]) -> list[Backlog]:
+    late = (one for one in backlog if one.oldest > _LATE)
+    return sorted(late, key=lambda one: one.oldest, reverse=True)

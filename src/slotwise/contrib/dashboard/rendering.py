@@ -1,0 +1,171 @@
+"""Pages as HTML: Jinja2 with autoescape, and how instants, durations and numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo
+
+import jinja2
+from markupsafe import Markup
+
+from slotwise.contrib.dashboard.access import Role, Visitor
+from slotwise.contrib.dashboard.exchange import Request, Token
+from slotwise.contrib.dashboard.operations import KINDS
+from slotwise.contrib.dashboard.reading import Page, Reading
+from slotwise.inspect import RECURRING
+from slotwise.spi import error_summary
+
+#: The pages that every page links to, in order, with the key that opens each.
+NAVIGATION: Final = (
+    ("/", "Today", "t"),
+    ("/jobs", "Jobs", "j"),
+    ("/tasks", "Tasks", "k"),
+    ("/workers", "Workers", "w"),
+    ("/calendars", "Calendars", "c"),
+    ("/audit", "Audit", "a"),
+    ("/database", "Database", "d"),
+)
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """How instants are written: by the clocks of a zone, with UTC as their title."""
+
+    now: datetime
+    zone: ZoneInfo
+
+    def __call__(self, instant: datetime | None) -> str:
+        """Write an instant; of today, the time alone."""
+        if instant is None:
+            return "–"
+        local = instant.astimezone(self.zone)
+        is_today = local.date() == self.now.astimezone(self.zone).date()
+        said = f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M:%S}"
+        utc = instant.astimezone(UTC)
+        markup = Markup('<time datetime="{}" title="{}">{}</time>')
+        return markup.format(utc.isoformat(), f"{utc:%Y-%m-%d %H:%M:%S} UTC", said)
+
+    def ago(self, instant: datetime | None) -> str:
+        """Write how long ago an instant was, or in how long it will be, with its time as title."""
+        if instant is None:
+            return "–"
+        passed = self.now - instant
+        said = f"{span(passed)} ago" if passed >= timedelta(0) else f"in {span(-passed)}"
+        utc = instant.astimezone(UTC)
+        title = f"{instant.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
+        markup = Markup('<time datetime="{}" title="{}">{}</time>')
+        return markup.format(utc.isoformat(), title, said)
+
+
+def span(duration: timedelta | None) -> str:
+    """Write a duration in its two largest units: ``2 h 5 min``."""
+    if duration is None:
+        return "–"
+    seconds = duration.total_seconds()
+    if seconds < 0:
+        return f"−{span(-duration)}"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    rest = round(seconds)
+    parts = list[str]()
+    for size, unit in _UNITS:
+        number, rest = divmod(rest, size)
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts[:2])
+
+
+def number(value: int) -> str:
+    """Write a number with a comma between thousands."""
+    return f"{value:,}"
+
+
+class Rendering:
+    """The templates. Nothing that a row contains is HTML: each value is escaped."""
+
+    def __init__(self) -> None:
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("slotwise.contrib.dashboard"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "span": span,
+            "number": number,
+            "summary": error_summary,
+        }
+        self._templates.globals |= {"recurring": RECURRING, "navigation": NAVIGATION}
+
+    def main(
+        self, request: Request, page: Page, reading: Reading, token: Token | None
+    ) -> str:
+        """Return the part of a page that changes with the data."""
+        values = {
+            **_addresses(request),
+            **page.data,
+            **page.shown,
+            "kinds": KINDS,
+            "at": Moments(reading.now, reading.zone),
+            "missing": reading.missing,
+            "title": page.title,
+            "token": token,
+            "is_admin": reading.visitor.role.includes(Role.ADMIN),
+        }
+        return self._templates.get_template(page.template).render(values)
+
+    def whole(self, request: Request, page: Page, reading: Reading, main: str) -> str:
+        """Return a page with its navigation; ``main`` is what ``main`` has returned."""
+        values = {
+            **_addresses(request),
+            "title": page.title,
+            "now": reading.now,
+            "at": Moments(reading.now, reading.zone),
+            "zone": str(reading.zone),
+            "visitor": reading.visitor,
+            "main": Markup(main),
+        }
+        return self._templates.get_template("layout.html").render(values)
+
+    def away(self, request: Request, visitor: Visitor, reason: str) -> str:
+        """Return the page that is shown while the database is away."""
+        values = {
+            **_addresses(request),
+            "title": "No database",
+            "now": None,
+            "zone": "",
+            "visitor": visitor,
+        }
+        inner = self._templates.get_template("away.html").render(reason=reason)
+        return self._templates.get_template("layout.html").render(
+            values, main=Markup(inner)
+        )
+
+
+def link(root: str, path: str, **given: object) -> str:
+    """Return an address of the dashboard; values that are None are left out."""
+    kept = {name: str(value) for name, value in given.items() if value is not None}
+    return f"{quote(root)}{path}{'?' if kept else ''}{urlencode(kept)}"
+
+
+def _addresses(request: Request) -> Mapping[str, object]:
+    query = f"?{request.query}" if request.query else ""
+    return {
+        "link": partial(link, request.root),
+        "path": request.path,
+        "json": f"{quote(request.root)}{json_path(request.path)}{query}",
+    }
+
+
+def json_path(path: str) -> str:
+    """Return where a page's data is."""
+    return "/today.json" if path == "/" else f"{path}.json"

@@ -1,0 +1,139 @@
+"""Each page, over HTTP, by both faces: what it shows of a cluster, and its JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.contrib.dashboard import world
+from tests.contrib.dashboard.site import Site, served
+
+from slotwise.contrib.dashboard import Dashboard, Request
+from slotwise.contrib.dashboard.exchange import HEADERS
+from slotwise.contrib.dashboard.pages import PAGES
+
+AT = (
+    datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+).isoformat()
+#: Each page with the values that it needs, and a text that it shows.
+SHOWN = [
+    ("/", {}, "slots were due since midnight"),
+    ("/jobs", {}, "poll-orders"),
+    ("/job", {"name": "nightly-report"}, "At 02:30 every day"),
+    ("/job", {"name": world.CJK_NAME}, world.CJK_NAME),
+    ("/instant", {"name": "poll-orders", "at": AT}, "skipped"),
+    ("/tasks", {"name": "send-mail", "state": "dead"}, "relay refused"),
+    ("/task", {"name": "send-mail", "id": "order-1"}, "ada@example.com"),
+    ("/workers", {}, "worker-2"),
+    ("/calendars", {}, "AT"),
+    ("/calendar", {"name": "AT"}, "2026-12-25"),
+    ("/audit", {}, "until the audit is through"),
+    ("/database", {}, "Live workers"),
+]
+
+
+def test_each_page_is_listed_here() -> None:
+    """A page without a test is none."""
+    assert {path for path, _, _ in SHOWN} == set(PAGES)
+
+
+def test_each_page_shows_what_the_tables_have(site: Site) -> None:
+    """As HTML with the navigation, and as JSON of the same data under ``.json``."""
+    for path, given, text in SHOWN:
+        page = site.get(path, **given)
+        assert page.status == 200, page.text
+        assert text in page.text, path
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        data = site.get("/today.json" if path == "/" else f"{path}.json", **given)
+        assert data.status == 200
+        assert data.headers["content-type"] == "application/json"
+        assert data.json["missing"] == {}
+        assert data.json["now"].endswith("Z")
+
+
+def test_every_answer_has_the_headers(site: Site) -> None:
+    """Pages, JSON, files, errors and refusals: none is stored, framed or sniffed."""
+    for path in ("/", "/jobs.json", "/static/page.css", "/none", "/job"):
+        answer = site.get(path)
+        for name, value in HEADERS.items():
+            assert answer.headers[name.lower()] == value, path
+
+
+def test_files_are_served(site: Site) -> None:
+    """The style, the script and the icon, and nothing beside them."""
+    assert site.get("/static/page.css").headers["content-type"].startswith("text/css")
+    assert site.get("/static/page.js").status == 200
+    for path in ("/static/", "/static/../dashboard.py", "/static/%2e%2e/dashboard.py"):
+        assert site.get(path).status == 404
+
+
+def test_a_page_that_has_not_changed_is_not_sent_again(site: Site) -> None:
+    """Its ETag says so; the answer has the database's time."""
+    first = site.get("/calendars")
+    again = site.get("/calendars", {"if-none-match": first.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    assert again.headers["slotwise-now"] > first.headers["slotwise-now"]
+
+
+def test_an_address_that_shows_nothing_says_why(site: Site) -> None:
+    """In one line, without a traceback."""
+    for path, given, status in (
+        ("/nothing", {}, 404),
+        ("/job", {}, 400),
+        ("/job", {"name": "unknown"}, 404),
+        ("/instant", {"name": "poll-orders"}, 400),
+        ("/instant", {"name": "poll-orders", "at": "yesterday"}, 400),
+        ("/tasks", {"name": "send-mail", "state": "sleeping"}, 400),
+        ("/task", {"name": "send-mail", "id": "none"}, 404),
+        ("/calendar", {"name": "XX"}, 404),
+        ("/job", {"name": "\x00"}, 404),
+    ):
+        answer = site.get(path, **given)
+        assert answer.status == status, (path, given)
+        assert "Traceback" not in answer.text
+
+
+def test_an_empty_cluster_has_every_page(pg_url: str) -> None:
+    """No job, no task, no worker: each page says so."""
+    with served(Dashboard(pg_url, role="viewer")) as site:
+        for path in ("/", "/jobs", "/tasks", "/workers", "/calendars", "/audit"):
+            page = site.get(path)
+            assert page.status == 200
+            assert 'class="none"' in page.text or "No slot was due" in page.text
+
+
+def test_the_database_may_be_away_and_come_back(cluster: str) -> None:
+    """The page says so, to operators with the reason, and shows what there is once it is back."""
+    address = {"path": "/jobs", "method": "GET"}
+    away = Dashboard("postgresql://localhost:1/none", role="viewer")
+    refused = away.respond(Request(**address))
+    assert refused.status == 503
+    assert b"is away" in refused.body
+    assert b"localhost" not in refused.body
+    operator = Dashboard("postgresql://localhost:1/none", role="operator")
+    told = operator.respond(Request(method="GET", path="/jobs.json"))
+    assert "localhost" in json.loads(told.body)["error"]
+
+
+def test_a_part_that_takes_too_long_does_not_cost_the_page(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so, and the rest is shown."""
+    from slotwise import DatabaseProblem
+    from slotwise.inspect import Inspection
+
+    def slow(*_: object, **__: object) -> None:
+        raise DatabaseProblem(
+            "database error: canceling statement due to statement timeout"
+        )
+
+    monkeypatch.setattr(Inspection, "outcome_counts", slow)
+    dashboard = Dashboard(cluster, role="viewer")
+    page = dashboard.respond(Request(method="GET", path="/")).body.decode()
+    data = json.loads(dashboard.respond(Request(method="GET", path="/today.json")).body)
+    dashboard.close()
+    assert "This part could not be read: database error: canceling statement" in page
+    assert "relay refused" in page
+    assert data["verdict"] is None
+    assert list(data["missing"]) == ["verdict"]

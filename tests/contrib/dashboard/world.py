@@ -1,0 +1,91 @@
+"""A small cluster in the tables, as it would be on a working day: for tests of the pages."""
+
+from __future__ import annotations
+
+import psycopg
+
+LONG_NAME = "reconcile-the-ledger-of-every-subsidiary-" + "and-then-some-more-" * 8
+CJK_NAME = "夜間請求書の作成と送信"
+RTL_NAME = "تقرير-المبيعات-اليومي"
+#: Nothing in a row is HTML.
+HOSTILE_NAME = "<script>alert('x')</script>&\"'"
+HOSTILE_ERROR = "ValueError: <img src=x onerror=alert(1)>"
+
+_JOBS = """
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule,
+    kind, picked, version, created_version, last_success, last_failure, consecutive_failures,
+    last_error)
+VALUES (%(name)s, 'recurring', now() + interval '7 minutes', now() + interval '7 minutes', NULL,
+    %(schedule)s, 'plan', false, 9, extract(epoch FROM now() - interval '100 days') * 1000000,
+    now() - interval '10 minutes', now() - interval '5 minutes', %(failures)s, %(error)s)"""
+_SLOTS = """
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, attempts, token, worker,
+    started, finished, error)
+SELECT %(name)s, 'recurring', at, CASE WHEN %(every)s > 0 AND n %% %(every)s = 0 THEN 'failed'
+    ELSE 'succeeded' END, 1, n, 'worker-1', at + interval '120 ms',
+    at + interval '120 ms' + (n %% 9 + 1) * interval '700 ms',
+    CASE WHEN %(every)s > 0 AND n %% %(every)s = 0 THEN %(error)s END
+FROM (SELECT n, date_trunc('hour', now()) - n * make_interval(mins => %(minutes)s) AS at
+      FROM generate_series(1, %(count)s) AS n) AS times"""
+_NOT_RUN = """
+DELETE FROM scheduled_slots WHERE task_name = 'poll-orders'
+AND slot BETWEEN date_trunc('hour', now()) - interval '3 hours 25 minutes'
+    AND date_trunc('hour', now()) - interval '2 hours 5 minutes'"""
+_GAP = """
+INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created)
+SELECT %(name)s, 'recurring', date_trunc('hour', now()) - interval '3 hours 25 minutes',
+    date_trunc('hour', now()) - interval '2 hours 5 minutes', 17, %(reason)s, now()"""
+_REST = """
+INSERT INTO scheduled_workers (worker, host, pid, boot_id, tags, tasks, version, capacity, state,
+    started, last_seen, lease, skew, revision)
+VALUES ('worker-1', 'app-1', 4711, 'a', '["gpu"]', '["poll-orders"]', '0.1.0', 10, 'running',
+    now() - interval '3 hours', now(), interval '1 hour', 0.004, 'release-41'),
+    ('worker-2', 'app-2', 4712, 'b', '[]', '[]', '0.1.0', 10, 'running',
+    now() - interval '2 days', now() - interval '1 day', interval '1 minute', 0.3, NULL);
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, kind, picked, version,
+    created_version, state, attempt, last_failure, last_error, parked_due, task_data)
+SELECT 'send-mail', 'order-' || n, CASE WHEN n < 4 THEN timestamptz '3000-01-01Z' ELSE now()
+    - interval '3 minutes' END, 'task', false, 9, 9, CASE WHEN n < 4 THEN 'dead' END,
+    CASE WHEN n < 4 THEN 10 ELSE 0 END, CASE WHEN n < 4 THEN now() - interval '2 minutes' END,
+    CASE WHEN n < 4 THEN 'SMTPError: relay refused order ' || n END,
+    CASE WHEN n < 4 THEN now() - interval '1 hour' END,
+    convert_to('{"to": "ada@example.com"}', 'UTF8')
+FROM generate_series(1, 12) AS n;
+INSERT INTO scheduled_controls (at, author, command, task_name, note)
+VALUES (now() - interval '20 minutes', 'ada@example', 'pause', 'month-end-close',
+    'until the audit is through');
+UPDATE scheduled_tasks SET state = 'paused', control = (SELECT max(id) FROM scheduled_controls),
+    parked_due = execution_time, execution_time = '3000-01-01Z'
+WHERE task_name = 'month-end-close';
+INSERT INTO scheduled_calendars (name, revision, weekend, days, updated)
+VALUES ('AT', 3, 'SAT,SUN', '2026:0101,0106,1026,1208,1225,1226', now() - interval '9 days');
+"""
+CRON = "CRON|*/5 * * * *|Europe/Vienna"
+
+
+def fill(url: str) -> None:
+    """Put the cluster into a database that has the tables."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, schedule, every in (
+            ("poll-orders", "CRON|*/5 * * * *|Europe/Vienna", 0),
+            ("nightly-report", "CRON|30 2 * * *|Europe/Vienna", 3),
+            ("month-end-close", "CRON|0 6 * * *|Europe/Vienna", 0),
+            (LONG_NAME, "EVERY|1h|1970-01-01T00:00:00Z", 0),
+            (CJK_NAME, "EVERY|1h|1970-01-01T00:00:00Z", 4),
+            (RTL_NAME, "EVERY|1h|1970-01-01T00:00:00Z", 0),
+            (HOSTILE_NAME, "EVERY|1h|1970-01-01T00:00:00Z", 2),
+        ):
+            given = {
+                "name": name,
+                "schedule": schedule,
+                "every": every,
+                "failures": 2 if every else 0,
+                "error": HOSTILE_ERROR if every else None,
+                "minutes": 5 if name == "poll-orders" else 60,
+                "count": 100,
+            }
+            connection.execute(_JOBS, given)
+            connection.execute(_SLOTS, given)
+        connection.execute(_NOT_RUN)
+        connection.execute(_GAP, {"name": "poll-orders", "reason": "worker_absent"})
+        connection.execute(_REST)
