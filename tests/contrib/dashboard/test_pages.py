@@ -19,12 +19,14 @@ AT = (
 #: Each page with the values that it needs, and a text that it shows.
 SHOWN = [
     ("/", {}, "slots were due since midnight"),
+    ("/timeline", {}, "worker absent: 17 slots"),
     ("/jobs", {}, "poll-orders"),
     ("/job", {"name": "nightly-report"}, "At 02:30 every day"),
     ("/job", {"name": world.CJK_NAME}, world.CJK_NAME),
     ("/instant", {"name": "poll-orders", "at": AT}, "skipped"),
     ("/tasks", {"name": "send-mail", "state": "dead"}, "relay refused"),
     ("/task", {"name": "send-mail", "id": "order-1"}, "ada@example.com"),
+    ("/load", {}, "The busiest minutes"),
     ("/workers", {}, "worker-2"),
     ("/calendars", {}, "AT"),
     ("/calendar", {"name": "AT"}, "2026-12-25"),
@@ -73,7 +75,7 @@ def test_a_page_that_has_not_changed_is_not_sent_again(site: Site) -> None:
     first = site.get("/calendars")
     again = site.get("/calendars", {"if-none-match": first.headers["etag"]})
     assert (again.status, again.body) == (304, b"")
-    assert again.headers["slotwise-now"] > first.headers["slotwise-now"]
+    assert again.headers["slotwise-as-of"] >= first.headers["slotwise-as-of"]
 
 
 def test_an_address_that_shows_nothing_says_why(site: Site) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import time
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
 
@@ -27,8 +29,9 @@ from slotwise.contrib.dashboard.exchange import (
 )
 from slotwise.contrib.dashboard.faces import ASGIFace, WSGIFace
 from slotwise.contrib.dashboard.operations import FIELDS, effect_of, kind_of, shown_after
-from slotwise.contrib.dashboard.pages import PAGES
+from slotwise.contrib.dashboard.pages import PAGES, MakePage
 from slotwise.contrib.dashboard.reading import Page, Reading, in_one_line
+from slotwise.contrib.dashboard.recent import Recent
 from slotwise.contrib.dashboard.rendering import Rendering, link
 from slotwise.contrib.dashboard.source import Source, Where
 from slotwise.inspect import json_value
@@ -74,16 +77,11 @@ class Dashboard:
         self._source = Source(where, read_from)
         self._access = Access(role, secret or os.environ.get(SECRET), is_local=is_local)
         self._rendering = Rendering()
-
-    @property
-    def asgi(self) -> ASGIFace:
-        """The ASGI application, for Starlette and FastAPI: ``app.mount("/slotwise", it)``."""
-        return ASGIFace(self)
-
-    @property
-    def wsgi(self) -> WSGIFace:
-        """The WSGI application, for Flask and others."""
-        return WSGIFace(self)
+        self._recent = Recent[tuple[Page, Reading]]()
+        #: The ASGI application, for Starlette and FastAPI: ``app.mount("/slotwise", it)``.
+        self.asgi = ASGIFace(self)
+        #: The WSGI application, for Flask and others.
+        self.wsgi = WSGIFace(self)
 
     def close(self) -> None:
         """Close the connections to the database."""
@@ -101,6 +99,23 @@ class Dashboard:
         except Exception:
             logger.exception("the dashboard could not answer %.200r", request.path)
             return text(500, "this page failed; the log says why")
+
+    def admit(self, request: Request) -> Visitor | Response:
+        """Return who asks for a stream, or the refusal."""
+        try:
+            return self._access.visitor(request)
+        except Refused as error:
+            return text(error.status, str(error))
+        except Exception:
+            logger.exception("the role of a request could not be found")
+            return text(500, "this page failed; the log says why")
+
+    def pulse(self) -> str:
+        """Return the database's time for all open pages, or that it is away, as JSON."""
+        try:
+            return json.dumps({"now": json_value(self._source.inspect.now())})
+        except _AWAY:
+            return json.dumps({"away": True})
 
     def _answer(self, request: Request, visitor: Visitor) -> Response:
         path, is_json = _split(request.path)
@@ -121,11 +136,19 @@ class Dashboard:
             raise Refused("there is no such page", 404)
         if request.method not in _READING:
             raise Refused("this page is only read", 405)
-        reading = Reading.begin(self._source, visitor, request.given)
-        page = make(reading)
+        key = (path, request.query, visitor.role)
+        page, reading = self._recent.get(
+            key, lambda: self._read(make, visitor, request.given)
+        )
         if is_json:
             return _as_json(page, reading)
-        return self._as_html(request, page, reading)
+        return self._as_html(request, visitor, page, reading)
+
+    def _read(
+        self, make: MakePage, visitor: Visitor, given: Mapping[str, str]
+    ) -> tuple[Page, Reading]:
+        reading = Reading.begin(self._source, visitor, given)
+        return make(reading), reading
 
     def _operate(self, request: Request, visitor: Visitor) -> Response:
         """Show what an operation would do; carry it out if the form is sure."""
@@ -147,6 +170,7 @@ class Dashboard:
                 request, visitor, "refused.html", back, data, error.status
             )
         if is_sure:
+            self._recent.clear()
             return see_other(back)
         kept = {field: form[field] for field in FIELDS if field in form}
         data = {"kind": kind, "effect": effect, "form": form, "fields": kept}
@@ -164,16 +188,19 @@ class Dashboard:
         reading = Reading.begin(self._source, visitor, {})
         shown = {**data, "back": back}
         page = Page(template=template, title="Operation", data=shown, status=status)
-        return self._as_html(request, page, reading)
+        return self._as_html(request, visitor, page, reading)
 
-    def _as_html(self, request: Request, page: Page, reading: Reading) -> Response:
-        token = self._access.token(request, reading.visitor, _this_hour())
+    def _as_html(
+        self, request: Request, visitor: Visitor, page: Page, reading: Reading
+    ) -> Response:
+        token = self._access.token(request, visitor, _this_hour())
         main = self._rendering.main(request, page, reading, token)
         etag = f'"{hashlib.sha256(main.encode()).hexdigest()[:32]}"'
-        headers = {"ETag": etag, "Slotwise-Now": str(json_value(reading.now))}
+        as_of = f"{reading.now.astimezone(reading.zone):%H:%M:%S}"
+        headers = {"ETag": etag, "Slotwise-As-Of": as_of}
         if request.headers.get("if-none-match") == etag:
             return Response(status=304, headers=headers)
-        html = self._rendering.whole(request, page, reading, main)
+        html = self._rendering.whole(request, visitor, page, reading, main)
         return Response(status=page.status, body=html.encode(), headers=headers)
 
     def _away(

@@ -51,6 +51,8 @@ class Request:
     root: str = ""
     host: object = None
     token: Token | None = None
+    #: Whether the host serves server-sent events, under ``/events``.
+    has_streams: bool = False
 
     @property
     def given(self) -> dict[str, str]:

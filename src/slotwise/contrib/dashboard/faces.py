@@ -14,7 +14,14 @@ from collections.abc import (
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from slotwise.contrib.dashboard.exchange import LONGEST_BODY, Request, Response, text
+from slotwise.contrib.dashboard.exchange import (
+    HEADERS,
+    LONGEST_BODY,
+    Request,
+    Response,
+    text,
+)
+from slotwise.contrib.dashboard.streams import Streams
 
 if TYPE_CHECKING:
     from slotwise.contrib.dashboard.dashboard import Dashboard
@@ -25,6 +32,8 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Environ: TypeAlias = dict[str, Any]
 
+EVENTS = "/events"
+_TOO_MANY = text(503, "too many pages are open; this one goes on without live events")
 _TOO_LONG = text(413, f"a form has at most {LONGEST_BODY} bytes")
 
 
@@ -41,21 +50,58 @@ class ASGIFace:
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
+        self._streams = Streams(dashboard.pulse)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; close the connections when the server's lifespan ends."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            body = await _body(receive)
-            if body is None:
-                response = _TOO_LONG
-            else:
-                request = _from_scope(scope, body)
-                response = await asyncio.to_thread(self._dashboard.respond, request)
-            await _send(response, send, is_head=scope["method"] == "HEAD")
+            await self._answer(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _body(receive)
+        request = _from_scope(scope, body or b"")
+        if body is None:
+            response = _TOO_LONG
+        elif request.path == EVENTS and request.method == "GET":
+            await self._stream(request, receive, send)
+            return
+        else:
+            response = await asyncio.to_thread(self._dashboard.respond, request)
+        await _send(response, send, is_head=scope["method"] == "HEAD")
+
+    async def _stream(self, request: Request, receive: Receive, send: Send) -> None:
+        """Send events until the visitor leaves; refuse what is too many (503)."""
+        visitor = await asyncio.to_thread(self._dashboard.admit, request)
+        if isinstance(visitor, Response):
+            await _send(visitor, send, is_head=False)
+            return
+        async with self._streams.place(visitor) as has_place:
+            if not has_place:
+                await _send(_TOO_MANY, send, is_head=False)
+                return
+            leaving = asyncio.create_task(_gone(receive))
+            sending = asyncio.create_task(self._send_events(request, send))
+            done, pending = await asyncio.wait(
+                (leaving, sending), return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*done, *pending, return_exceptions=True)
+
+    async def _send_events(self, request: Request, send: Send) -> None:
+        async def still_may() -> bool:
+            found = await asyncio.to_thread(self._dashboard.admit, request)
+            return not isinstance(found, Response)
+
+        own = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        await send({"type": "http.response.start", "status": 200, "headers": _bytes(own)})
+        async for message in self._streams.messages(still_may):
+            await send({"type": "http.response.body", "body": message, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -65,6 +111,11 @@ class ASGIFace:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -93,18 +144,23 @@ def _from_scope(scope: Scope, body: bytes) -> Request:
         body=body,
         root=root,
         host=scope,
+        has_streams=True,
     )
 
 
 async def _send(response: Response, send: Send, *, is_head: bool) -> None:
-    headers = [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in response.all_headers()
-    ]
+    headers = _bytes(dict(response.all_headers()))
     start = {"type": "http.response.start", "status": response.status, "headers": headers}
     await send(start)
     body = b"" if is_head else response.body
     await send({"type": "http.response.body", "body": body})
+
+
+def _bytes(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [
+        (name.lower().encode("latin-1"), value.encode("latin-1"))
+        for name, value in headers.items()
+    ]
 
 
 class WSGIFace:

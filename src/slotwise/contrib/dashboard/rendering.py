@@ -23,8 +23,10 @@ from slotwise.spi import error_summary
 #: The pages that every page links to, in order, with the key that opens each.
 NAVIGATION: Final = (
     ("/", "Today", "t"),
+    ("/timeline", "Timeline", "l"),
     ("/jobs", "Jobs", "j"),
     ("/tasks", "Tasks", "k"),
+    ("/load", "Load", "o"),
     ("/workers", "Workers", "w"),
     ("/calendars", "Calendars", "c"),
     ("/audit", "Audit", "a"),
@@ -48,6 +50,13 @@ class Moments:
         is_today = local.date() == self.now.astimezone(self.zone).date()
         said = f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M:%S}"
         utc = instant.astimezone(UTC)
+        markup = Markup('<time datetime="{}" title="{}">{}</time>')
+        return markup.format(utc.isoformat(), f"{utc:%Y-%m-%d %H:%M:%S} UTC", said)
+
+    def full(self, instant: datetime) -> str:
+        """Write an instant with its date and the zone's offset."""
+        utc = instant.astimezone(UTC)
+        said = f"{instant.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
         markup = Markup('<time datetime="{}" title="{}">{}</time>')
         return markup.format(utc.isoformat(), f"{utc:%Y-%m-%d %H:%M:%S} UTC", said)
 
@@ -123,7 +132,9 @@ class Rendering:
         }
         return self._templates.get_template(page.template).render(values)
 
-    def whole(self, request: Request, page: Page, reading: Reading, main: str) -> str:
+    def whole(
+        self, request: Request, visitor: Visitor, page: Page, reading: Reading, main: str
+    ) -> str:
         """Return a page with its navigation; ``main`` is what ``main`` has returned."""
         values = {
             **_addresses(request),
@@ -131,7 +142,7 @@ class Rendering:
             "now": reading.now,
             "at": Moments(reading.now, reading.zone),
             "zone": str(reading.zone),
-            "visitor": reading.visitor,
+            "visitor": visitor,
             "main": Markup(main),
         }
         return self._templates.get_template("layout.html").render(values)
@@ -162,6 +173,7 @@ def _addresses(request: Request) -> Mapping[str, object]:
     return {
         "link": partial(link, request.root),
         "path": request.path,
+        "has_streams": request.has_streams,
         "json": f"{quote(request.root)}{json_path(request.path)}{query}",
     }
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from slotwise.contrib.dashboard.pages import cluster, jobs, slots, tasks, today
+from slotwise.contrib.dashboard.pages import cluster, jobs, slots, tasks, timeline, today
 from slotwise.contrib.dashboard.reading import Page, Reading
 
 MakePage: TypeAlias = Callable[[Reading], Page]
 
 PAGES: Final[Mapping[str, MakePage]] = {
     "/": today.today,
+    "/timeline": timeline.timeline,
     "/jobs": jobs.listing,
     "/job": jobs.one,
     "/instant": slots.instant,
     "/tasks": tasks.listing,
     "/task": tasks.one,
+    "/load": timeline.load,
     "/workers": cluster.workers,
     "/calendars": cluster.calendars,
     "/calendar": cluster.calendar,

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 from slotwise import Schedule, SlotwiseError, parse_schedule
+from slotwise.contrib.dashboard.drawing import days_of
 from slotwise.contrib.dashboard.reading import Page, Reading, in_one_line
 from slotwise.inspect import (
     RECURRING,
@@ -24,6 +25,7 @@ PAGE: Final = 100
 STRIP: Final = 50
 _DURATIONS: Final = 200
 _NEXT: Final = 10
+_CALENDAR: Final = timedelta(days=90)
 #: A name that comes just before those that begin with the given letters.
 _LAST_LETTER: Final = "\U0010ffff"
 
@@ -94,7 +96,12 @@ def one(reading: Reading) -> Page:
         "audit": reading.lines("audit", lambda: inspect.audit(name, limit=10)),
     }
     status = 404 if info is None and not slots else 200
-    return Page(template="job.html", title=name, data=data, status=status)
+    start = reading.now - _CALENDAR
+    counts = reading.lines(
+        "calendar", lambda: inspect.outcome_counts(start, reading.now, job=name)
+    )
+    shown = {"days": days_of(counts, start, reading.now, reading.zone)}
+    return Page(template="job.html", title=name, data=data, shown=shown, status=status)
 
 
 def _schedule(

@@ -1,0 +1,276 @@
+"""Places on a time axis: what a template draws, in percent of the width."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from slotwise.inspect import OutcomeCount, SlotInfo, SlotWindow
+from slotwise.spi import Outcome
+
+#: The distances between two marks of an axis, of which the first that leaves at most so many is
+#: taken.
+_STEPS: Final = tuple(
+    timedelta(seconds=seconds)
+    for seconds in (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86_400, 7 * 86_400)
+)
+_MOST_TICKS: Final = 12
+#: A run is at least this wide; one job's marks beyond this number are drawn in parts of the width.
+_THIN: Final = 0.15
+_MOST_MARKS: Final = 400
+_PARTS: Final = 240
+#: A gap that is at least this wide has its reason on it.
+_ROOM_FOR_TEXT: Final = 9.0
+_ROOM_FOR_COUNT: Final = 3.0
+_DAY: Final = timedelta(days=1)
+#: The worst outcome of several decides the colour of a mark.
+_WORST: Final = (
+    Outcome.DEAD,
+    Outcome.LOST,
+    Outcome.FAILED,
+    Outcome.CANCELLED,
+    Outcome.SKIPPED,
+    Outcome.RUNNING,
+    Outcome.CLAIMED,
+    Outcome.SUCCEEDED,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A rectangle on a row: a run, a gap, an expected slot, or several of them."""
+
+    kind: str
+    left: float
+    width: float
+    title: str
+    at: datetime
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """What concerns all rows, from one instant to another."""
+
+    kind: str
+    start: datetime
+    end: datetime
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A window of time, by the clocks of a zone."""
+
+    start: datetime
+    end: datetime
+    zone: ZoneInfo
+
+    @property
+    def length(self) -> timedelta:
+        """How long the window is."""
+        return self.end - self.start
+
+    def left(self, instant: datetime) -> float:
+        """Return the place of an instant; of one outside, that of the nearer end."""
+        share = (instant - self.start) / self.length
+        return round(100 * min(max(share, 0.0), 1.0), 3)
+
+    def width(self, start: datetime, end: datetime) -> float:
+        """Return the width of a range, at least that of a thin line."""
+        return max(round(self.left(end) - self.left(start), 3), _THIN)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return the marks of the axis: places and texts."""
+        step = next((one for one in _STEPS if self.length / one <= _MOST_TICKS), None)
+        if step is None:
+            step = timedelta(days=-(-self.length // (_MOST_TICKS * _DAY)))
+        form = (
+            "%d %b" if step >= _DAY else "%H:%M" if step.seconds % 60 == 0 else "%H:%M:%S"
+        )
+        found = list[tuple[float, str]]()
+        instant = self._first(step)
+        while instant < self.end:
+            local = instant.astimezone(self.zone)
+            is_midnight = (local.hour, local.minute, local.second) == (0, 0, 0)
+            text = f"{local:%d %b}" if is_midnight else f"{local:{form}}"
+            found.append((self.left(instant), text))
+            instant += step
+        return found
+
+    def _first(self, step: timedelta) -> datetime:
+        """The first local time in the window that is a multiple of the step since midnight."""
+        local = self.start.astimezone(self.zone)
+        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+        passed = self.start - midnight
+        return midnight + -(-passed // step) * step
+
+    def clock_changes(self) -> Iterator[Band]:
+        """Yield a band for each change of the clocks in the window."""
+        day = self.start
+        while day < self.end:
+            following = min(day + _DAY, self.end)
+            before = day.astimezone(self.zone).utcoffset()
+            after = following.astimezone(self.zone).utcoffset()
+            if before != after:
+                yield self._change(day, following)
+            day = following
+
+    def _change(self, low: datetime, high: datetime) -> Band:
+        """Find the change between two instants with different offsets, to the minute."""
+        offset = low.astimezone(self.zone).utcoffset()
+        while high - low > timedelta(minutes=1):
+            middle = low + (high - low) / 2
+            if middle.astimezone(self.zone).utcoffset() == offset:
+                low = middle
+            else:
+                high = middle
+        after = high.astimezone(self.zone)
+        hour = timedelta(hours=1)
+        title = f"the clocks change to {after:%Z} at {after:%Y-%m-%d %H:%M}"
+        return Band(kind="clocks", start=high - hour, end=high + hour, title=title)
+
+
+def marks_of(window: SlotWindow, axis: Axis, now: datetime) -> list[Mark]:
+    """Return what a job's row shows: expected slots as outlines, runs, gaps as one mark each."""
+    runs = [line for line in window.actual if line.last is None]
+    gaps = [line for line in window.actual if line.last is not None]
+    coming = [slot for slot in window.expected if slot > now]
+    started = {line.slot for line in runs}
+    expected = [slot for slot in window.expected if slot <= now and slot not in started]
+    if len(runs) + len(expected) + len(coming) > _MOST_MARKS:
+        marks = list(_in_parts(runs, coming, axis))
+    else:
+        marks = [_expected(slot, axis, "upcoming") for slot in coming]
+        marks += [
+            _expected(slot, axis, "expected")
+            for slot in expected
+            if not any(gap.slot <= slot <= (gap.last or slot) for gap in gaps)
+        ]
+        marks += [_run(line, axis, now) for line in runs]
+    return marks + [_gap(line, axis) for line in gaps]
+
+
+def counted_marks(counts: Iterable[OutcomeCount], axis: Axis) -> list[Mark]:
+    """Return what a job's row shows of hours, where single slots are closer than the eye can
+    tell.
+    """
+    by_part = defaultdict[int, Counter[str]](Counter)
+    for one in counts:
+        by_part[_part(one.hour, axis)][one.outcome] += one.count
+    return [_counted(part, outcomes, axis) for part, outcomes in sorted(by_part.items())]
+
+
+def _expected(slot: datetime, axis: Axis, kind: str) -> Mark:
+    said = (
+        "is to come" if kind == "upcoming" else "was expected, and has not been decided"
+    )
+    return Mark(
+        kind=kind, left=axis.left(slot), width=_THIN * 3, title=f"{{at}} {said}", at=slot
+    )
+
+
+def _run(line: SlotInfo, axis: Axis, now: datetime) -> Mark:
+    start = line.started or line.slot
+    end = line.finished or (now if line.outcome in ("running", "claimed") else start)
+    retries = f", {line.attempts} attempts" if line.attempts > 1 else ""
+    reason = f" ({line.reason.replace('_', ' ')})" if line.reason else ""
+    return Mark(
+        kind=line.outcome,
+        left=axis.left(start),
+        width=axis.width(start, end),
+        title=f"{{at}} {line.outcome}{reason}{retries}",
+        at=line.slot,
+    )
+
+
+def _gap(line: SlotInfo, axis: Axis) -> Mark:
+    last = line.last or line.slot
+    reason = (line.reason or "skipped").replace("_", " ")
+    said = f"{reason}: {line.count:,} slot{'' if line.count == 1 else 's'}"
+    width = axis.width(line.slot, last)
+    return Mark(
+        kind="gap",
+        left=axis.left(line.slot),
+        width=max(width, 4 * _THIN),
+        title=f"{{at}} {said} did not run",
+        at=line.slot,
+        text=_short(said, line.count, width),
+    )
+
+
+def _short(said: str, count: int, width: float) -> str:
+    if width >= _ROOM_FOR_TEXT:
+        return said
+    return f"{count:,} ×" if width >= _ROOM_FOR_COUNT else ""
+
+
+def _in_parts(
+    runs: Iterable[SlotInfo], coming: Sequence[datetime], axis: Axis
+) -> Iterator[Mark]:
+    by_part = defaultdict[int, Counter[str]](Counter)
+    for line in runs:
+        by_part[_part(line.slot, axis)][line.outcome] += 1
+    for slot in coming:
+        by_part[_part(slot, axis)]["upcoming"] += 1
+    for part, outcomes in sorted(by_part.items()):
+        yield _counted(part, outcomes, axis)
+
+
+def _part(instant: datetime, axis: Axis) -> int:
+    return min(int(axis.left(instant) * _PARTS / 100), _PARTS - 1)
+
+
+def _counted(part: int, outcomes: Counter[str], axis: Axis) -> Mark:
+    kind = next((one for one in _WORST if outcomes[one]), "upcoming")
+    said = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common())
+    return Mark(
+        kind=str(kind),
+        left=round(100 * part / _PARTS, 3),
+        width=round(100 / _PARTS, 3),
+        title=f"{{at}} {said}",
+        at=axis.start + axis.length * part / _PARTS,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """A day of a job in a calendar of weeks: its column and row, and its worst outcome."""
+
+    day: date
+    column: int
+    row: int
+    kind: str
+    title: str
+
+
+def days_of(
+    counts: Iterable[OutcomeCount], start: datetime, end: datetime, zone: ZoneInfo
+) -> list[Day]:
+    """Return the days from one instant to another, with what the hours of each have counted."""
+    by_day = defaultdict[date, Counter[str]](Counter)
+    for one in counts:
+        by_day[one.hour.astimezone(zone).date()][one.outcome] += one.count
+    first = start.astimezone(zone).date()
+    last = end.astimezone(zone).date()
+    monday = first - timedelta(days=first.weekday())
+    found = list[Day]()
+    for number in range((last - first).days + 1):
+        day = first + timedelta(days=number)
+        outcomes = by_day[day]
+        kind = next((str(one) for one in _WORST if outcomes[one]), "none")
+        said = ", ".join(f"{n:,} {outcome}" for outcome, n in outcomes.most_common())
+        found.append(
+            Day(
+                day=day,
+                column=(day - monday).days // 7,
+                row=day.weekday(),
+                kind=kind,
+                title=f"{day:%a %Y-%m-%d}: {said or 'no slot'}",
+            )
+        )
+    return found

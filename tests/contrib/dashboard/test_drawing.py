@@ -1,0 +1,167 @@
+"""Where the timeline draws what: places, widths, marks and bands, without a database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from slotwise.contrib.dashboard.drawing import Axis, counted_marks, days_of, marks_of
+from slotwise.contrib.dashboard.pages.timeline import starts_per_minute
+from slotwise.contrib.dashboard.pages.today import causes_of, verdict_of
+from slotwise.inspect import Failure, OutcomeCount, SlotInfo, SlotWindow
+
+VIENNA = ZoneInfo("Europe/Vienna")
+NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+def axis(start: datetime = NOON, length: timedelta = 10 * HOUR) -> Axis:
+    return Axis(start=start, end=start + length, zone=VIENNA)
+
+
+@pytest.mark.parametrize(
+    ("instant", "left"),
+    [(NOON, 0.0), (NOON + 5 * HOUR, 50.0), (NOON - HOUR, 0.0), (NOON + 11 * HOUR, 100.0)],
+    ids=["start", "middle", "before", "after"],
+)
+def test_an_instant_has_its_place(instant: datetime, left: float) -> None:
+    assert axis().left(instant) == left
+
+
+@pytest.mark.parametrize(
+    ("length", "texts"),
+    [
+        (2 * MINUTE, ["14:00:00", "14:00:15", "14:00:30"]),
+        (HOUR, ["14:00", "14:05", "14:10"]),
+        (24 * HOUR, ["15:00", "18:00", "21:00", "02 Oct"]),
+        (365 * 24 * HOUR, ["01 Nov", "02 Dec"]),
+    ],
+    ids=["minutes", "an hour", "a day", "a year"],
+)
+def test_the_axis_has_a_dozen_ticks_at_most(length: timedelta, texts: list[str]) -> None:
+    """At round local times."""
+    found = axis(length=length).ticks()
+    assert len(found) <= 13
+    assert [text for _, text in found][: len(texts)] == texts
+
+
+def test_a_change_of_the_clocks_is_a_band() -> None:
+    """To the minute, with its zone."""
+    (band,) = axis(datetime(2026, 10, 24, tzinfo=UTC), 48 * HOUR).clock_changes()
+    assert band.start < datetime(2026, 10, 25, 1, tzinfo=UTC) < band.end
+    assert "CET at 2026-10-25 02:00" in band.title
+
+
+def line(minutes: int, outcome: str = "succeeded", **more: object) -> SlotInfo:
+    slot = NOON + minutes * MINUTE
+    given = {"started": slot, "finished": slot + MINUTE, **more}
+    return SlotInfo(slot=slot, outcome=outcome, **given)  # type: ignore[arg-type]
+
+
+def test_a_row_has_runs_gaps_and_what_was_expected() -> None:
+    """A gap is one mark; an expected slot that ran, or lies in a gap, is no outline."""
+    window = SlotWindow(
+        job="a",
+        id="recurring",
+        schedule="x",
+        expected=[NOON + n * HOUR for n in range(8)],
+        actual=[
+            line(0),
+            line(60, "failed", reason="retry", attempts=3),
+            line(
+                120,
+                "skipped",
+                last=NOON + 3 * HOUR,
+                count=2,
+                reason="worker_absent",
+                started=None,
+            ),
+            line(240, "running", finished=None),
+        ],
+    )
+    marks = marks_of(window, axis(), NOON + 5 * HOUR + MINUTE)
+    assert [(one.kind, one.left) for one in marks] == [
+        ("upcoming", 60.0),
+        ("upcoming", 70.0),
+        ("expected", 50.0),
+        ("succeeded", 0.0),
+        ("failed", 10.0),
+        ("running", 40.0),
+        ("gap", 20.0),
+    ]
+    failed, running, gap = marks[4:]
+    assert failed.title == "{at} failed (retry), 3 attempts"
+    assert running.width == pytest.approx(10.167)
+    assert gap.text == "worker absent: 2 slots"
+
+
+def test_a_dense_row_is_drawn_in_parts() -> None:
+    """The worst outcome of a part decides its colour."""
+    actual = [line(n, "failed" if n == 77 else "succeeded") for n in range(600)]
+    window = SlotWindow(job="a", id="recurring", schedule="x", actual=actual)
+    marks = marks_of(window, axis(), NOON + 10 * HOUR)
+    assert len(marks) <= 240
+    assert [one.kind for one in marks].count("failed") == 1
+
+
+def test_hours_are_drawn_by_their_counts() -> None:
+    counts = [
+        OutcomeCount(job="a", hour=NOON, outcome="succeeded", count=7),
+        OutcomeCount(job="a", hour=NOON, outcome="lost", count=1),
+    ]
+    (mark,) = counted_marks(counts, axis())
+    assert (mark.kind, mark.title) == ("lost", "{at} 7 succeeded, 1 lost")
+    days = days_of(counts, NOON - timedelta(days=9), NOON, VIENNA)
+    assert [one.kind for one in days] == ["none"] * 9 + ["lost"]
+    assert [(one.column, one.row) for one in days][:2] == [(0, 1), (0, 2)]
+
+
+def test_the_load_counts_each_job_of_a_schedule() -> None:
+    """Schedules that cannot be read, and those from the end of a run, have no minute."""
+    schedules = {
+        "EVERY|12h|1970-01-01T00:00:00Z": 3,
+        "CRON|1 14 * * *|Europe/Vienna": 1,
+        "FIXED_DELAY|60s": 5,
+        "from the future": 2,
+    }
+    minutes, is_complete = starts_per_minute(schedules, NOON)
+    assert dict(minutes) == {0: 3, 720: 3, 1: 1}
+    assert is_complete
+    assert not starts_per_minute({"EVERY|1ms|1970-01-01T00:00:00Z": 1}, NOON)[1]
+
+
+def test_the_verdict_adds_up() -> None:
+    outcomes = {"succeeded": 5, "failed": 2, "skipped": 3, "running": 1, "lost": 1}
+    verdict = verdict_of(
+        OutcomeCount(job="a", hour=NOON, outcome=outcome, count=count)
+        for outcome, count in outcomes.items()
+    )
+    assert (verdict.due, verdict.ran, verdict.not_run, verdict.running) == (12, 5, 6, 1)
+
+
+def test_failures_that_differ_in_numbers_have_one_cause() -> None:
+    """The largest group first."""
+    errors = ["exit 69", "Timeout after 31 s", "Timeout after 30 s", None]
+    found = causes_of(
+        Failure(
+            name=f"job-{number % 2}",
+            id="recurring",
+            slot=None,
+            at=NOON + number * MINUTE,
+            outcome="failed",
+            reason="retry",
+            attempts=1,
+            worker=None,
+            error=error,
+        )
+        for number, error in enumerate(errors)
+    )
+    assert [(one.count, one.text) for one in found] == [
+        (2, "Timeout after 30 s"),
+        (1, "exit 69"),
+        (1, "retry"),
+    ]
+    assert found[0].first == NOON + MINUTE
