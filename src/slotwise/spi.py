@@ -12,12 +12,9 @@ from slotwise.model.exports import late
 
 if TYPE_CHECKING:
     from slotwise.engine.loops.service import Service
-    from slotwise.engine.process.foreground import Foreground
-    from slotwise.engine.process.init import reap_as_process_one
     from slotwise.engine.process.signals import StopSignals, signal_name
     from slotwise.engine.process.single_run import Ended, SingleRun
     from slotwise.engine.process.slot_run import SlotEnd, SlotRun
-    from slotwise.engine.process.supervisor import Supervisor
     from slotwise.engine.run.active_claims import Holding
     from slotwise.engine.run.runner import Runner
     from slotwise.engine.worker import Worker
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from slotwise.jobs.context import Steering, TaskOptions
     from slotwise.jobs.definition import NAME_LIMIT, Definition, define, shortest_interval
     from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
-    from slotwise.jobs.policies import OnLost
+    from slotwise.jobs.policies import OnLost, growing_pauses
     from slotwise.model.clock import Clock, DatabaseClock, elapsed
     from slotwise.model.durations import LONGEST_DURATION, format_duration, parse_duration
     from slotwise.model.error_text import error_summary, hide_password, redact
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
         Event,
         Finished,
         HandedBackEvent,
+        HandlerStarted,
         HeartbeatSent,
         Pruned,
         Reaped,
@@ -52,10 +50,12 @@ if TYPE_CHECKING:
         AttemptOutcome,
         Claim,
         Failed,
+        FollowUps,
         HandedBack,
         Key,
         LedgerKey,
         Row,
+        Snoozed,
         Succeeded,
         is_known,
     )
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from slotwise.payload.codecs import register_codec
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
     from slotwise.registry.inline import run_inline
-    from slotwise.registry.isolated import run_isolated
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
     from slotwise.registry.validation import (
         check_callables,
@@ -86,7 +85,11 @@ if TYPE_CHECKING:
     from slotwise.settings.documents import read_document
     from slotwise.store.connect.caller_transaction import Joinable
     from slotwise.store.connect.database import Database
-    from slotwise.store.connect.database_errors import describe_address, describe_error
+    from slotwise.store.connect.database_errors import (
+        describe_address,
+        describe_error,
+        is_transient,
+    )
     from slotwise.store.connect.dsn import connect_arguments, database_url
     from slotwise.store.dialects.locking import Locking
     from slotwise.store.dialects.one_writer import OneWriter
@@ -108,6 +111,7 @@ _HOMES = {
         "ClaimLostEvent",
         "DatabaseLost",
         "HandedBackEvent",
+        "HandlerStarted",
         "HeartbeatSent",
         "Pruned",
         "Reaped",
@@ -128,7 +132,7 @@ _HOMES = {
     ),
     "slotwise.jobs.context": ("Steering", "TaskOptions"),
     "slotwise.jobs.job": ("FunctionJob", "FunctionTask", "JobPolicies"),
-    "slotwise.jobs.policies": ("OnLost",),
+    "slotwise.jobs.policies": ("OnLost", "growing_pauses"),
     # words
     "slotwise.model.vocabulary": (
         "REASONS",
@@ -160,7 +164,9 @@ _HOMES = {
         "AttemptOutcome",
         "Aborted",
         "Failed",
+        "FollowUps",
         "HandedBack",
+        "Snoozed",
         "Succeeded",
     ),
     "slotwise.errors": ("pasteable",),
@@ -176,13 +182,9 @@ _HOMES = {
     "slotwise.engine.loops.service": ("Service",),
     "slotwise.model.identity": ("Identity",),
     # a worker, or one slot, as the purpose of a process
-    "slotwise.engine.process.foreground": ("Foreground",),
-    "slotwise.engine.process.init": ("reap_as_process_one",),
     "slotwise.engine.process.signals": ("StopSignals", "signal_name"),
     "slotwise.engine.process.single_run": ("Ended", "SingleRun"),
     "slotwise.engine.process.slot_run": ("SlotEnd", "SlotRun"),
-    "slotwise.engine.process.supervisor": ("Supervisor",),
-    "slotwise.registry.isolated": ("run_isolated",),
     "slotwise.registry.validation": (
         "check_callables",
         "check_lifespan",
@@ -192,7 +194,11 @@ _HOMES = {
     "slotwise.registry.plugin": ("CommandLine", "PluginCommand", "Section"),
     # errors as text
     "slotwise.model.error_text": ("error_summary", "hide_password", "redact"),
-    "slotwise.store.connect.database_errors": ("describe_address", "describe_error"),
+    "slotwise.store.connect.database_errors": (
+        "describe_address",
+        "describe_error",
+        "is_transient",
+    ),
     # the port to a database
     "slotwise.store.dialects.port": ("ClaimRequest", "Dialect"),
     "slotwise.store.dialects.one_writer": ("OneWriter",),
@@ -233,11 +239,12 @@ __all__ = [
     "Event",
     "Failed",
     "Finished",
-    "Foreground",
+    "FollowUps",
     "FunctionJob",
     "FunctionTask",
     "HandedBack",
     "HandedBackEvent",
+    "HandlerStarted",
     "HeartbeatSent",
     "Holding",
     "Host",
@@ -272,11 +279,11 @@ __all__ = [
     "SlotState",
     "SlotsSkipped",
     "SlotsSuperseded",
+    "Snoozed",
     "Spread",
     "Steering",
     "StopSignals",
     "Succeeded",
-    "Supervisor",
     "Tables",
     "TaskOptions",
     "Worker",
@@ -292,18 +299,18 @@ __all__ = [
     "elapsed",
     "error_summary",
     "format_duration",
+    "growing_pauses",
     "hide_password",
     "is_known",
+    "is_transient",
     "parse_duration",
     "pasteable",
     "read_document",
-    "reap_as_process_one",
     "redact",
     "register_codec",
     "register_dialect",
     "register_reason",
     "run_inline",
-    "run_isolated",
     "shortest_interval",
     "signal_name",
     "store_trace",

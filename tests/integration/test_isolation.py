@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import ConfigurationError, JobRegistry, Once, Settings, job, task
-from slotwise.engine.process.isolation import MODULE, Channel
+from slotwise.contrib.isolation.attempts import MODULE, Channel
 from slotwise.spi import Database
 
 APPLICATION = """

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 ADOPTER = """
 import ctypes, os, signal, subprocess, sys, time
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-from slotwise.engine.process.init import continue_in_child
+from slotwise.contrib.processes.process_one import continue_in_child
 continue_in_child()
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwise.engine.process.foreground import GENERATION, spare_the_collector
+from slotwise.contrib.processes.foreground import GENERATION, spare_the_collector
 
 
 @pytest.fixture(autouse=True)

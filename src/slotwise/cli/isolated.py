@@ -8,8 +8,8 @@ import sys
 
 from slotwise import Settings
 from slotwise.cli.shared.application import load_registry
+from slotwise.contrib.isolation.child import run_isolated
 from slotwise.contrib.logging import configure, keep_one_console
-from slotwise.spi import run_isolated
 
 
 def prepare(settings: Settings) -> None:

@@ -36,13 +36,8 @@ from slotwise.contrib.logging import (
     configure,
     keep_one_console,
 )
-from slotwise.spi import (
-    Foreground,
-    Supervisor,
-    Worker,
-    format_duration,
-    reap_as_process_one,
-)
+from slotwise.contrib.processes import Foreground, Supervisor, reap_as_process_one
+from slotwise.spi import Worker, format_duration
 
 if TYPE_CHECKING:
     from slotwise.contrib.metrics.port import Source

@@ -13,21 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from slotwise.client.client import Client
-from slotwise.engine.process.isolation import Isolation
 from slotwise.engine.process.single_run import Ended, SingleRun
 from slotwise.engine.process.slot_run import SlotRun, Wanted
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor
-from slotwise.engine.worker import Hooks, Worker, aside
-from slotwise.errors import (
-    ConfigurationError,
-)
+from slotwise.engine.worker import Hooks, Worker
+from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
 from slotwise.model.durations import parse_duration
 from slotwise.model.events import Listener
 from slotwise.model.identity import own_version
 from slotwise.registry.beside import run_beside
+from slotwise.registry.isolation import isolation_for
 from slotwise.registry.life import Life
 from slotwise.registry.validation import (
     Customize,
@@ -327,15 +325,6 @@ class JobRegistry:
         host_loop: asyncio.AbstractEventLoop | None = None,
         born: float | None = None,
     ) -> Worker:
-        isolated = sorted(
-            name for name, found in self.definitions.items() if found.isolation
-        )
-        if isolated and settings.app is None:
-            raise ConfigurationError(
-                f'{", ".join(isolated)}: isolation="process" needs to import the '
-                "application again; say where it is: "
-                'JobRegistry(…, app="package.module:registry"), or SLOTWISE_APP'
-            )
         return Worker(
             settings,
             self.definitions,
@@ -344,10 +333,7 @@ class JobRegistry:
             interceptors=self.interceptors,
             hooks=self.hooks,
             lifespan=self.lifespan,
-            # A child that does not stop is killed before the shutdown gives it up.
-            isolate=Isolation(
-                settings.told(), settings.app, patience=aside(settings) * 0.6
-            ).run,
+            isolate=isolation_for(self.definitions.values(), settings),
             host_loop=host_loop,
             client=self.client,
             clock=self._clock,

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from tests.unit.engine.parts import a_claim
 
-from slotwise.engine.process.isolation import Channel, _Attempt, outcome_of, say_outcome
+from slotwise.contrib.isolation.attempts import Channel, _Attempt, outcome_of, say_outcome
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.model.records import (
     Aborted,

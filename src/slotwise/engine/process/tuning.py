@@ -8,13 +8,6 @@ from datetime import timedelta
 
 #: A signal within this time after a counted one counts as the same request.
 ECHO = timedelta(seconds=1)
-#: First and longest pause before a supervisor starts a child again.
-RESTART_PAUSE = timedelta(milliseconds=250)
-LONGEST_RESTART_PAUSE = timedelta(seconds=30)
-#: Seconds within which the child of an attempt must import the application and start the handler.
-START_LIMIT = 120.0
-#: Seconds. How often its parent checks whether the claim was renewed or the attempt must stop.
-CHILD_LOOK = 0.1
 #: The longest pause between two looks at a slot that another process holds.
 LOOK_AGAIN = timedelta(seconds=5)
 #: How long a process prunes the ledger after its slot. What is left waits for the next turn.

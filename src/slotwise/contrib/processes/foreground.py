@@ -10,9 +10,8 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from slotwise.engine.process.signals import StopSignals
-from slotwise.engine.process.supervisor import Lifeline
-from slotwise.engine.worker import Worker
+from slotwise.contrib.processes.supervisor import Lifeline
+from slotwise.spi import StopSignals, Worker
 
 #: Operators filter by this name.
 logger = logging.getLogger("slotwise.worker")

@@ -21,24 +21,28 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import timedelta
-from typing import Any, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
-from slotwise.engine.process.signals import signal_name
-from slotwise.engine.process.tuning import CHILD_LOOK, START_LIMIT
-from slotwise.engine.run.active_claims import Holding
-from slotwise.model.clock import elapsed
-from slotwise.model.error_text import error_summary
-from slotwise.model.records import (
+from slotwise.spi import (
     Aborted,
     AttemptOutcome,
     Failed,
     FollowUps,
     HandedBack,
+    Holding,
+    Reason,
     Snoozed,
     Succeeded,
+    elapsed,
+    error_summary,
+    signal_name,
 )
-from slotwise.model.vocabulary import Reason
 
+#: Seconds within which the child must import the application and start the handler. This and the
+#: next are reasoned, not measured.
+START_LIMIT: Final = 120.0
+#: Seconds. How often its parent checks whether the claim was renewed or the attempt must stop.
+CHILD_LOOK: Final = 0.1
 #: The module that the child runs.
 MODULE = "slotwise.cli.isolated"
 
@@ -86,13 +90,13 @@ class Isolation:
     """Run attempts in child processes, each in a process group of its own."""
 
     def __init__(
-        self, settings: Mapping[str, object], app: str | None, *, patience: timedelta
+        self, settings: Mapping[str, object], app: str, *, patience: timedelta
     ) -> None:
         """``patience``: how long a handler may take to stop when asked."""
         self._source = {"app": app, "settings": settings}
         self._patience = patience.total_seconds()
 
-    def run(
+    def __call__(
         self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]
     ) -> AttemptOutcome:
         """Run one attempt to its end; ``begun`` is called when its handler starts."""

@@ -19,14 +19,15 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Final
 
-from slotwise.engine.process.signals import StopSignals, signal_name
-from slotwise.engine.process.tuning import LONGEST_RESTART_PAUSE, RESTART_PAUSE
-from slotwise.jobs.policies import growing_pauses
-from slotwise.model.clock import elapsed
+from slotwise.spi import StopSignals, elapsed, growing_pauses, signal_name
 
 logger = logging.getLogger("slotwise.supervisor")
 
+#: First and longest pause before a supervisor starts a child again: reasoned, not measured.
+RESTART_PAUSE: Final = timedelta(milliseconds=250)
+LONGEST_RESTART_PAUSE: Final = timedelta(seconds=30)
 
 _UP = b"u"
 _DRAIN = b"d"

@@ -21,17 +21,22 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias, TypedDict, cast
 
-from slotwise.engine.process.isolation import Channel, say_outcome
-from slotwise.engine.process.signals import StopSignals
-from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.worker import Worker
-from slotwise.jobs.policies import growing_pauses
-from slotwise.model.events import Event, HandlerStarted
-from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack
-from slotwise.model.vocabulary import Reason
-from slotwise.registry.registry import JobRegistry
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database_errors import is_transient
+from slotwise import JobRegistry, Settings
+from slotwise.contrib.isolation.attempts import Channel, say_outcome
+from slotwise.spi import (
+    AttemptOutcome,
+    Claim,
+    Event,
+    Failed,
+    HandedBack,
+    HandlerStarted,
+    Holding,
+    Reason,
+    StopSignals,
+    Worker,
+    growing_pauses,
+    is_transient,
+)
 
 _PR_SET_PDEATHSIG = 1
 

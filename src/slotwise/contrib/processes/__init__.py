@@ -1,0 +1,9 @@
+"""Processes whose purpose is a worker: in the foreground, under a supervisor, as process 1."""
+
+from __future__ import annotations
+
+from slotwise.contrib.processes.foreground import Foreground
+from slotwise.contrib.processes.process_one import reap_as_process_one
+from slotwise.contrib.processes.supervisor import Supervisor
+
+__all__ = ["Foreground", "Supervisor", "reap_as_process_one"]
