@@ -12,7 +12,7 @@ from slotwise.model.exports import late
 
 if TYPE_CHECKING:
     from slotwise.engine.loops.service import Service
-    from slotwise.engine.process.signals import StopSignals, signal_name
+    from slotwise.engine.process.signals import StopRequests
     from slotwise.engine.process.single_run import Ended, SingleRun
     from slotwise.engine.process.slot_run import SlotEnd, SlotRun
     from slotwise.engine.run.active_claims import Holding
@@ -182,7 +182,7 @@ _HOMES = {
     "slotwise.engine.loops.service": ("Service",),
     "slotwise.model.identity": ("Identity",),
     # a worker, or one slot, as the purpose of a process
-    "slotwise.engine.process.signals": ("StopSignals", "signal_name"),
+    "slotwise.engine.process.signals": ("StopRequests",),
     "slotwise.engine.process.single_run": ("Ended", "SingleRun"),
     "slotwise.engine.process.slot_run": ("SlotEnd", "SlotRun"),
     "slotwise.registry.validation": (
@@ -282,7 +282,7 @@ __all__ = [
     "Snoozed",
     "Spread",
     "Steering",
-    "StopSignals",
+    "StopRequests",
     "Succeeded",
     "Tables",
     "TaskOptions",
@@ -312,7 +312,6 @@ __all__ = [
     "register_reason",
     "run_inline",
     "shortest_interval",
-    "signal_name",
     "store_trace",
     "tables",
     "zone_named",

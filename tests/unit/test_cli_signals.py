@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from tests.kit.patience import PATIENCE
 
-from slotwise.engine.process.signals import NUMBERS, Requests
-from slotwise.spi import StopSignals
+from slotwise.contrib.processes.signals import NUMBERS, StopSignals
+from slotwise.engine.process.signals import StopRequests
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_reaction() -> None:
 def test_echoes(times: list[float], counts: list[int | None]) -> None:
     """What comes within a second after a request is that request once more, whoever sent it."""
     clock = iter(times)
-    requests = Requests(lambda: next(clock))
+    requests = StopRequests(lambda: next(clock))
     assert [requests.next() for _ in times] == counts
 
 

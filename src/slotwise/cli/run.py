@@ -23,7 +23,7 @@ from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
 from slotwise.cli.shared.values import FORMS, Written, duration, read_written
 from slotwise.contrib.logging import LogListener, configure, keep_one_console
-from slotwise.contrib.processes import reap_as_process_one
+from slotwise.contrib.processes import StopSignals, reap_as_process_one
 from slotwise.spi import (
     Ended,
     Outcome,
@@ -31,7 +31,6 @@ from slotwise.spi import (
     SingleRun,
     SlotEnd,
     SlotRun,
-    StopSignals,
     error_summary,
 )
 

@@ -26,7 +26,8 @@ from slotwise.contrib.commands.invocation import (
     environment,
 )
 from slotwise.contrib.commands.process_group import Output, ProcessGroup
-from slotwise.spi import JobPolicies, Reason, format_duration, parse_duration, signal_name
+from slotwise.contrib.processes.signals import signal_name
+from slotwise.spi import JobPolicies, Reason, format_duration, parse_duration
 
 #: Time from SIGTERM to SIGKILL; shorter than a stopping worker waits for cancelled handlers.
 KILL_AFTER: Final = timedelta(seconds=4)

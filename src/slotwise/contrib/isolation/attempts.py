@@ -23,6 +23,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, get_args
 
+from slotwise.contrib.processes.signals import signal_name
 from slotwise.spi import (
     Aborted,
     AttemptOutcome,
@@ -35,7 +36,6 @@ from slotwise.spi import (
     Succeeded,
     elapsed,
     error_summary,
-    signal_name,
 )
 
 #: Seconds within which the child must import the application and start the handler. This and the

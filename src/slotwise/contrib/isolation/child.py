@@ -23,6 +23,7 @@ from typing import TypeAlias, TypedDict, cast
 
 from slotwise import JobRegistry, Settings
 from slotwise.contrib.isolation.attempts import Channel, say_outcome
+from slotwise.contrib.processes.signals import StopSignals
 from slotwise.spi import (
     AttemptOutcome,
     Claim,
@@ -32,7 +33,6 @@ from slotwise.spi import (
     HandlerStarted,
     Holding,
     Reason,
-    StopSignals,
     Worker,
     growing_pauses,
     is_transient,

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from slotwise.contrib.processes.foreground import Foreground
 from slotwise.contrib.processes.process_one import reap_as_process_one
+from slotwise.contrib.processes.signals import StopSignals, signal_name
 from slotwise.contrib.processes.supervisor import Supervisor
 
-__all__ = ["Foreground", "Supervisor", "reap_as_process_one"]
+__all__ = [
+    "Foreground",
+    "StopSignals",
+    "Supervisor",
+    "reap_as_process_one",
+    "signal_name",
+]

@@ -8,10 +8,13 @@ import gc
 import logging
 import signal
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from slotwise.contrib.processes.signals import StopSignals
 from slotwise.contrib.processes.supervisor import Lifeline
-from slotwise.spi import StopSignals, Worker
+
+if TYPE_CHECKING:
+    from slotwise.spi import Worker
 
 #: Operators filter by this name.
 logger = logging.getLogger("slotwise.worker")

@@ -21,7 +21,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from slotwise.spi import StopSignals, elapsed, growing_pauses, signal_name
+from slotwise.contrib.processes.signals import StopSignals, signal_name
+from slotwise.spi import elapsed, growing_pauses
 
 logger = logging.getLogger("slotwise.supervisor")
 
