@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     )
     from slotwise.payload.codecs import register_codec
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
-    from slotwise.registry.inline import run_inline
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
     from slotwise.registry.validation import (
         check_callables,
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
         definitions_of,
     )
     from slotwise.schedules.combinators import Arranged, Between, Spread
+    from slotwise.schedules.cron_fields import quoted
     from slotwise.schedules.zones import zone_named
     from slotwise.settings.documents import read_document
     from slotwise.store.connect.caller_transaction import Joinable
@@ -170,15 +170,15 @@ _HOMES = {
         "Succeeded",
     ),
     "slotwise.errors": ("pasteable",),
+    "slotwise.schedules.cron_fields": ("quoted",),
     "slotwise.schedules.zones": ("zone_named",),
     # a worker inside a host
     "slotwise.registry.host": ("START_WAIT", "Host", "RegistrySource"),
     "slotwise.engine.worker": ("Worker",),
     "slotwise.engine.run.runner": ("Runner",),
     "slotwise.engine.run.active_claims": ("Holding",),
-    # a worker that a test drives, and a handler without a worker
+    # a worker that a test drives
     "slotwise.store.planning.planner": ("Plan",),
-    "slotwise.registry.inline": ("run_inline",),
     "slotwise.engine.loops.service": ("Service",),
     "slotwise.model.identity": ("Identity",),
     # a worker, or one slot, as the purpose of a process
@@ -305,12 +305,12 @@ __all__ = [
     "is_transient",
     "parse_duration",
     "pasteable",
+    "quoted",
     "read_document",
     "redact",
     "register_codec",
     "register_dialect",
     "register_reason",
-    "run_inline",
     "shortest_interval",
     "store_trace",
     "tables",

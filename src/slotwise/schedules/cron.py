@@ -26,7 +26,7 @@ from slotwise.schedules.cron_fields import (
     week_days,
 )
 from slotwise.schedules.days import DatePattern, days_of
-from slotwise.schedules.hints import hinted
+from slotwise.schedules.hints import hinted, notation
 from slotwise.schedules.local_time import (
     Fold,
     Gap,
@@ -128,9 +128,7 @@ class Cron(LocalSchedule):
         Day 1 is Sunday; a time that does not exist is skipped, and one that exists twice fires
         the second time. Raises InvalidSchedule, also for what has no counterpart, as `L-3W`.
         """
-        from slotwise.schedules.quartz import quartz_schedule
-
-        return quartz_schedule(expression, tz)
+        return notation("quartz")(expression, tz)
 
     def bind(
         self, name: str, calendars: Mapping[str, Calendar] | None = None

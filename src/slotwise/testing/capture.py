@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from slotwise import JobRegistry, TaskContext, UnknownTask, task
 from slotwise.operations import Schema
-from slotwise.spi import Inserted, Joinable, define, run_inline
+from slotwise.spi import Inserted, Joinable, define
+from slotwise.testing.inline import run_inline
 from slotwise.testing.manual_worker import IN_MEMORY
 
 if TYPE_CHECKING:

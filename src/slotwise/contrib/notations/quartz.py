@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from slotwise.errors import InvalidSchedule
-from slotwise.model.records import TICK
-from slotwise.schedules.base import Schedule
-from slotwise.schedules.combinators import AnyOf
-from slotwise.schedules.cron import Cron
-from slotwise.schedules.cron_fields import WEEKDAY, quoted
-from slotwise.schedules.zones import zone_named
+from slotwise import AnyOf, Cron, InvalidSchedule, Schedule
+from slotwise.spi import quoted, zone_named
 
+_WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_TICK: Final = timedelta(microseconds=1)
 _DIGITS: Final = re.compile(r"(?<![#/0-9])[0-9]+")
 _NO_COUNTERPART: Final = re.compile(r"L-[0-9]+W|(29|30|31)W")
 _YEARS: Final = re.compile(r"([0-9]{4})(?:-([0-9]{4}))?")
@@ -57,7 +54,7 @@ def _quartz_weekday(digits: re.Match[str]) -> str:
         raise InvalidSchedule(
             f"Quartz's day-of-week must be 1–7 or SUN–SAT, got {quoted(digits[0])}"
         )
-    return WEEKDAY.names[int(digits[0]) - 1]
+    return _WEEKDAYS[int(digits[0]) - 1]
 
 
 def _in_years(schedule: Cron, years: str) -> Schedule:
@@ -69,7 +66,7 @@ def _in_years(schedule: Cron, years: str) -> Schedule:
             raise InvalidSchedule(f"year {quoted(item)}: write 2026, 2026-2028 or a list")
         first = datetime(int(match[1]), 1, 1, tzinfo=schedule.zone)
         end = datetime(int(match[2] or match[1]) + 1, 1, 1, tzinfo=schedule.zone)
-        if schedule.count_between(first - TICK, end - TICK):
+        if schedule.count_between(first - _TICK, end - _TICK):
             parts.append(schedule.between(first, end))
     if not parts:
         raise InvalidSchedule(f"{schedule} has no slot in {years}")

@@ -9,11 +9,8 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 
-from slotwise.errors import ConfigurationError
-from slotwise.jobs.context import Signal, TaskContext
-from slotwise.model.records import Claim, FollowUps, Row
-from slotwise.registry.registry import JobRegistry
-from slotwise.store.queue.queue import Inserted, inserted
+from slotwise import ConfigurationError, JobRegistry, TaskContext
+from slotwise.spi import Claim, Holding, Inserted, Row, elapsed
 
 _NO_CLAIM = (
     "{} proves a claim in the database, and a captured task has none; test this "
@@ -29,13 +26,17 @@ def run_inline(
 
     Raises what the handler raises. ``ctx.guard`` and ``ctx.complete_in`` raise ConfigurationError.
     """
-    hold = _Hold(_claim(name, id, priority))
+    hold = Holding(_claim(name, id, priority), elapsed())
     ctx = TaskContext[object](
         hold, fence=_NoFence(), read=lambda _: data, client=registry.client
     )
     result = copy_context().run(_run, registry, name, ctx)
     follows = hold.follow_ups.follows if hold.follow_ups else ()
-    return result, [inserted(one.task, one.wanted) for one in follows]
+    wanted = [(one.task, one.wanted) for one in follows]
+    return result, [
+        Inserted(task, row.instance, row.when, row.priority, row.data)
+        for task, row in wanted
+    ]
 
 
 def _claim(name: str, id: str, priority: int) -> Claim:
@@ -67,25 +68,6 @@ def _run(registry: JobRegistry, name: str, ctx: TaskContext[object]) -> object:
 
 async def _awaited(result: Awaitable[object]) -> object:
     return await result
-
-
-class _Hold:
-    """A claim that is in no database, and that nobody takes away."""
-
-    lost = ended = promised = False
-    unawaited: str | None = None
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.signal = Signal()
-        self.follow_ups: FollowUps | None = None
-
-    @property
-    def stop_reason(self) -> str | None:
-        return self.signal.reason
-
-    def lease_left(self) -> timedelta:
-        return self.claim.lease
 
 
 class _NoFence:
