@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from slotwise.engine.loops.service import Service
     from slotwise.engine.process.signals import StopRequests
     from slotwise.engine.process.single_run import Ended, SingleRun
-    from slotwise.engine.process.slot_run import SlotEnd, SlotRun
     from slotwise.engine.run.active_claims import Holding
     from slotwise.engine.run.runner import Runner
     from slotwise.engine.worker import Worker
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
         check_lifespan,
         definitions_of,
     )
+    from slotwise.schedules.base import instant_text
     from slotwise.schedules.combinators import Arranged, Between, Spread
     from slotwise.schedules.cron_fields import quoted
     from slotwise.schedules.zones import zone_named
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from slotwise.store.planning.planner import Plan
     from slotwise.store.queue.queue import Inserted
     from slotwise.store.queue.traces import store_trace
+    from slotwise.store.reading.facts import Facts, plan_row, slot_state
     from slotwise.store.schema.tables import Tables, tables
 
 _HOMES = {
@@ -170,6 +171,7 @@ _HOMES = {
         "Succeeded",
     ),
     "slotwise.errors": ("pasteable",),
+    "slotwise.schedules.base": ("instant_text",),
     "slotwise.schedules.cron_fields": ("quoted",),
     "slotwise.schedules.zones": ("zone_named",),
     # a worker inside a host
@@ -181,10 +183,10 @@ _HOMES = {
     "slotwise.store.planning.planner": ("Plan",),
     "slotwise.engine.loops.service": ("Service",),
     "slotwise.model.identity": ("Identity",),
-    # a worker, or one slot, as the purpose of a process
+    # one slot as the purpose of a process
+    "slotwise.store.reading.facts": ("Facts", "plan_row", "slot_state"),
     "slotwise.engine.process.signals": ("StopRequests",),
     "slotwise.engine.process.single_run": ("Ended", "SingleRun"),
-    "slotwise.engine.process.slot_run": ("SlotEnd", "SlotRun"),
     "slotwise.registry.validation": (
         "check_callables",
         "check_lifespan",
@@ -237,6 +239,7 @@ __all__ = [
     "Dialect",
     "Ended",
     "Event",
+    "Facts",
     "Failed",
     "Finished",
     "FollowUps",
@@ -274,8 +277,6 @@ __all__ = [
     "Service",
     "Settled",
     "SingleRun",
-    "SlotEnd",
-    "SlotRun",
     "SlotState",
     "SlotsSkipped",
     "SlotsSuperseded",
@@ -301,10 +302,12 @@ __all__ = [
     "format_duration",
     "growing_pauses",
     "hide_password",
+    "instant_text",
     "is_known",
     "is_transient",
     "parse_duration",
     "pasteable",
+    "plan_row",
     "quoted",
     "read_document",
     "redact",
@@ -312,6 +315,7 @@ __all__ = [
     "register_dialect",
     "register_reason",
     "shortest_interval",
+    "slot_state",
     "store_trace",
     "tables",
     "zone_named",

@@ -30,6 +30,7 @@ from slotwise import (
     job,
     task,
 )
+from slotwise.contrib.processes import SlotRun
 from slotwise.engine import sign_in
 from slotwise.engine.loops import held_claims
 from slotwise.model import events
@@ -691,7 +692,7 @@ def test_a_hook_that_cannot_be_used_ends_the_start(url: str, heard: Heard) -> No
     """The start raises what the hook raised; the lifespan is not entered, and nothing stays."""
     life, door = Life(), Door(ConfigurationError("a transaction pooler is in between"))
     registry = a_registry(url, heard, before_start=[door], lifespan=life)
-    alone = [make("hourly").run for make in (registry.slot_run, registry.single_run)]
+    alone = [SlotRun(registry, "hourly").run, registry.single_run("hourly").run]
     for start in (*alone, registry.start):
         with pytest.raises(ConfigurationError, match="a transaction pooler"):
             start()

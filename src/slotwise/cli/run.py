@@ -23,14 +23,12 @@ from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
 from slotwise.cli.shared.values import FORMS, Written, duration, read_written
 from slotwise.contrib.logging import LogListener, configure, keep_one_console
-from slotwise.contrib.processes import StopSignals, reap_as_process_one
+from slotwise.contrib.processes import SlotEnd, SlotRun, StopSignals, reap_as_process_one
 from slotwise.spi import (
     Ended,
     Outcome,
     Reason,
     SingleRun,
-    SlotEnd,
-    SlotRun,
     error_summary,
 )
 
@@ -138,8 +136,8 @@ def run(
             if isinstance(wanted, Written)
             else wanted
         )
-        slot_run = registry.slot_run(
-            name, slot, early=early, waits=not no_wait, tell=_say
+        slot_run = SlotRun(
+            registry, name, slot, early=early, waits=not no_wait, tell=_say
         )
         return _run_slot(given, registry, slot_run)
     single = registry.single_run(name)

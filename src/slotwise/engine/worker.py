@@ -340,6 +340,12 @@ class Worker:
             if isinstance(hook, VerifiedAtStart):
                 hook.verify_at_start(self._names)
 
+    def keep_trying(self, ask: Callable[[], None], stopping: threading.Event) -> bool:
+        """Ask the database until it answers; return False if a stop was requested first. Raise
+        DatabaseRefused.
+        """
+        return keep_trying(ask, self.common, stopping)
+
     def mind(self) -> None:
         """Begin to renew and settle claims without polling or reaping; ``stop`` or ``close`` ends
         it.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.single_run import Ended, SingleRun
-from slotwise.engine.process.slot_run import SlotRun, Wanted
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor
 from slotwise.engine.worker import Hooks, Worker
@@ -269,30 +268,14 @@ class JobRegistry:
 
         Raises UnknownTask, and ConfigurationError for a one-time task. Close ``database`` after it.
         """
-        return SingleRun(self._worker_of_one_slot(), job_named(self.definitions, name))
+        return SingleRun(self.worker_of_one_slot(name), self.definitions[name])
 
-    def slot_run(
-        self,
-        name: str,
-        wanted: Wanted = "due",
-        *,
-        early: timedelta = timedelta(0),
-        waits: bool = True,
-        tell: Callable[[str], object] = lambda line: None,
-    ) -> SlotRun:
-        """Return a run of one slot of the job's schedule, as in the pod of a CronJob.
+    def worker_of_one_slot(self, name: str) -> Worker:
+        """Return a worker that has not started, for a slot of this job, whatever ``only`` says.
 
-        ``wanted``: the newest slot that has come, the one before it, or the one of an instant.
-        ``early``: how long to wait for a slot that is about to come. ``waits``: wait for another
-        holder where no worker is live. ``tell`` receives a line for each wait. Raises UnknownTask,
-        and ConfigurationError for a one-time task. Close ``database`` after it.
+        Raises UnknownTask, and ConfigurationError for a one-time task.
         """
-        job = job_named(self.definitions, name)
-        worker = self._worker_of_one_slot()
-        return SlotRun(worker, job, wanted, early=early, waits=waits, tell=tell)
-
-    def _worker_of_one_slot(self) -> Worker:
-        """A worker for one slot in the foreground, whatever ``only`` says."""
+        job_named(self.definitions, name)
         return self._build_worker(self.settings.replace(only=frozenset()))
 
     def make_worker(

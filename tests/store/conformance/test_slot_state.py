@@ -8,7 +8,7 @@ import pytest
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 
 from slotwise import Cron, Every, FixedDelay, Overlap
-from slotwise.engine.process.slot_steps import Leave, Over, Stay, Step, Take, next_step
+from slotwise.contrib.processes.slot_steps import Leave, Over, Stay, Step, Take, next_step
 from slotwise.inspect import RECURRING
 from slotwise.model.records import Failed
 from slotwise.spi import Key

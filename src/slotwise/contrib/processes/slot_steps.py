@@ -7,10 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from slotwise.model.records import Key, Row
-from slotwise.model.vocabulary import Outcome, RowState, SlotState
-from slotwise.schedules.base import instant_text
-from slotwise.store.reading.facts import Facts
+from slotwise.spi import Facts, Key, Outcome, Row, RowState, SlotState, instant_text
 
 
 @dataclass(frozen=True, slots=True)

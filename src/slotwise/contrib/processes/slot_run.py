@@ -35,35 +35,55 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
-from slotwise.engine.process.slot_steps import Leave, Over, Stay, Step, Take, next_step
-from slotwise.engine.process.tuning import (
-    CONTENDED,
-    LOOK_AGAIN,
-    PRUNE_FOR,
-)
-from slotwise.engine.sign_in import keep_trying
-from slotwise.engine.worker import Worker
-from slotwise.errors import (
+from slotwise import (
     ConfigurationError,
+    Disabled,
     InvalidSchedule,
     JobCancelled,
+    JobRegistry,
+    Schedule,
+    parse_schedule,
 )
-from slotwise.jobs.definition import Definition
-from slotwise.model.clock import elapsed
-from slotwise.model.records import TICK, Key, Row
-from slotwise.model.vocabulary import Outcome, Reason, SlotState
-from slotwise.schedules import Disabled, Schedule, parse_schedule
-from slotwise.schedules.base import instant_text
-from slotwise.store.connect.database_errors import describe_error
-from slotwise.store.reading.facts import Facts, plan_row, slot_state
+from slotwise.contrib.processes.slot_steps import (
+    Leave,
+    Over,
+    Stay,
+    Step,
+    Take,
+    next_step,
+)
+from slotwise.spi import (
+    Facts,
+    Key,
+    Outcome,
+    Reason,
+    Row,
+    SlotState,
+    describe_error,
+    elapsed,
+    instant_text,
+    plan_row,
+    slot_state,
+)
 
 logger = logging.getLogger(__name__)
 
 #: Which slot: the newest that has come, the one before it, or the one of an instant.
 Wanted: TypeAlias = Literal["due", "previous"] | datetime
 
+
+#: The smallest step between two instants.
+TICK: Final = timedelta(microseconds=1)
+#: The longest pause between two looks at a slot that another process holds. This and the next are
+#: reasoned, not measured.
+LOOK_AGAIN: Final = timedelta(seconds=5)
+#: How long a process prunes the ledger after its slot. What is left waits for the next turn.
+PRUNE_FOR: Final = timedelta(seconds=20)
+#: The pause after a claim that got nothing though the row was due: another claim, or an operation,
+#: has it locked.
+CONTENDED: Final = timedelta(milliseconds=200)
 
 T = TypeVar("T")
 
@@ -108,28 +128,30 @@ class SlotEnd:
 
 
 class SlotRun:
-    """Run a slot of the schedule of ``job`` with ``worker``, which must not have been started."""
+    """Run one slot of the schedule of the job ``name``, as in the pod of a CronJob."""
 
     def __init__(
         self,
-        worker: Worker,
-        job: Definition,
+        registry: JobRegistry,
+        name: str,
         wanted: Wanted = "due",
         *,
         early: timedelta = timedelta(0),
         waits: bool = True,
         tell: Callable[[str], object] = lambda line: None,
     ) -> None:
-        """``early``: how long to wait for a slot that is about to come, because the caller's clock
-        may be ahead.
+        """``wanted``: the newest slot that has come, the one before it, or the one of an instant.
+        ``early``: how long to wait for a slot that is about to come, because the caller's clock
+        may be ahead. ``waits``: wait for another holder where no worker is live. ``tell`` receives
+        a line for each wait.
 
-        ``waits``: wait for another holder where no worker is live. ``tell`` receives a line for
-        each wait.
+        Raises UnknownTask, and ConfigurationError for a one-time task. Close the registry's
+        ``database`` after it.
         """
-        self.worker = worker
-        self._name = job.name
+        self.worker = worker = registry.worker_of_one_slot(name)
+        self._name = name
         self._wanted = wanted
-        self._definition = job
+        self._definition = registry.definitions[name]
         self._early = early
         self._waits = waits
         self._tell = tell
@@ -437,8 +459,8 @@ class SlotRun:
         requested.
         """
         found: list[T] = []
-        if not self.worker.is_draining and not keep_trying(
-            lambda: found.append(ask()), self.worker.common, self._asked
+        if not self.worker.is_draining and not self.worker.keep_trying(
+            lambda: found.append(ask()), self._asked
         ):
             raise self._cancelled()
         return found[0] if found else ask()
