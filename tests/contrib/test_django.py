@@ -389,7 +389,7 @@ def test_one_value_stands_for_a_list_and_none_for_the_default(shop: str) -> None
     }
     with override_settings(SLOTWISE=given | {"DATABASE": None, "threads": None}):
         assert "tidy" in registry().definitions
-        assert registry().listeners == ()
+        assert registry().hooks.listeners == ()
 
 
 @pytest.mark.parametrize("value", [None, 7, "threads", [("THREADS", 1)]])

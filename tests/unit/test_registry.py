@@ -163,7 +163,7 @@ def test_the_builder_and_the_constructor_build_the_same() -> None:
         table_prefix="my_",
     )
     assert same(built) == same(given)
-    assert (built.listeners, built.interceptors) == (given.listeners, given.interceptors)
+    assert built.hooks == given.hooks
 
 
 def test_customize_runs_last_and_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,7 +538,7 @@ def test_parts_that_cannot_work(parts: dict[str, Any], words: str) -> None:
 
 def test_a_lifespan_is_taken_as_it_is() -> None:
     """The function, not what it returns."""
-    assert JobRegistry(jobs=[tick], lifespan=_decorated).lifespan is _decorated
+    assert JobRegistry(jobs=[tick], lifespan=_decorated).hooks.lifespan is _decorated
 
 
 def test_only_names_of_its_own() -> None:

@@ -95,7 +95,8 @@ def instrument(
         tracing = Tracing(
             registry, sample=float(sample), links=links, provider=tracer_provider
         )
-        registry.interceptors = (tracing, *registry.interceptors)
+        hooks = registry.hooks
+        registry.hooks = replace(hooks, interceptors=(tracing, *hooks.interceptors))
         if links:
             registry.hooks = replace(
                 registry.hooks, at_insert=(*registry.hooks.at_insert, tracing.at_insert)

@@ -8,10 +8,9 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import Pruning, Reaper, WakeUp
@@ -19,14 +18,9 @@ from slotwise.engine.loops.poller import Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.loops.tuning import IN_A_MOMENT
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.event_loop import EventLoop, Lifespan
-from slotwise.engine.run.runner import (
-    BeforeStart,
-    Interceptor,
-    Isolate,
-    Runner,
-    context_maker,
-)
+from slotwise.engine.run.event_loop import EventLoop
+from slotwise.engine.run.hooks import Hooks
+from slotwise.engine.run.runner import Isolate, Runner, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.engine.tuning import (
     LEAVE_PATIENCE,
@@ -50,9 +44,8 @@ from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.notifications import LOOK, OPERATIONS
-from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.retention import Pruner
-from slotwise.store.slots.settlement_hooks import AfterSettle, SettlementHooks
+from slotwise.store.slots.settlement_hooks import SettlementHooks
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
@@ -93,34 +86,6 @@ def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> 
     )
 
 
-@runtime_checkable
-class VerifiedAtStart(Protocol):
-    """A ``before_start`` hook that is verified when a worker starts."""
-
-    def verify_at_start(self, names: Collection[str]) -> object:
-        """Raise what ends the start. ``names`` are those of all jobs and tasks of the
-        application.
-        """
-
-
-@runtime_checkable
-class VerifiesHooks(Protocol):
-    """A handler that runs only under certain ``before_start`` hooks."""
-
-    def verify_hooks(self, hooks: Sequence[BeforeStart]) -> object:
-        """Raise what ends the start of a worker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """Functions of an application that take part in a start, or in a transaction of the queue."""
-
-    before_start: tuple[BeforeStart, ...] = ()
-    at_insert: tuple[AtInsert, ...] = ()
-    #: By job or task.
-    after_settle: Mapping[str, AfterSettle] = field(default_factory=dict)
-
-
 class Worker:
     """One process of the cluster: it claims, runs, settles, renews and takes over rows of the jobs
     it knows.
@@ -140,10 +105,7 @@ class Worker:
         definitions: Mapping[str, Definition],
         *,
         database: Database,
-        listeners: Iterable[events.Listener] = (),
-        interceptors: tuple[Interceptor, ...] = (),
         hooks: Hooks | None = None,
-        lifespan: Lifespan | None = None,
         isolate: Isolate | None = None,
         host_loop: asyncio.AbstractEventLoop | None = None,
         client: object = None,
@@ -173,8 +135,8 @@ class Worker:
         self.capacity = settings.threads or min(
             max(10, len(self.definitions)), MOST_THREADS
         )
-        self.listeners = events.Listeners(tuple(listeners))
-        hooks = hooks or Hooks()
+        self.hooks = hooks = hooks or Hooks()
+        self.listeners = events.Listeners(hooks.listeners)
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
         self.database, poll = database, poll_interval(settings, self.definitions)
@@ -190,23 +152,17 @@ class Worker:
         self.cancelling = threading.Event()
         self._turn = threading.RLock()  # serializes start and stop
         needs_loop = any(found.is_async for found in self.definitions.values())
-        self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
+        self.loop = EventLoop(hooks.lifespan, host_loop, is_needed=needs_loop)
         self.common = WorkerCommon(
             self.listeners, self.name, settings, self.store, self.active_claims
         )
         self.sign_in = SignIn(
             self.common, self.identity, capacity=self.capacity, version=version, born=born
         )
-        self._before_start = hooks.before_start
-        self.runner = self._make_runner(client, interceptors, isolate)
+        self.runner = self._make_runner(client, isolate)
         self._make_loops(claimed)
 
-    def _make_runner(
-        self,
-        client: object,
-        interceptors: tuple[Interceptor, ...],
-        isolate: Isolate | None,
-    ) -> Runner:
+    def _make_runner(self, client: object, isolate: Isolate | None) -> Runner:
         return self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
@@ -218,8 +174,7 @@ class Worker:
             ),
             margin=self.settings.heartbeat_interval,
             loop=self.loop,
-            interceptors=interceptors,
-            before_start=self._before_start,
+            hooks=self.hooks,
             isolate=isolate,
         )
 
@@ -333,12 +288,7 @@ class Worker:
         self.sign_in.check()
 
     def _verify_hooks(self) -> None:
-        for found in self.definitions.values():
-            if isinstance(found.handler, VerifiesHooks):
-                found.handler.verify_hooks(self._before_start)
-        for hook in self._before_start:
-            if isinstance(hook, VerifiedAtStart):
-                hook.verify_at_start(self._names)
+        self.hooks.verify(self.definitions.values(), self._names)
 
     def keep_trying(self, ask: Callable[[], None], stopping: threading.Event) -> bool:
         """Ask the database until it answers; return False if a stop was requested first. Raise

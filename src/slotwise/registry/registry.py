@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from slotwise.client.client import Client
 from slotwise.engine.process.single_run import Ended, SingleRun
 from slotwise.engine.run.event_loop import Lifespan
-from slotwise.engine.run.runner import BeforeStart, Interceptor
-from slotwise.engine.worker import Hooks, Worker
+from slotwise.engine.run.hooks import BeforeStart, Hooks, Interceptor
+from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
@@ -97,10 +98,10 @@ class JobRegistry:
         self.definitions: Mapping[str, Definition] = by_settings(
             self._written, self.settings
         )
-        self.lifespan = check_lifespan(lifespan)
-        self.listeners = tuple(check_callables(listeners, "listeners"))
-        self.interceptors = tuple(check_callables(interceptors, "interceptors"))
         self.hooks = Hooks(
+            lifespan=check_lifespan(lifespan),
+            listeners=tuple(check_callables(listeners, "listeners")),
+            interceptors=tuple(check_callables(interceptors, "interceptors")),
             before_start=tuple(check_callables(before_start, "before_start")),
             at_insert=tuple(check_callables(at_insert, "at_insert")),
             after_settle=check_hooks_by_name(after_settle or {}),
@@ -244,7 +245,8 @@ class JobRegistry:
 
     def listen(self, listener: Listener) -> Self:
         """Add a listener, for workers that are created from now on."""
-        self.listeners = (*self.listeners, listener)
+        known = self.hooks.listeners
+        self.hooks = replace(self.hooks, listeners=(*known, listener))
         return self
 
     def run_now(self, name: str) -> Ended:
@@ -312,10 +314,7 @@ class JobRegistry:
             settings,
             self.definitions,
             database=self.database,
-            listeners=self.listeners,
-            interceptors=self.interceptors,
             hooks=self.hooks,
-            lifespan=self.lifespan,
             isolate=isolation_for(self.definitions.values(), settings),
             host_loop=host_loop,
             client=self.client,

@@ -58,7 +58,7 @@ def _claim(name: str, id: str, priority: int) -> Claim:
 def _run(registry: JobRegistry, name: str, ctx: TaskContext[object]) -> object:
     result: object = None
     with ExitStack() as stack:
-        for interceptor in registry.interceptors:
+        for interceptor in registry.hooks.interceptors:
             stack.enter_context(interceptor(ctx))
         result = registry.definitions[name].handler(ctx)
         if inspect.isawaitable(result):

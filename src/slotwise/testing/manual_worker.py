@@ -124,13 +124,11 @@ class ManualWorker:
             self._settings,
             application.definitions,
             database=self._database,
-            listeners=(*application.listeners, self.events.append),
-            interceptors=application.interceptors,
             hooks=application.hooks,
-            lifespan=application.lifespan,
             client=Client(lambda: self._worker.store),
             clock=self.clock,
         )
+        self.listen(self.events.append)
         self.store = self._worker.store
         #: Schedules one-time tasks.
         self.client = Client(lambda: self.store)
@@ -368,10 +366,7 @@ class _Application:
 
     definitions: Mapping[str, Definition]
     settings = Settings()
-    listeners = ()
-    interceptors = ()
     hooks = None
-    lifespan = None
 
 
 def _opened(settings: Settings, *, foreign_rows: bool) -> Database:

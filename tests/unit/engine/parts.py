@@ -16,7 +16,8 @@ from tests.kit.patience import PATIENCE
 from slotwise import JobContext
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
-from slotwise.engine.run.runner import BeforeStart, Interceptor, Runner
+from slotwise.engine.run.hooks import BeforeStart, Hooks, Interceptor
+from slotwise.engine.run.runner import Runner
 from slotwise.inspect import RECURRING
 from slotwise.model.clock import Stopwatch
 from slotwise.model.events import Listeners
@@ -100,8 +101,7 @@ class Rig:
             make_context=lambda holding: JobContext(holding, fence=NoFence()),
             margin=margin,
             loop=self.loop,
-            interceptors=interceptors,
-            before_start=before_start,
+            hooks=Hooks(interceptors=interceptors, before_start=before_start),
         )
         self.runner.on_end = lambda holding, outcome: self._ends.put((holding, outcome))
 

@@ -221,9 +221,8 @@ def _registry(
         if isinstance(event, HandlerStarted):
             channel.send(say="starting")
 
-    registry.listeners = (tell,)
-    # The parent has called these hooks, and holds what they return.
-    registry.hooks = replace(registry.hooks, before_start=())
+    # The parent has called the hooks before a start, and holds what they return.
+    registry.hooks = replace(registry.hooks, listeners=(tell,), before_start=())
     return registry
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeAlias, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
+from slotwise.engine.run.hooks import Hooks
 from slotwise.engine.run.outcomes import (
     LeftAlone,
     Unfit,
@@ -47,7 +48,6 @@ from slotwise.store.slots.store import LedgerFence, Store
 
 logger = logging.getLogger(__name__)
 
-Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
 MakeContext: TypeAlias = Callable[[Holding], Context]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
 #: Runs an attempt in a process of its own; calls the second argument when its handler starts, and
@@ -55,10 +55,6 @@ OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
 Isolate: TypeAlias = Callable[
     [Holding, Callable[[], None], Callable[[], bool]], AttemptOutcome
 ]
-#: Called in a thread of the worker before each attempt. Skip refuses the start for good; with any
-#: other exception the attempt has failed. A context manager that it returns is left when the
-#: attempt has ended, or its start is refused.
-BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
 
 
 def context_maker(
@@ -93,8 +89,7 @@ class Runner:
         make_context: MakeContext,
         margin: timedelta,
         loop: EventLoop,
-        interceptors: tuple[Interceptor, ...] = (),
-        before_start: Sequence[BeforeStart] = (),
+        hooks: Hooks,
         isolate: Isolate | None = None,
     ) -> None:
         self.capacity = capacity
@@ -112,8 +107,8 @@ class Runner:
         self._margin = margin.total_seconds()
         self._loop = loop
         self._isolate = isolate
-        self._interceptors = interceptors
-        self._before_start = tuple(before_start)
+        self._interceptors = hooks.interceptors
+        self._before_start = hooks.before_start
         #: Whether one-time tasks may be claimed before a thread is free for them. Not with async
         #: handlers: the loop starts every claim at once.
         self.runs_ahead = not any(
