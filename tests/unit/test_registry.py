@@ -33,6 +33,7 @@ from slotwise import (
     job,
     task,
 )
+from slotwise.model import plugged_in
 
 
 @pytest.fixture(autouse=True)
@@ -649,3 +650,12 @@ def test_start_is_not_for_the_loop_itself() -> None:
             registry.start(host_loop=asyncio.get_running_loop())
 
     asyncio.run(host())
+
+
+def test_an_incomplete_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs isolated attempts is an entry point; without it, one line says what to do."""
+    monkeypatch.setattr(plugged_in, "entry_points", lambda **which: ())
+    isolated = job(name="apart", schedule="0 2 * * *", isolation="process")(print)
+    registry = JobRegistry(jobs=[isolated], app="shop:registry")
+    with pytest.raises(ConfigurationError, match="install it again"):
+        registry.make_worker()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
-from typing import Final
 
 from slotwise.engine.run.runner import Isolate
 from slotwise.engine.worker import aside
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
+from slotwise.model.plugged_in import plugged_in
 from slotwise.settings.settings import Settings
-
-GROUP: Final = "slotwise.isolation"
 
 
 def isolation_for(
@@ -31,7 +28,6 @@ def isolation_for(
             "application again; say where it is: "
             'JobRegistry(…, app="package.module:registry"), or SLOTWISE_APP'
         )
-    (entry,) = entry_points(group=GROUP, name="process")
-    make: Callable[..., Isolate] = entry.load()
+    make: Callable[..., Isolate] = plugged_in("slotwise.isolation", "process")
     # A child that does not stop is killed before the shutdown gives it up.
     return make(settings.told(), settings.app, patience=aside(settings) * 0.6)

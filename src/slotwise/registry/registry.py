@@ -310,12 +310,13 @@ class JobRegistry:
         host_loop: asyncio.AbstractEventLoop | None = None,
         born: float | None = None,
     ) -> Worker:
+        isolate = isolation_for(self.definitions.values(), settings)
         return Worker(
             settings,
             self.definitions,
             database=self.database,
             hooks=self.hooks,
-            isolate=isolation_for(self.definitions.values(), settings),
+            isolate=isolate,
             host_loop=host_loop,
             client=self.client,
             clock=self._clock,

@@ -4,7 +4,7 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import product, starmap
@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
+from slotwise.model.plugged_in import plugged_in
 from slotwise.schedules.base import Schedule, Unbound
 from slotwise.schedules.calendars import Calendar
 from slotwise.schedules.cron_fields import (
@@ -26,7 +27,7 @@ from slotwise.schedules.cron_fields import (
     week_days,
 )
 from slotwise.schedules.days import DatePattern, days_of
-from slotwise.schedules.hints import hinted, notation
+from slotwise.schedules.hints import hinted
 from slotwise.schedules.local_time import (
     Fold,
     Gap,
@@ -128,7 +129,10 @@ class Cron(LocalSchedule):
         Day 1 is Sunday; a time that does not exist is skipped, and one that exists twice fires
         the second time. Raises InvalidSchedule, also for what has no counterpart, as `L-3W`.
         """
-        return notation("quartz")(expression, tz)
+        read: Callable[[str, str | ZoneInfo], Schedule] = plugged_in(
+            "slotwise.schedule_notations", "quartz"
+        )
+        return read(expression, tz)
 
     def bind(
         self, name: str, calendars: Mapping[str, Calendar] | None = None

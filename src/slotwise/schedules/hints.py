@@ -1,4 +1,4 @@
-"""What others read: hints for a text that is no schedule, and notations. Found by entry points."""
+"""What to write instead of a text that is no schedule: hints of others, found by entry points."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
 from slotwise.errors import InvalidSchedule
 
-if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
-    from slotwise.schedules.base import Schedule
-
-    #: Makes a schedule of an expression and a zone. Raises InvalidSchedule.
-    Notation: TypeAlias = Callable[[str, str | ZoneInfo], Schedule]
-
 GROUP: Final = "slotwise.schedule_hints"
-NOTATIONS: Final = "slotwise.schedule_notations"
 
 
 #: Whether a hint is being looked for: those who give hints make schedules, too.
@@ -45,11 +36,3 @@ def hinted(error: InvalidSchedule, text: str, tz: str) -> InvalidSchedule:
 @cache
 def _readers() -> tuple[Callable[[str, str], str | None], ...]:
     return tuple(entry.load() for entry in entry_points(group=GROUP))
-
-
-@cache
-def notation(name: str) -> Notation:
-    """Return what reads the expressions of another scheduler."""
-    (entry,) = entry_points(group=NOTATIONS, name=name)
-    read: Notation = entry.load()
-    return read

@@ -1,0 +1,18 @@
+"""What lodgers plug in: found by an entry point, and loaded when it is needed."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from slotwise.errors import ConfigurationError
+
+
+def plugged_in(group: str, name: str) -> Any:
+    """Return what an entry point names. Raise ConfigurationError if there is none."""
+    for entry in entry_points(group=group, name=name):
+        return entry.load()
+    raise ConfigurationError(
+        f"no installed package has the entry point {name!r} of {group}: this installation of "
+        "slotwise is incomplete; install it again"
+    )
