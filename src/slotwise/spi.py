@@ -70,7 +70,9 @@ if TYPE_CHECKING:
         WorkerState,
         register_reason,
     )
-    from slotwise.payload.codecs import register_codec
+    from slotwise.payload.codecs import JSON, register_codec
+    from slotwise.payload.converters import invalid_type, model_shape
+    from slotwise.payload.shape import Shape
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
     from slotwise.registry.plugin import CommandLine, PluginCommand, Section
     from slotwise.registry.validation import (
@@ -211,10 +213,13 @@ _HOMES = {
     "slotwise.store.connect.database": ("Database",),
     # the tables, for statements of your own
     "slotwise.store.schema.tables": ("Tables", "tables"),
-    # codecs
-    "slotwise.payload.codecs": ("register_codec",),
+    # codecs, and types of payloads
+    "slotwise.payload.codecs": ("JSON", "register_codec"),
+    "slotwise.payload.converters": ("invalid_type", "model_shape"),
+    "slotwise.payload.shape": ("Shape",),
 }
 __all__ = [
+    "JSON",
     "KNOWN_YEARS",
     "LONGEST_DURATION",
     "NAME_LIMIT",
@@ -276,6 +281,7 @@ __all__ = [
     "Section",
     "Service",
     "Settled",
+    "Shape",
     "SingleRun",
     "SlotState",
     "SlotsSkipped",
@@ -303,8 +309,10 @@ __all__ = [
     "growing_pauses",
     "hide_password",
     "instant_text",
+    "invalid_type",
     "is_known",
     "is_transient",
+    "model_shape",
     "parse_duration",
     "pasteable",
     "plan_row",

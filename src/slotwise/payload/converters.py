@@ -1,8 +1,8 @@
 """Converters for the types of payloads: typed value to plain value, which JSON can express, and
 back.
 
-This file never imports pydantic or msgspec: their models exist only where these libraries are
-loaded already. msgspec's own decoder cannot replace it, because it loses data: it writes NaN as
+Models of pydantic and msgspec come from an entry point of ``slotwise.payload_types``. msgspec's own
+decoder cannot replace this file, because it loses data: it writes NaN as
 null, rounds UTC offsets to minutes, ignores a dataclass's own ``__init__``, and cannot read fields
 with ``init=False``. It also rejects tagged unions of TypedDicts and enums of floats or tuples, and
 its errors have neither keys nor values.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import sys
 import types
 from collections.abc import (
     Callable,
@@ -27,7 +26,8 @@ from collections.abc import (
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import entry_points
 from itertools import combinations
 from typing import (
     Annotated,
@@ -52,7 +52,6 @@ from slotwise.payload.comparison import refuse_changes, refuse_loss
 from slotwise.payload.payload import one_line
 from slotwise.payload.shape import (
     ANYTHING,
-    PLAIN_TYPES,
     Misfit,
     Shape,
     finite,
@@ -198,7 +197,7 @@ def dict_of(kind: object, item: Shape) -> Shape:
     return Shape(convert, frozenset({dict}), is_plain=item.is_plain)
 
 
-def model(
+def model_shape(
     kind: type,
     write: Callable[[object], object],
     read: Callable[[object], object],
@@ -206,9 +205,12 @@ def model(
     kinds: frozenset[type],
     tags: Mapping[str, frozenset[object]],
 ) -> Shape:
-    """Return the converter for a model of a library; ``kinds`` are the types of its plain form.
+    """Return the converter for a model of a library: ``write`` makes plain values of it, ``read``
+    makes it of what JSON gives, and ``read_back`` of what ``write`` gives, by way of JSON; both
+    may raise ValueError.
 
-    ``read`` takes what JSON gives, ``read_back`` what ``write`` gives, by way of JSON.
+    ``kinds`` are the types of its plain form. ``tags``: the keys whose values tell it apart from
+    other models, each with these values.
     """
 
     def convert(value: object, writing: bool) -> object:
@@ -323,12 +325,11 @@ def _record(kind: Any) -> Shape:
     if isinstance(kind, type):
         if issubclass(kind, enum.Enum):
             return among(kind, kind)
-        if (library := _library_of("pydantic", "BaseModel", kind)) is not None:
-            return _pydantic(library, kind)
-        if (library := _library_of("msgspec", "Struct", kind)) is not None:
-            return _msgspec(library, kind)
         if dataclasses.is_dataclass(kind):
             return _data_class(kind)
+        for shape_for in _libraries():
+            if (shape := shape_for(kind)) is not None:
+                return shape
     raise InvalidPayload(
         f"{called(kind)} is not a type for a payload; use str, int, float, bool, None, "
         "list, dict, a dataclass, a TypedDict, an Enum, datetime, date, time, UUID, Decimal, "
@@ -336,79 +337,15 @@ def _record(kind: Any) -> Shape:
     )
 
 
-def _library_of(library: str, base: str, kind: type) -> types.ModuleType | None:
-    """Return the library if the type is one of its models, and so it is imported already."""
-    module = sys.modules.get(library)
-    is_model = module is not None and issubclass(kind, getattr(module, base, ()))
-    return module if is_model else None
-
-
-def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
-    with _as_invalid(kind):
-        kind.model_rebuild()  # names that were not defined yet
-    _refuse_texts(kind, kind, set())
-    tags = {
-        spec.serialization_alias or spec.alias or name: frozenset(
-            get_args(spec.annotation)
-        )
-        for name, spec in kind.model_fields.items()
-        if get_origin(spec.annotation) is Literal
-    }
-
-    def dump(value: object) -> object:
-        """Dump a model as it reads itself: by aliases, without computed fields."""
-        return kind.model_dump(
-            value, mode="json", by_alias=True, round_trip=True, warnings=False
-        )
-
-    def load(value: object) -> object:
-        return kind.model_validate_json(JSON.encode(value))
-
-    is_root = issubclass(kind, library.RootModel)
-    stored = PLAIN_TYPES - {type(None)} if is_root else frozenset({dict})
-    return model(kind, dump, load, load, stored, tags)
-
-
-def _refuse_texts(kind: type, annotation: Any, seen: set[object]) -> None:
-    """Raise InvalidPayload for a union of str and a type that is stored as a string, anywhere in a
-    pydantic model: pydantic would read all its values as str.
-    """
-    arguments = get_args(annotation)
-    if get_origin(annotation) in (Union, types.UnionType) and str in arguments:
-        for lost in TEXTS.keys() & set(arguments):
-            raise InvalidPayload(
-                f"{called(kind)}: a {called(lost)} in {annotation} would come back as a str; "
-                "take one of them"
-            )
-    if hasattr(annotation, "model_fields") and annotation not in seen:
-        seen.add(annotation)
-        arguments = tuple(spec.annotation for spec in annotation.model_fields.values())
-    for each in arguments:
-        _refuse_texts(kind, each, seen)
-
-
-def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
-    with _as_invalid(kind):
-        library.json.Decoder(kind)
-    how = kind.__struct_config__
-    is_tagged = how.tag is not None and not how.array_like
-
-    def load(value: object) -> object:
-        return library.convert(value, kind, str_keys=True)
-
-    return model(
-        kind,
-        lambda value: library.to_builtins(value, str_keys=True),
-        load,
-        lambda written: load(JSON.decode(JSON.encode(written))),
-        frozenset({list if how.array_like else dict}),
-        {how.tag_field: frozenset({how.tag})} if is_tagged else {},
-    )
+@cache
+def _libraries() -> tuple[Callable[[type], Shape | None], ...]:
+    """Return what converts the models of libraries: it knows its own types."""
+    return tuple(entry.load() for entry in entry_points(group="slotwise.payload_types"))
 
 
 @contextmanager
-def _as_invalid(kind: type) -> Iterator[None]:
-    """Raise InvalidPayload for what a type's annotations raise."""
+def invalid_type(kind: type) -> Iterator[None]:
+    """Raise InvalidPayload where reading a type's annotations raises NameError or TypeError."""
     try:
         yield
     except NameError as error:
@@ -453,7 +390,7 @@ def _data_class(kind: type) -> Shape:
 
 
 def _hints(kind: type) -> dict[str, object]:
-    with _as_invalid(kind):
+    with invalid_type(kind):
         return get_type_hints(kind, include_extras=True)
 
 
