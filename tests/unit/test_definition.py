@@ -518,7 +518,7 @@ def test_a_policy_may_be_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         POLICIES,
         "quiet",
-        Policy((bool,), "True or False", lambda value, where: value),
+        Policy("True or False", types=(bool,)),
     )
     assert [
         policy_of(a_job(quiet=value), "Report", "quiet") for value in (True, False)

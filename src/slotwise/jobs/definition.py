@@ -7,11 +7,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     NamedTuple,
     Never,
@@ -61,14 +62,6 @@ _SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: Converts a value of the right type, or raises InvalidJob; with the place for the message.
 Read: TypeAlias = "Callable[[Any, str], object]"
-
-
-class Policy(NamedTuple):
-    """What may be declared besides name, schedule and execute: types, an example, its reader."""
-
-    types: tuple[type, ...]
-    example: str
-    read: Read
 
 
 def duration(value: object, where: str) -> timedelta:
@@ -134,7 +127,6 @@ _OVERLAPS = "Overlap.skip(), .queue() or .allow(2)"
 _LOSSES = '"rerun" or "give_up"'
 _RECORDS = '"none", "failures" or "all"'
 _PLACES = '"process", or None'
-_A_SPAN = '"5m" or a timedelta'
 _A_RATE = '"100/m": how many in which time'
 _SOME_TAGS = 'a set of tags: {"gpu"}'
 _A_NUMBER = "a whole number such as 3"
@@ -144,11 +136,17 @@ def _as_it_is(value: object, where: str) -> object:
     return value
 
 
-def _policy(example: str, read: Read = _as_it_is) -> dict[str, object]:
-    """Return the metadata of a field of ``Definition`` that users may declare; its type is that of
-    the keyword.
+class Policy(NamedTuple):
+    """Marks a field of ``Definition`` that users may declare: an example, its reader, and the types
+    that the keyword accepts.
     """
-    return {"example": example, "read": read}
+
+    example: str
+    read: Read = _as_it_is
+    types: tuple[type, ...] = ()
+
+
+Span: TypeAlias = Annotated[timedelta | None, Policy('"5m" or a timedelta', duration)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,39 +160,25 @@ class Definition:
     is_async: bool
     schedule: Schedule | None = None
     payload: Payload = UNTYPED
-    catch_up: CatchUp = field(default=CatchUp.latest(), metadata=_policy(_CATCH_UPS))
-    overlap: Overlap = field(default=Overlap.skip(), metadata=_policy(_OVERLAPS))
-    on_lost: str = field(
-        default=LossPolicy.RERUN, metadata=_policy(_LOSSES, _one_of(_LOSSES))
-    )
-    max_lost: int = field(default=3, metadata=_policy(_A_NUMBER, _count))
+    catch_up: Annotated[CatchUp, Policy(_CATCH_UPS)] = field(default=CatchUp())
+    overlap: Annotated[Overlap, Policy(_OVERLAPS)] = field(default=Overlap())
+    on_lost: Annotated[str, Policy(_LOSSES, _one_of(_LOSSES))] = LossPolicy.RERUN
+    max_lost: Annotated[int, Policy(_A_NUMBER, _count)] = 3
     #: Where it is not declared, tasks have TASK_RETRY.
-    retry: Retry | None = field(
-        default=None, metadata=_policy("Retry.exponential(max_attempts=3)")
+    retry: Annotated[Retry | None, Policy("Retry.exponential(max_attempts=3)")] = None
+    start_within: Span = None
+    timeout: Span = None
+    min_interval: Span = None
+    spread: Span = None
+    priority: Annotated[int, Policy("a whole number such as 50", _priority)] = (
+        USUAL_PRIORITY
     )
-    start_within: timedelta | None = field(
-        default=None, metadata=_policy(_A_SPAN, duration)
-    )
-    timeout: timedelta | None = field(default=None, metadata=_policy(_A_SPAN, duration))
-    min_interval: timedelta | None = field(
-        default=None, metadata=_policy(_A_SPAN, duration)
-    )
-    spread: timedelta | None = field(default=None, metadata=_policy(_A_SPAN, duration))
-    priority: int = field(
-        default=USUAL_PRIORITY, metadata=_policy("a whole number such as 50", _priority)
-    )
-    isolation: str | None = field(
-        default=None, metadata=_policy('"process"', _one_of(_PLACES))
-    )
-    runs_on: frozenset[str] = field(
-        default=frozenset(), metadata=_policy(_SOME_TAGS, _tags)
-    )
-    record: str = field(default="none", metadata=_policy(_RECORDS, _one_of(_RECORDS)))
-    result_retention: timedelta | None = field(
-        default=None, metadata=_policy(_A_SPAN, duration)
-    )
-    concurrency: int | None = field(default=None, metadata=_policy(_A_NUMBER, _count))
-    rate_limit: Rate | None = field(default=None, metadata=_policy(_A_RATE, _rate))
+    isolation: Annotated[str | None, Policy('"process"', _one_of(_PLACES))] = None
+    runs_on: Annotated[frozenset[str], Policy(_SOME_TAGS, _tags)] = frozenset()
+    record: Annotated[str, Policy(_RECORDS, _one_of(_RECORDS))] = "none"
+    result_retention: Span = None
+    concurrency: Annotated[int | None, Policy(_A_NUMBER, _count)] = None
+    rate_limit: Annotated[Rate | None, Policy(_A_RATE, _rate)] = None
     is_job: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -260,9 +244,9 @@ def _types(hint: object) -> tuple[type, ...]:
 _HINTS = {**get_type_hints(JobPolicies), **get_type_hints(TaskPolicies)}
 #: What users may declare, by name.
 POLICIES: dict[str, Policy] = {
-    one.name: Policy(_types(_HINTS[one.name]), **one.metadata)
-    for one in fields(Definition)
-    if one.metadata
+    name: hint.__metadata__[0]._replace(types=_types(_HINTS[name]))
+    for name, hint in get_type_hints(Definition, include_extras=True).items()
+    if get_origin(hint) is Annotated
 }
 
 

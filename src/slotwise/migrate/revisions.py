@@ -222,23 +222,18 @@ def _heads(connection: sa.Connection, target: Target) -> tuple[str, ...] | None:
         return tuple(context.get_current_heads())
 
 
-def applied(
-    connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None
-) -> str | None:
+def applied(connection: sa.Connection, target: Target) -> str | None:
     """Return the revision that was applied; None without any, or for a role that may not read
     alembic's table.
     """
-    heads = _heads(connection, Target(prefix=prefix, schema=schema))
+    heads = _heads(connection, target)
     return ", ".join(heads or ()) or None
 
 
-def revision_warning(
-    connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None
-) -> str | None:
+def revision_warning(connection: sa.Connection, target: Target) -> str | None:
     """Return a warning about revisions that were not applied, although the schema version is the
     right one. Raises SchemaMismatch for tables without a note of their revision.
     """
-    target = Target(prefix=prefix, schema=schema)
     heads = _heads(connection, target)
     refuse_unversioned(connection, target, heads)
     if heads is None:

@@ -13,10 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.errors import ConfigurationError
 from slotwise.migrate import checks, revisions
+from slotwise.migrate.database_warnings import creators_warning, unguarded_warning
 from slotwise.migrate.grants import ROLES, grants
-from slotwise.migrate.row_guard import unguarded_warning
-from slotwise.migrate.target import Where
-from slotwise.migrate.trusted_schemas import creators_warning
+from slotwise.migrate.target import Target, Where
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables, sqlstate
@@ -62,6 +61,7 @@ class Schema:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._where = Where(prefix=settings.table_prefix, schema=settings.schema)
+        self._target = Target(**self._where)
 
     def upgrade(self, *, adopt: bool = False, revision: str = "heads") -> SchemaUpgrade:
         """Create the tables, or upgrade them, and check them. Several processes may do so at once.
@@ -75,7 +75,7 @@ class Schema:
             )
             # alembic knows the revision only; columns may be missing
             checks.check(connection, **self._where)
-            warning = creators_warning(connection, **self._where)
+            warning = creators_warning(connection, self._target)
         return SchemaUpgrade(applied=applied, warnings=[warning] if warning else [])
 
     @staticmethod
@@ -91,7 +91,7 @@ class Schema:
         """Return which version the tables have, and which this slotwise needs."""
         with self._connected() as (connection, _):
             version = checks.current(connection, **self._where)
-            revision = revisions.applied(connection, **self._where)
+            revision = revisions.applied(connection, self._target)
         return SchemaVersion(version=version, needed=SCHEMA_VERSION, revision=revision)
 
     def check(self) -> list[str]:
@@ -104,10 +104,10 @@ class Schema:
             checks.check(connection, **self._where)
             warnings = [
                 database.pooler_warning,
-                revisions.revision_warning(connection, **self._where),
+                revisions.revision_warning(connection, self._target),
                 *session_warnings(connection),
-                creators_warning(connection, **self._where),
-                unguarded_warning(connection, **self._where),
+                creators_warning(connection, self._target),
+                unguarded_warning(connection, self._target),
             ]
         return [warning for warning in warnings if warning]
 

@@ -1,10 +1,10 @@
-"""Which roles may put functions and operators where the sessions of workers look for names."""
+"""What to fix in a database whose tables are in order."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-from slotwise.store.schema.tables import tables
+from slotwise.migrate.target import Target
 
 #: Owners of a schema and of our tables, and superusers, need no such trick.
 _CREATORS = """
@@ -21,9 +21,7 @@ WHERE (n.nspname = ANY (pg_catalog.current_schemas(false)) OR n.nspname = CAST(:
 ORDER BY n.nspname, role"""
 
 
-def creators_warning(
-    connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None
-) -> str | None:
+def creators_warning(connection: sa.Connection, target: Target) -> str | None:
     """Return a warning if other roles may create functions in a schema of the search_path.
 
     Schemas that this session searches, and that of the tables, are read; without PostgreSQL there
@@ -31,9 +29,8 @@ def creators_warning(
     """
     if connection.dialect.name != "postgresql":
         return None
-    found = connection.execute(
-        sa.text(_CREATORS), {"schema": schema, "tasks": tables(prefix, schema).tasks.name}
-    ).all()
+    named = {"schema": target.schema, "tasks": target.tables.tasks.name}
+    found = connection.execute(sa.text(_CREATORS), named).all()
     if not found:
         return None
     who = " and ".join(f"{role} in {where}" for where, role in found)
@@ -43,4 +40,31 @@ def creators_warning(
     return (
         f"other roles may create functions where sessions search for names: {who}; what they put "
         f"there may run with the rights of others; run: {cures}"
+    )
+
+
+_IS_GUARDED = sa.text(
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger AS t "
+    "WHERE t.tgrelid = CAST(pg_catalog.to_regclass(CAST(:table AS text)) AS oid) "
+    "AND t.tgname = CAST(:trigger AS name) AND t.tgenabled IN ('O', 'A'))"
+)
+
+
+def unguarded_warning(connection: sa.Connection, target: Target) -> str | None:
+    """Return a warning if somebody has dropped or disabled the trigger that keeps our rows.
+
+    db-scheduler deletes the rows of tasks that it does not know. Revision ``sw0003`` makes it.
+    """
+    if connection.dialect.name != "postgresql":
+        return None
+    trigger = f"{target.prefix}keep_rows"
+    quote = connection.dialect.identifier_preparer.format_table
+    named = {"table": quote(target.tables.tasks), "trigger": trigger}
+    if connection.scalar(_IS_GUARDED, named):
+        return None
+    table = target.full(target.tables.tasks.name)
+    return (
+        f"the trigger {trigger} of {table} is missing or disabled: db-scheduler would delete the "
+        f"rows of tasks that it does not know; enable it (ALTER TABLE {table} ENABLE TRIGGER "
+        f"{trigger}), or make it again with its CREATE TRIGGER in: {target.command('sql')}"
     )
