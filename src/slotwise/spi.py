@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from slotwise.store.connect.database_errors import (
         describe_address,
         describe_error,
+        is_locked,
         is_transient,
     )
     from slotwise.store.connect.dsn import connect_arguments, database_url
@@ -201,6 +202,7 @@ _HOMES = {
     "slotwise.store.connect.database_errors": (
         "describe_address",
         "describe_error",
+        "is_locked",
         "is_transient",
     ),
     # the port to a database
@@ -311,6 +313,7 @@ __all__ = [
     "instant_text",
     "invalid_type",
     "is_known",
+    "is_locked",
     "is_transient",
     "model_shape",
     "parse_duration",

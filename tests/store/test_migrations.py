@@ -27,7 +27,7 @@ from alembic.runtime.migration import MigrationContext
 from tests.store.bench import DB_SCHEDULER, JAVA_ROW, Bench, at
 
 from slotwise import SchemaMismatch, Settings, migrate
-from slotwise.migrate.adoption import LOCK_TIMEOUT
+from slotwise.contrib.db_scheduler.adoption import LOCK_TIMEOUT
 from slotwise.migrate.target import UNUSED
 from slotwise.model.records import FOREVER
 from slotwise.spi import Database, tables

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine.mock import MockConnection
 
 from slotwise.errors import ConfigurationError, SchemaMismatch, SchemaMissing
-from slotwise.migrate.adoption import adopt_table
 from slotwise.migrate.checks import refuse_unversioned
 from slotwise.migrate.grants import FUNCTIONS
 from slotwise.migrate.target import Target
+from slotwise.model.plugged_in import plugged_in
 
 if TYPE_CHECKING:
     from alembic.runtime.migration import MigrationContext, RevisionStep
@@ -93,6 +93,7 @@ def apply(
     if is_adopting and not connection.in_transaction():
         with connection.engine.connect() as own:
             own = own.execution_options(isolation_level="AUTOCOMMIT")
+            adopt_table = plugged_in("slotwise.adoption", "db-scheduler")
             adopted = adopt_table(own, target, script.get_revision("sw0001"))
         target = replace(target, adopted=adopted)
 

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.errors import SchemaMismatch
-from slotwise.migrate.target import Target
-from slotwise.store.connect.database_errors import is_locked
+from slotwise import SchemaMismatch
+from slotwise.spi import is_locked
 
 #: So long others may wait behind a step that waits, in seconds; and so often a step is tried, with
 #: a pause between.
 LOCK_TIMEOUT = 2.0
 TRIES = 60
 PAUSE = 1.0
+
+
+class Target(Protocol):
+    """Which table is adopted, as the core says it."""
+
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def schema(self) -> str | None: ...
+    @property
+    def lock_name(self) -> str: ...
+    def is_foreign(self, connection: sa.Connection) -> bool: ...
+    def options(self) -> dict[str, object]: ...
+    def wait_for(self, is_locked: Callable[[], bool | None]) -> None: ...
+
 
 _IS_VALID = sa.text(
     "SELECT i.indisvalid FROM pg_catalog.pg_index AS i "
