@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from slotwise import Cron, InvalidSchedule, JobContext, JobRegistry, job
@@ -299,3 +301,43 @@ def test_a_job_without_its_calendar_is_not_planned_silently(
     say("add", "office", "2026-12-24", "--create")
     with ManualWorker([office], pg_url, ManualClock(NEW_YEARS_EVE)) as worker:
         assert [plan.change for plan in worker.plan()] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("weekend", "days"),
+    [("SAX", ""), ("SAT,SUN", "x"), ("SAT,SUN", "2026:0230"), ("9", "2026:0101")],
+)
+def test_a_row_of_another_program_ends_no_listing(
+    say: Say, ask: Ask, pg_url: str, weekend: str, days: str
+) -> None:
+    """It is named, with the command that removes it, also while a job's row goes by it; the other
+    calendars are listed and used.
+    """
+    say("add", "office", "2026-12-24", "--create")
+    say("import", "AT", "--years", "2026-2027")
+    with ManualWorker([office], pg_url, ManualClock(NEW_YEARS_EVE)) as worker:
+        worker.plan()
+    with psycopg.connect(pg_url) as sql:
+        sql.execute(
+            "UPDATE scheduled_calendars SET weekend = %s, days = %s WHERE name = 'AT'",
+            (weekend, days),
+        )
+    assert "AT        unreadable" in say("show")
+    bad, good = ask("show")
+    assert bad["calendar"] == "AT"
+    assert bad["jobs"] == ["office"]
+    assert good["days"] == ["2026-12-24"]
+    cure = "calendar AT cannot be read: .*; remove it with: slotwise calendar remove AT"
+    for arguments in (("show", "AT"), ("add", "AT", "2026-12-24"), ("import", "AT")):
+        assert re.search(cure, say(*arguments, expected=exits.FAILED))
+    with pytest.raises(InvalidSchedule, match=f"job office: {cure}"):
+        JobRegistry(jobs=[office], database_url=pg_url).start()
+    say("add", "office", "2026-12-28", expected=exits.FAILED)  # the row keeps its days
+    assert ask("remove", "AT", "--yes") == {
+        "removed": {"calendar": "AT", "unreadable": bad["unreadable"]},
+        "dry_run": False,
+    }
+    say("import", "AT", "--years", "2026-2027")
+    with psycopg.connect(pg_url) as sql:
+        (text,) = sql.execute("SELECT schedule FROM scheduled_tasks").fetchone() or ()
+    assert "office@2[" in text  # the import found the row, with all of its calendars

@@ -195,7 +195,7 @@ def test_calendars_are_changed_by_operations(planned: JobRegistry) -> None:
     assert preview.before is None
     assert calendars.all() == []
     assert calendars.change("co", closed, "close").after.revision == 1
-    assert [one.calendar.name for one in calendars.all()] == ["co"]
+    assert [one.name for one in calendars.all()] == ["co"]
     assert calendars.remove("co", "open again").name == "co"
     assert [one.author for one in planned.inspect.audit()] == ["ops", "ops"]
 

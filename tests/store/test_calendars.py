@@ -259,7 +259,7 @@ def test_changes_are_audited(desk: Desk) -> None:
 def test_lines_say_who_goes_by_it(desk: Desk) -> None:
     """Each calendar with its jobs, one without any, too."""
     desk.changes.change("empty", lambda before: Calendar(name="empty"), "calendar add")
-    assert [(line.calendar.name, list(line.jobs)) for line in desk.changes.all()] == [
+    assert [(line.name, list(line.jobs)) for line in desk.changes.all()] == [
         ("CO", ["open"]),
         ("empty", []),
     ]

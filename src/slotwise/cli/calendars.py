@@ -74,25 +74,35 @@ def _list_calendars(given: Given) -> None:
 
 
 def _row(line: CalendarInfo, zone: ZoneInfo) -> list[str]:
-    days = sorted(line.calendar.days)
-    ends = [f"{days[0]}", f"{days[-1]}"] if days else ["–", "–"]
     return [
-        line.calendar.name,
-        str(line.calendar.revision),
-        str(len(days)),
-        *ends,
-        line.calendar.weekend_text,
+        line.name,
+        *_contents(line.calendar),
         str(len(line.jobs)) if line.jobs else "–",
         moment(line.updated, zone),
     ]
 
 
+def _contents(one: Calendar | None) -> list[str]:
+    """The revision, number of days, first and last day, and weekend."""
+    if one is None:
+        return ["unreadable", *["–"] * 4]
+    days = sorted(one.days)
+    ends = [f"{days[0]}", f"{days[-1]}"] if days else ["–", "–"]
+    return [str(one.revision), str(len(days)), *ends, one.weekend_text]
+
+
 def _line_json(line: CalendarInfo) -> dict[str, object]:
     return {
-        **line.calendar.as_json(),
+        **_calendar_json(line),
         "jobs": list(line.jobs),
         "updated": json_value(line.updated),
     }
+
+
+def _calendar_json(line: CalendarInfo) -> dict[str, object]:
+    if line.calendar is None:
+        return {"calendar": line.name, "unreadable": line.unreadable}
+    return line.calendar.as_json()
 
 
 @calendar.command(
@@ -122,6 +132,8 @@ def _show_days(given: Given, name: str, year: int | None) -> None:
     with given.operations() as (operations, _):
         line = operations.calendars.find(name)
     one = line.calendar
+    if one is None:
+        raise InvalidSchedule(line.unreadable)
     days = [day for day in sorted(one.days | one.worked) if year in (None, day.year)]
     if given.json:
         kept = {
@@ -419,7 +431,7 @@ def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
         gone = operations.calendars.remove(name, "calendar_remove", dry_run=dry)
     with unharmed():
         if given.json:
-            print_json({"removed": gone.as_json(), "dry_run": dry})
+            print_json({"removed": _calendar_json(gone), "dry_run": dry})
         else:
             say(f"{'would remove' if dry else 'removed'} {name}")
 

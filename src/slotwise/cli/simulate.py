@@ -190,7 +190,8 @@ def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[Calendar]:
     ):
         return []
     with given.operations() as (operations, _):
-        return [one.calendar for one in operations.calendars.all()]
+        found = operations.calendars.all()
+    return [one.calendar for one in found if one.calendar is not None]
 
 
 def _objects(

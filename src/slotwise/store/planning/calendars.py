@@ -32,9 +32,13 @@ _BOUND = re.compile(r"([A-Za-z0-9_.\-]+)@[0-9]+\[")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalendarInfo:
-    """A calendar as the database has it, and the jobs whose rows go by it."""
+    """A calendar as the database has it, and the jobs whose rows go by it. ``unreadable`` is why
+    there is no ``calendar``: another program has written the row.
+    """
 
-    calendar: Calendar
+    name: str
+    calendar: Calendar | None
+    unreadable: str | None = None
     updated: datetime
     jobs: Sequence[str]
 
@@ -108,7 +112,30 @@ def calendars_of(
 
 
 def calendar_in(row: sa.RowMapping) -> Calendar:
-    return calendar_of(row["name"], row["revision"], row["weekend"], row["days"])
+    """Read a row. Raise InvalidSchedule, with the cure, for one that another program has written."""
+    name = row["name"]
+    try:
+        return calendar_of(name, row["revision"], row["weekend"], row["days"])
+    except InvalidSchedule as error:
+        raise InvalidSchedule(
+            f"calendar {name} cannot be read: {error}; remove it with: "
+            f"slotwise calendar remove {name}, and import it again"
+        ) from None
+
+
+def _info(row: sa.RowMapping, jobs: Sequence[str]) -> CalendarInfo:
+    calendar = unreadable = None
+    try:
+        calendar = calendar_in(row)
+    except InvalidSchedule as error:
+        unreadable = str(error)
+    return CalendarInfo(
+        name=row["name"],
+        calendar=calendar,
+        unreadable=unreadable,
+        updated=utc(row["updated"]),
+        jobs=jobs,
+    )
 
 
 def missing(name: str, known: Iterable[str]) -> InvalidSchedule:
@@ -138,22 +165,15 @@ class Calendars:
                 .all()
             )
             users = self._users(connection)
-        return [
-            CalendarInfo(
-                calendar=calendar_in(row),
-                updated=utc(row["updated"]),
-                jobs=users.get(row["name"], ()),
-            )
-            for row in rows
-        ]
+        return [_info(row, users.get(row["name"], ())) for row in rows]
 
     def find(self, name: str) -> CalendarInfo:
         """One calendar. Raises InvalidSchedule with near matches if there is none of this name."""
         lines = self.all()
         for line in lines:
-            if line.calendar.name == name:
+            if line.name == name:
                 return line
-        raise missing(name, [line.calendar.name for line in lines])
+        raise missing(name, [line.name for line in lines])
 
     def change(
         self,
@@ -180,22 +200,25 @@ class Calendars:
             )  # workers sleep until what was due next before
         return CalendarChange(before=before, after=after, followed=followed)
 
-    def remove(self, name: str, operation: str, *, dry_run: bool = False) -> Calendar:
-        """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it."""
+    def remove(self, name: str, operation: str, *, dry_run: bool = False) -> CalendarInfo:
+        """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it;
+        one that cannot be read goes away all the same.
+        """
         with self._store.transaction() as connection:
             # Race: whoever plans a row by it locks it first, so under this lock no further user
             # comes.
-            gone = self._lock(connection, name)
-            if gone is None:
+            row = self._lock(connection, name)
+            if row is None:
                 raise missing(name, connection.scalars(sa.select(self._table.c.name)))
-            if jobs := self._users(connection).get(name):
+            gone = _info(row, jobs := self._users(connection).get(name, []))
+            if jobs and gone.calendar is not None:
                 raise InvalidSchedule(
                     f"calendar {name} is used by {', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}; "
                     "change their schedules first"
                 )
             if not dry_run:
                 connection.execute(self._table.delete().where(self._table.c.name == name))
-                self._audit(connection, str(gone), operation)
+                self._audit(connection, str(gone.calendar or name), operation)
         return gone
 
     def _write(
@@ -208,7 +231,8 @@ class Calendars:
         dry_run: bool,
     ) -> tuple[Calendar | None, Calendar]:
         with self._store.transaction() as connection:
-            before = self._lock(connection, name)
+            row = self._lock(connection, name)
+            before = None if row is None else calendar_in(row)
             if before is None and not create:
                 raise missing(name, connection.scalars(sa.select(self._table.c.name)))
             after = edit(before)
@@ -233,12 +257,11 @@ class Calendars:
             audit(connection, str(after))
         return before, after
 
-    def _lock(self, connection: sa.Connection, name: str) -> Calendar | None:
+    def _lock(self, connection: sa.Connection, name: str) -> sa.RowMapping | None:
         statement = (
             sa.select(self._table).where(self._table.c.name == name).with_for_update()
         )
-        row = connection.execute(statement).mappings().first()
-        return None if row is None else calendar_in(row)
+        return connection.execute(statement).mappings().first()
 
     def _audit(
         self,
