@@ -76,6 +76,23 @@ def test_a_mistake_in_run(shell: Shell, word: str) -> None:
     check_told(done.stderr, word)
 
 
+def test_a_pod_whose_lifespan_fails_has_changed_no_schedule(shell: Shell) -> None:
+    """Neither of a new job nor of one that an earlier deploy has planned."""
+    done = shell.run("run", "tick", "--slot", "due", FAILS="enter")
+    assert done.returncode == exits.FAILED, done.stderr
+    check_told(done.stderr, "enter")
+    assert shell.ask("jobs", "--json").stdout.strip() in ("", "[]")
+    assert shell.run("run", "tick", "--slot", "due").returncode == exits.OK
+    before = shell.ask("jobs", "--json").stdout
+    assert "EVERY|1s" in before
+    text = (shell.directory / "jobs.py").read_text()
+    shell.write("jobs.py", text.replace('Every("1s")', 'Every("1m")'))
+    assert shell.run("run", "tick", "--slot", "due", FAILS="enter").returncode
+    assert "EVERY|1s" in shell.ask("jobs", "--json").stdout
+    assert shell.run("run", "tick", "--slot", "due").returncode == exits.OK
+    assert "EVERY|1m" in shell.ask("jobs", "--json").stdout
+
+
 @pytest.mark.parametrize("word", ["enter", "leave"])
 def test_a_mistake_in_a_worker(shell: Shell, word: str) -> None:
     """So it is in a worker, which ends with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -136,3 +137,21 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(text.splitlines()) == 4
     print_json_list([])
     assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("columns", ["40", "400"])
+def test_long_listings_are_quick(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """Ten thousand rows take about a second of CPU, not a minute; wide characters are aligned."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    rows = [[f"job{number}", "waiting", "3", "日本"] for number in range(10_000)]
+    begun = time.process_time()
+    print_table(COLUMNS, [*rows, ["日本", "x", "–", "end"]])
+    assert time.process_time() - begun < 8
+    *_, last = click.unstyle(capsys.readouterr().out).splitlines()
+    assert last.rstrip().endswith("end")
+    if columns == "400":
+        assert last == "日本     x        –         end"

@@ -26,7 +26,7 @@ from slotwise.schedules import Disabled
 from slotwise.store.connect.database_errors import describe_error, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.operations.transaction import AUTHOR_LIMIT, Author
-from slotwise.store.planning.deploy_preview import moved
+from slotwise.store.planning.deploy_preview import compare, moved
 from slotwise.store.planning.planner import BATCH, Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
@@ -250,6 +250,11 @@ class SignIn:
         )
         self._report_moved(sorted(self._store.definitions) if only is None else [only])
         return plans
+
+    def would_change(self, job: Definition) -> bool:
+        """Return whether ``plan`` would change anything of the job. Raise what it raises."""
+        found = compare(self._store.database, {job.name: job}, self.revision())
+        return any(one.is_change for one in found if one.job == job.name)
 
     def _jobs(self) -> list[Definition]:
         return [found for found in self._store.definitions.values() if found.is_job]

@@ -157,6 +157,7 @@ class SlotRun:
         self._tell = tell
         self._asked = threading.Event()
         self._told: str | None = None
+        self._has_entered = False
         self._ran: Counter[datetime] = Counter()
         self._schedule: Schedule = Disabled()
         self._pause = min(worker.store.poll, worker.reaper.interval, LOOK_AGAIN)
@@ -168,11 +169,25 @@ class SlotRun:
         cannot run here, with the cure, and JobCancelled if a stop was requested before the slot
         was claimed.
         """
-        worker = self.worker
         self._refuse_missing_tags()
-        worker.sign_in.verify()
+        sign_in = self.worker.sign_in
+        sign_in.verify()
+        is_deploy = self._lasting(lambda: sign_in.would_change(self._definition))
+        try:
+            if is_deploy:  # the lifespan may refuse the start before a schedule changes
+                self._enter()
+            end = self._run()
+        finally:
+            if self._has_entered:
+                self.worker.stop(ending=True)
+        if self._has_entered and not end.unfinished:
+            self._prune()
+        return end
+
+    def _run(self) -> SlotEnd:
+        sign_in = self.worker.sign_in
         from_due = self._early if self._wanted == "due" else None
-        self._lasting(lambda: worker.sign_in.plan(only=self._name, from_due=from_due))
+        self._lasting(lambda: sign_in.plan(only=self._name, from_due=from_due))
         slots = self._choose()
         if not slots:
             return SlotEnd(
@@ -182,15 +197,15 @@ class SlotRun:
                 left="no slot has come yet",
             )
         if len(slots) == 1 and (end := self._settled(self._state(slots[0]))) is not None:
-            return end  # before the lifespan is entered
-        try:
-            worker.mind()
-            end = self._with_others(self._run_in_order(slots))
-        finally:
-            worker.stop(ending=True)
-        if not end.unfinished:
-            self._prune()
-        return end
+            return end
+        if not self._has_entered:
+            self._enter()
+        return self._with_others(self._run_in_order(slots))
+
+    def _enter(self) -> None:
+        """Enter the lifespan, and begin to renew and settle claims."""
+        self._has_entered = True
+        self.worker.mind()
 
     def _refuse_missing_tags(self) -> None:
         offered = self.worker.settings.tags

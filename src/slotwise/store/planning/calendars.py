@@ -112,7 +112,7 @@ def calendars_of(
 
 
 def calendar_in(row: sa.RowMapping) -> Calendar:
-    """Read a row. Raise InvalidSchedule, with the cure, for one that another program has written."""
+    """Read a row. Raise InvalidSchedule, with the cure, if another program wrote it wrongly."""
     name = row["name"]
     try:
         return calendar_of(name, row["revision"], row["weekend"], row["days"])
