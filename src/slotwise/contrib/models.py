@@ -40,7 +40,7 @@ def _library_of(library: str, base: str, kind: type) -> types.ModuleType | None:
 def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
     with invalid_type(kind):
         kind.model_rebuild()  # names that were not defined yet
-    _refuse_texts(kind, kind, set())
+    _refuse_lossy(kind, kind, set())
     tags = {
         spec.serialization_alias or spec.alias or name: frozenset(
             get_args(spec.annotation)
@@ -63,9 +63,9 @@ def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
     return model_shape(kind, dump, load, load, stored, tags)
 
 
-def _refuse_texts(kind: type, annotation: Any, seen: set[object]) -> None:
-    """Raise InvalidPayload for a union of str and a type that is stored as a string, anywhere in a
-    pydantic model: pydantic would read all its values as str.
+def _refuse_lossy(kind: type, annotation: Any, seen: set[object]) -> None:
+    """Raise InvalidPayload for what could not return, anywhere in a pydantic model: a union of str
+    and a type that is stored as a string, whose values it would read as str; and aliases.
     """
     arguments = get_args(annotation)
     if get_origin(annotation) in (Union, types.UnionType) and str in arguments:
@@ -76,9 +76,46 @@ def _refuse_texts(kind: type, annotation: Any, seen: set[object]) -> None:
             )
     if hasattr(annotation, "model_fields") and annotation not in seen:
         seen.add(annotation)
+        _refuse_aliases(annotation)
         arguments = tuple(spec.annotation for spec in annotation.model_fields.values())
     for each in arguments:
-        _refuse_texts(kind, each, seen)
+        _refuse_lossy(kind, each, seen)
+
+
+def _refuse_aliases(kind: Any) -> None:
+    """Raise InvalidPayload for a field that is written under a name by which it is not read."""
+    decorators = kind.__pydantic_decorators__
+    if decorators.model_serializers or decorators.model_validators:
+        return  # these may rename fields
+    config = kind.model_config
+    for name, spec in kind.model_fields.items():
+        alias = spec.validation_alias
+        read = _names_of(alias) if config.get("validate_by_alias", True) else set()
+        if (
+            alias is None
+            or config.get("populate_by_name")
+            or config.get("validate_by_name")
+        ):
+            read.add(name)
+        written = spec.serialization_alias or name
+        if written not in read and not spec.exclude:
+            names = ", ".join(sorted(read)) or "a path of several names"
+            raise InvalidPayload(
+                f"{kind.__qualname__}: the field {name} is written as {written} and read as "
+                f"{names}; give it an alias that is both"
+            )
+
+
+def _names_of(alias: Any) -> set[str]:
+    """Return the names by which pydantic reads a field with this alias; a path has none."""
+    names: set[str] = set()
+    if alias is None:
+        return names
+    for choice in getattr(alias, "choices", [alias]):
+        path = getattr(choice, "path", [choice])  # a string is one name
+        if len(path) == 1:
+            names.add(path[0])
+    return names
 
 
 def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
