@@ -284,6 +284,7 @@ def test_a_line_becomes_a_job() -> None:
 @pytest.mark.parametrize(
     ("line", "system", "words"),
     [
+        pytest.param("7 10 cron.weekly nice a", False, 'got "CRON.WEEKLY"', id="anacron"),
         pytest.param("61 * * * * a", False, 'minute must be 0–59, got "61"', id="minute"),
         pytest.param("* 2-25 * * * a", False, 'got "2-25"', id="hour"),
         pytest.param("0 5 30 2 * a", False, "can never fire", id="never"),

@@ -130,12 +130,6 @@ def read_line(text: str, *, system: bool) -> Line:
         )
     user, rest = _user(match["rest"] or "") if system else (None, match["rest"] or "")
     command, stdin = split_input(_without_options(rest))
-    if not command.strip():
-        raise Refused(
-            "the command is missing: cron runs an empty one, slotwise leaves the line out",
-            f"write {form}; or remove the line",
-            "warning",
-        )
     _refuse_sixth_field(command)
     return Line(
         " ".join(match["time"].split()),
@@ -452,6 +446,12 @@ class _Reader:
         try:
             line = read_line(text, system=self.source.system)
             schedule = read_schedule(line.time, self.tz or "UTC")
+            if not line.command.strip():
+                raise Refused(
+                    "the command is missing: cron runs an empty one, slotwise leaves the line out",
+                    "write one behind the time, or remove the line",
+                    "warning",
+                )
         except Refused as refused:
             self._say(refused.level, refused.text, refused.cure)
             return
