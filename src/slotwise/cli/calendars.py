@@ -93,16 +93,10 @@ def _contents(one: Calendar | None) -> list[str]:
 
 def _line_json(line: CalendarInfo) -> dict[str, object]:
     return {
-        **_calendar_json(line),
+        **line.as_json(),
         "jobs": list(line.jobs),
         "updated": json_value(line.updated),
     }
-
-
-def _calendar_json(line: CalendarInfo) -> dict[str, object]:
-    if line.calendar is None:
-        return {"calendar": line.name, "unreadable": line.unreadable}
-    return line.calendar.as_json()
 
 
 @calendar.command(
@@ -431,7 +425,7 @@ def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
         gone = operations.calendars.remove(name, "calendar_remove", dry_run=dry)
     with unharmed():
         if given.json:
-            print_json({"removed": _calendar_json(gone), "dry_run": dry})
+            print_json({"removed": gone.as_json(), "dry_run": dry})
         else:
             say(f"{'would remove' if dry else 'removed'} {name}")
 

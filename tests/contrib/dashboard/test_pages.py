@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from tests.contrib.dashboard import world
 from tests.contrib.dashboard.site import Site, served
@@ -103,6 +104,21 @@ def test_an_empty_cluster_has_every_page(pg_url: str) -> None:
             page = site.get(path)
             assert page.status == 200
             assert 'class="none"' in page.text or "No slot was due" in page.text
+
+
+def test_a_calendar_of_another_program(pg_url: str) -> None:
+    """A row that cannot be read is named, and ends neither page."""
+    with psycopg.connect(pg_url) as sql:
+        sql.execute(
+            "INSERT INTO scheduled_calendars (name, revision, weekend, days, updated) "
+            "VALUES ('BAD', 1, 'SAX', '', now()), ('GOOD', 1, 'SAT', '', now())"
+        )
+    with served(Dashboard(pg_url, role="viewer")) as site:
+        page = site.get("/calendars")
+        assert page.status == 200
+        assert "GOOD" in page.text
+        assert "calendar BAD cannot be read" in page.text
+        assert site.get("/calendar", name="BAD").status == 409
 
 
 def test_the_database_may_be_away_and_come_back(cluster: str) -> None:

@@ -42,6 +42,12 @@ class CalendarInfo:
     updated: datetime
     jobs: Sequence[str]
 
+    def as_json(self) -> dict[str, object]:
+        """What ``Calendar.as_json`` gives; of an unreadable one its name and the reason."""
+        if self.calendar is None:
+            return {"calendar": self.name, "unreadable": self.unreadable}
+        return self.calendar.as_json()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalendarFollower:

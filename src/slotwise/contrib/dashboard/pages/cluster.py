@@ -26,7 +26,7 @@ def calendars(reading: Reading) -> Page:
     lines = reading.lines("calendars", kept.all)
     data = {
         "calendars": [
-            {**line.calendar.as_json(), "updated": line.updated, "jobs": list(line.jobs)}
+            {**line.as_json(), "updated": line.updated, "jobs": list(line.jobs)}
             for line in lines
         ]
     }
@@ -42,6 +42,8 @@ def calendar(reading: Reading) -> Page:
     except SlotwiseError as error:
         raise Refused(in_one_line(error), 404) from None
     one = line.calendar
+    if one is None:
+        raise Refused(line.unreadable or name, 409)
     data = {
         "calendar": {**one.as_json(), "updated": line.updated, "jobs": list(line.jobs)},
         "days": [day.isoformat() for day in sorted(one.days)],
