@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from slotwise.jobs.policies import OnLost, growing_pauses
     from slotwise.model.clock import Clock, DatabaseClock, elapsed
     from slotwise.model.durations import LONGEST_DURATION, format_duration, parse_duration
-    from slotwise.model.error_text import error_summary, hide_password, redact
+    from slotwise.model.error_text import (
+        error_summary,
+        hide_password,
+        redact,
+        storable,
+    )
     from slotwise.model.events import (
         BatchClaimed,
         BatchSettled,
@@ -198,7 +203,12 @@ _HOMES = {
     # commands of a plug-in
     "slotwise.registry.plugin": ("CommandLine", "PluginCommand", "Section"),
     # errors as text
-    "slotwise.model.error_text": ("error_summary", "hide_password", "redact"),
+    "slotwise.model.error_text": (
+        "error_summary",
+        "hide_password",
+        "redact",
+        "storable",
+    ),
     "slotwise.store.connect.database_errors": (
         "describe_address",
         "describe_error",
@@ -327,6 +337,7 @@ __all__ = [
     "register_reason",
     "shortest_interval",
     "slot_state",
+    "storable",
     "store_trace",
     "tables",
     "zone_named",

@@ -55,6 +55,16 @@ async def awaited(ctx: Context) -> None:
     seen.append(trace.get_current_span().get_span_context())
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+@task(name="unspeakable", retry=None)
+def unspeakable(ctx: Context) -> None:
+    raise Unspeakable from ValueError("password=hunter2 " + "x" * 200_000)
+
+
 class Telemetry:
     """An SDK that keeps what it gets."""
 
@@ -80,7 +90,7 @@ class Telemetry:
 
 
 def worker_of(telemetry: Telemetry, **options: Any) -> ManualWorker:
-    registry = JobRegistry(jobs=[report], tasks=[mail, later, awaited])
+    registry = JobRegistry(jobs=[report], tasks=[mail, later, awaited, unspeakable])
     instrument(
         registry,
         tracer_provider=telemetry.tracers,
@@ -134,6 +144,21 @@ def test_a_span_per_attempt(telemetry: Telemetry) -> None:
         span.context.span_id,
         of_async.context.span_id,
     }
+
+
+def test_an_error_in_a_span(telemetry: Telemetry) -> None:
+    """It has no secret and no megabytes, also where the exception has no text."""
+    with worker_of(telemetry) as worker:
+        worker.client.schedule("unspeakable", id="1")
+        worker.run_due()
+    (span,) = telemetry.spans("run unspeakable")
+    (event,) = span.events
+    assert event.attributes is not None
+    trace_of = str(event.attributes["exception.stacktrace"])
+    assert event.attributes["exception.type"] == "Unspeakable"
+    assert "hunter2" not in trace_of
+    assert len(trace_of) < 20_000
+    assert "Unspeakable" in str(span.status.description)
 
 
 def test_a_span_is_linked_to_the_one_that_scheduled(telemetry: Telemetry) -> None:

@@ -372,3 +372,30 @@ def test_a_traceback_in_both_formats(stream: io.StringIO) -> None:
     assert (told["level"], told["event"]) == ("ERROR", "settled")
     assert told["traceback"].splitlines()[-1] == "ValueError: no\x1b[31m such file"
     assert "exception" not in told
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("formatter", [HumanFormatter(), JsonFormatter()])
+@pytest.mark.parametrize("arguments", [("x",), (Unspeakable(), 1), (1, 2, 3)])
+def test_a_message_whose_arguments_do_not_fit(
+    formatter: logging.Formatter, arguments: tuple[object, ...]
+) -> None:
+    """One line as any other, not a report of the logging module."""
+    record = logging.makeLogRecord({"msg": "%s %d", "args": arguments, "name": "shop"})
+    line = formatter.format(record)
+    assert "'%s %d' with arguments that cannot be formatted" in line
+    assert "\n" not in line
+
+
+def test_a_traceback_of_megabytes_is_cut() -> None:
+    """As in the ledger; lone surrogates do no harm."""
+    try:
+        raise ValueError("\ud800" + "x" * 10_000_000)
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "m", "exc_info": sys.exc_info()})
+    for formatter in (HumanFormatter(), JsonFormatter()):
+        assert len(formatter.format(record).encode()) < 20_000

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Final, TextIO
 
 from slotwise.inspect import json_value
-from slotwise.spi import Event, redact
+from slotwise.spi import Event, storable
 
 #: The attributes of every record; all others come from ``extra`` and are shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
@@ -80,10 +80,8 @@ class HumanFormatter(logging.Formatter):
     def _text(self, record: logging.LogRecord) -> str:
         """The message of an event; of other records, the logger, the message and the fields."""
         if hasattr(record, "event"):
-            return record.getMessage()
-        return " ".join(
-            [f"{record.name}: {record.getMessage()}", *_pairs(_extra(record))]
-        )
+            return _message(record)
+        return " ".join([f"{record.name}: {_message(record)}", *_pairs(_extra(record))])
 
 
 class JsonFormatter(logging.Formatter):
@@ -106,7 +104,7 @@ class JsonFormatter(logging.Formatter):
             "event": extra.pop("event", "log"),
             "logger": record.name,
             **{name: json_value(extra[name]) for name in _ordered(extra)},
-            "message": record.getMessage(),
+            "message": _message(record),
         }
         if self.worker is not None:
             line.setdefault("worker", self.worker)
@@ -214,6 +212,14 @@ def _spelled(value: object) -> str:
     )
 
 
+def _message(record: logging.LogRecord) -> str:
+    """Return the message; if its arguments do not fit, both as they are: a record is a line."""
+    try:
+        return record.getMessage()
+    except Exception:  # also of an argument's own __str__
+        return f"{record.msg!r} with arguments that cannot be formatted"
+
+
 def _extra(record: logging.LogRecord) -> dict[str, object]:
     return {
         name: value
@@ -231,4 +237,5 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if record.exc_info and not record.exc_text:
         record.exc_text = formatter.formatException(record.exc_info)
     stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
-    return redact("\n".join(part for part in (record.exc_text, stack) if part))
+    # an exception's message may have many megabytes
+    return storable("\n".join(part for part in (record.exc_text, stack) if part))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -35,6 +36,8 @@ from slotwise.spi import (
     Inserted,
     Joinable,
     Steering,
+    error_summary,
+    storable,
     store_trace,
 )
 from slotwise.spi import Kind as RowKind
@@ -210,10 +213,16 @@ class _Attempt:
     ) -> None:
         context.detach(self._token)
         if error is not None and not isinstance(error, Steering | JobCancelled):
-            self._span.record_exception(error)
-            self._span.set_status(
-                Status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
+            text = storable("".join(traceback.format_exception(error)))
+            self._span.add_event(
+                "exception",
+                {
+                    "exception.type": type(error).__qualname__,
+                    "exception.message": error_summary(text),
+                    "exception.stacktrace": text,
+                },
             )
+            self._span.set_status(Status(StatusCode.ERROR, error_summary(text)))
         elif error is not None:
             self._span.set_attribute("slotwise.ended_by", type(error).__name__)
         self._span.end()

@@ -180,6 +180,23 @@ def test_a_coroutine_that_nobody_awaits() -> None:
         assert outcome.final
 
 
+class _Yields:
+    """An object that is called, and so not seen at the registration."""
+
+    def __call__(self, ctx: object) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.parametrize("handler", [_Yields(), lambda ctx: (one for one in "ab")])
+def test_a_generator_that_nobody_iterates(handler: Handler) -> None:
+    """It ran nothing, or not all: no success."""
+    with Rig(sync(handler)) as rig:
+        outcome = rig.run()
+        assert isinstance(outcome, Failed)
+        assert "returned a generator" in outcome.error
+        assert outcome.final
+
+
 @pytest.mark.parametrize(
     "word",
     [Snooze("10m"), Cancel("no data"), Fail("no data")],

@@ -80,6 +80,8 @@ def _slip(result: object, holding: Holding) -> str | None:
         if inspect.iscoroutine(result):
             result.close()
         return "the handler returned a coroutine that was not awaited; declare it `async def`"
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return "the handler returned a generator, which nothing iterates over"
     if holding.unawaited is not None:
         word = f"ctx.{holding.unawaited}"
         return f"{word} was given an async connection and not awaited; write `await {word}(…)`"
