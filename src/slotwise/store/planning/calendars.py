@@ -207,8 +207,8 @@ class Calendars:
         return CalendarChange(before=before, after=after, followed=followed)
 
     def remove(self, name: str, operation: str, *, dry_run: bool = False) -> CalendarInfo:
-        """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it;
-        one that cannot be read goes away all the same.
+        """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it,
+        unless it cannot be read.
         """
         with self._store.transaction() as connection:
             # Race: whoever plans a row by it locks it first, so under this lock no further user
