@@ -160,6 +160,9 @@ def test_a_missing_extra_is_named(site: Site) -> None:
         "error: the command draw needs what is not installed (No module named "
         "'a_library_that_nobody_has'); run: pip install 'shop-tools[plot]'\n"
     )
+    help_page = site.run("--help")
+    assert help_page.stderr == ""
+    assert "Needs: pip install 'shop-tools[plot]'" in section(help_page.stdout, "Other")
 
 
 def test_a_plugin_replaces_no_command(site: Site) -> None:

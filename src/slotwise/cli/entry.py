@@ -190,7 +190,7 @@ class Program(Group):
             rows = []
             for name in sorted(listed):
                 command = self.commands[name]
-                if isinstance(command, BrokenCommand):
+                if isinstance(command, BrokenCommand) and command.hidden:
                     say(f"warning: {command.problem}", err=True)
                 elif not command.hidden:
                     rows.append((name, command.get_short_help_str(width)))

@@ -21,10 +21,12 @@ GROUP: Final = "slotwise.commands"
 
 
 class BrokenCommand(click.Command):
-    """Stands for a plug-in that cannot be loaded; it is not listed, and says why when it runs."""
+    """Stands for a plug-in that cannot be loaded, and says why when it runs. It is listed only with
+    a ``cure``, the command that installs what it needs.
+    """
 
-    def __init__(self, name: str, problem: str) -> None:
-        super().__init__(name, hidden=True)
+    def __init__(self, name: str, problem: str, cure: str | None = None) -> None:
+        super().__init__(name, hidden=cure is None, short_help=f"Needs: {cure}")
         self.problem = problem
 
     def make_context(
@@ -74,12 +76,14 @@ def _broken(entry: EntryPoint, why: Exception | str) -> PluginCommand:
     owner = _distribution(entry)
     if isinstance(why, ImportError) and entry.extras:
         extras = ",".join(entry.extras)
-        cure = f"run: pip install '{owner}[{extras}]'"
-        problem = f"the command {entry.name} needs what is not installed ({why}); {cure}"
-    else:
-        told = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
-        line = " ".join(told.split())
-        problem = f"the command {entry.name} of {owner} cannot be loaded: {line}"
+        cure = f"pip install '{owner}[{extras}]'"
+        told = (
+            f"the command {entry.name} needs what is not installed ({why}); run: {cure}"
+        )
+        return PluginCommand(command=BrokenCommand(entry.name, told, cure))
+    told = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
+    line = " ".join(told.split())
+    problem = f"the command {entry.name} of {owner} cannot be loaded: {line}"
     return PluginCommand(command=BrokenCommand(entry.name, problem))
 
 
