@@ -192,10 +192,10 @@ class Player:
             "--app-dir",
             str(ROOT),
         ]
-        command += ["--log-format", "json", "--log-level", "DEBUG", "--worker-name", name]
+        command += ["--log-format", "json", "--log-level", "DEBUG"]
         self.process = subprocess.Popen(
             command,
-            env=environment,
+            env={**environment, "SLOTWISE_WORKER_NAME": name},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=ROOT,

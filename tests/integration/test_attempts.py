@@ -85,13 +85,14 @@ def _read_aloud(shell: Shell, slot: str, first: str, other: str) -> None:
     assert "\n  Traceback (most recent call last):\n    File " in told
     assert told.rstrip().endswith("ValueError: no\\x1b[31m file\n  password=***")
     assert "lost by first:" in shell.ask("slots", "report").stdout
-    explained = shell.ask("explain", "report", slot).stdout
+    told = shell.ask("explain", "report", slot)
+    explained = told.stdout
     assert f"Attempt 1 was lost: {first} claimed it at " in explained
     assert f"{first} was last heard of at " in explained
     assert "Traceback" not in explained
     assert (
         "\n  Traceback (most recent call last):\n"
-        in shell.ask("explain", "report", slot, "--traceback").stdout
+        in shell.ask(*told.stderr.removeprefix("tracebacks: slotwise ").split()).stdout
     )
 
 

@@ -120,7 +120,7 @@ def test_what_people_see(say: Say) -> None:
         .startswith("firm: would become revision 2")
     )
     assert "nothing to do, revision 1" in say("add", "firm", "2026-12-24")
-    shown = say("show", "firm", "--year", "2026")
+    shown = say("show", "firm", "--years", "2026")
     assert "  2026-12-24 Thu" in shown
     assert "no job uses it" in shown
     assert say("show").split()[:3] == ["CALENDAR", "REVISION", "DAYS"]

@@ -144,4 +144,4 @@ def test_a_task_that_has_instances_only_is_listed(ask: Ask) -> None:
 
 def test_the_month_counts_instances(say: Say) -> None:
     """Each as often as it goes by its schedule."""
-    assert "18,600 starts of 26 jobs" in say("schedule", "month", "--month", "2026-01")
+    assert "18,600 starts of 26 jobs" in say("schedule", "next", "--month", "2026-01")

@@ -15,7 +15,7 @@ import pytest
 
 from slotwise import AnyOf, Calendar, Cron, Daily
 from slotwise.cli.entry import status
-from slotwise.cli.schedules import lay_out
+from slotwise.cli.schedule_months import lay_out
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.starts import count_starts
 from slotwise.contrib.picture import Box
@@ -207,7 +207,7 @@ def test_a_delay_after_each_run_cannot_be_compared(say: Say) -> None:
 
 def test_a_month_on_the_terminal(say: Say, ask: Ask) -> None:
     """Weeks from Monday on; the day on which clocks change has a mark."""
-    told = say("month", "0 9,17 * * MON-FRI", *VIENNA, "--month", "2026-03")
+    told = say("next", "0 9,17 * * MON-FRI", *VIENNA, "--month", "2026-03")
     assert told.startswith("March 2026, Europe/Vienna: 44 starts of 0 9,17 * * MON-FRI\n")
     assert "29±" in told
     assert told.splitlines()[3].split() == [
@@ -227,7 +227,7 @@ def test_a_month_on_the_terminal(say: Say, ask: Ask) -> None:
         "·",
     ]
     closed = "EXCLUDING(DAILY|09:00; AT@1[SAT,SUN 2026:0501])"
-    days = ask("month", closed, "--month", "2026-05")["days"]
+    days = ask("next", closed, "--month", "2026-05")["days"]
     assert [(day["starts"], day["passed_over"]) for day in days[:5]] == [
         (0, 1),
         (0, 1),
@@ -236,42 +236,60 @@ def test_a_month_on_the_terminal(say: Say, ask: Ask) -> None:
         (1, 0),
     ]
     assert "11 more are passed over by a calendar" in say(
-        "month", closed, "--month", "2026-05"
+        "next", closed, "--month", "2026-05"
     )
     assert "write a year and a month" in say(
-        "month", "@daily", "--month", "May", expected=exits.USAGE
+        "next", "@daily", "--month", "May", expected=exits.USAGE
     )
 
 
 def test_the_month_of_an_application(say: Say, ask: Ask, tmp_path: Path) -> None:
     """All of its jobs, each with its own H; those with a fixed delay cannot be counted."""
     (tmp_path / "herd.py").write_text(APP)
-    found = ask("month", "--app", "herd", "--month", "2026-11")
+    found = ask("next", "--app", "herd", "--month", "2026-11")
     assert sum(day["hours"][0] for day in found["days"]) == 60
     assert sorted(found["schedules"].values()) == [1, 1, 1]
     assert [text for text in found["schedules"] if "H" in text.removeprefix("CRON")] == []
-    told = say("month", "--app", "herd", "--month", "2026-11")
+    told = say("next", "--app", "herd", "--month", "2026-11")
     assert "60 starts of 3 jobs" in told
     assert "not counted: 1 with a fixed delay after each run" in told
 
 
+def test_the_schedules_that_there_are(
+    say: Say, ask: Ask, tmp_path: Path, sqlite_url: str
+) -> None:
+    """Each with its next slot, those that are due first on top; how many jobs have it."""
+    (tmp_path / "herd.py").write_text(APP)
+    found = ask("next", "--app", "herd", "--after", "2026-11-01T00:30Z")
+    assert [line["jobs"] for line in found] == [1, 1, 1]
+    slots = [line["next_slot"] for line in found]
+    assert slots[-1] is None, "a fixed delay has no slot before its run has ended"
+    assert slots[:-1] == sorted(slots[:-1])
+    told = say("next", "--app", "herd", "-n", "2")
+    assert told.splitlines()[0].split() == ["SCHEDULE", "JOBS", "NEXT", "SLOT"]
+    assert told.splitlines()[3] == "… 1 more; -n shows them"
+    assert "no schedules yet" in say("next", "--database-url", sqlite_url)
+
+
 def test_the_month_of_what_the_database_has(sqlite_url: str, say: Say) -> None:
     """Without an application."""
-    assert "0 starts of 0 jobs" in say("month", "--database-url", sqlite_url)
+    assert "0 starts of 0 jobs" in say(
+        "next", "--month", "this", "--database-url", sqlite_url
+    )
 
 
 def test_the_picture_is_a_picture(say: Say, tmp_path: Path) -> None:
     """SVG that a parser reads, and PNG; each hour of each day in it."""
-    say("month", "0 0 * * *", "--month", "2026-02", "--plot", "starts.svg")
+    say("next", "0 0 * * *", "--month", "2026-02", "--plot", "starts.svg")
     root = ElementTree.parse(tmp_path / "starts.svg").getroot()
     cells = [cell for cell in root.iter("{http://www.w3.org/2000/svg}rect") if len(cell)]
     assert len(cells) == 28 * 24
     assert cells[0][0].text == "Sun 01, 00:00: 1"
     assert cells[0].get("fill") != cells[1].get("fill")
-    say("month", "0 0 * * *", "--plot", "starts.png")
+    say("next", "0 0 * * *", "--plot", "starts.png")
     assert (tmp_path / "starts.png").read_bytes().startswith(b"\x89PNG")
     assert "write a name that ends with .svg or .png" in say(
-        "month", "@daily", "--plot", "x.gif", expected=2
+        "next", "@daily", "--plot", "x.gif", expected=2
     )
 
 
@@ -287,11 +305,11 @@ def test_a_picture_that_needs_pillow_says_so(
         return found(name, *arguments, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    told = say("month", "@daily", "--plot", "starts.png", expected=exits.FAILED)
+    told = say("next", "@daily", "--plot", "starts.png", expected=exits.FAILED)
     assert told.splitlines()[-1].endswith(
         "PNG needs Pillow; run: pip install 'slotwise[plot]', or write .svg"
     )
-    say("month", "@daily", "--plot", "starts.svg")
+    say("next", "@daily", "--plot", "starts.svg")
     assert (tmp_path / "starts.svg").exists()
 
 

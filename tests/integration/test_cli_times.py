@@ -60,8 +60,8 @@ LISTINGS = [
     "explain mail --id m1",
     "plan --app zoned --all",
     "tasks list",
-    "tasks count",
-    "tasks show mail m1",
+    "tasks",
+    "tasks list mail m1",
     "simulate --app zoned --from 2026-10-23T12:00Z --days 3 --all",
     "workers",
     "health",
@@ -314,8 +314,8 @@ def test_what_belongs_to_no_job_is_in_the_one_zone_of_all(
         capsys.readouterr()
         for listing in (
             "tasks list",
-            "tasks count",
-            "tasks show mail m1",
+            "tasks",
+            "tasks list mail m1",
             "calendar show",
             "health",
         ):

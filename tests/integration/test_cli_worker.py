@@ -322,14 +322,10 @@ def test_own_logging(shell: Shell) -> None:
 def test_command_line_wins(shell: Shell) -> None:
     """Options outrank what the code says."""
     worker = shell.worker(
-        "--only", "bad", "--threads", "3", "--worker-name", "one", ONLY="tick"
+        "--only", "bad", "--threads", "3", ONLY="tick", SLOTWISE_THREADS="5"
     )
     begun = worker.wait_for("worker_start")
-    assert (begun["jobs"], begun["capacity"], begun["worker"].split(":")[0]) == (
-        1,
-        3,
-        "one",
-    )
+    assert (begun["jobs"], begun["capacity"]) == (1, 3)
     assert worker.stop() == exits.OK
 
 
@@ -337,7 +333,7 @@ def test_command_line_wins(shell: Shell) -> None:
 def test_customize_wins(shell: Shell) -> None:
     """What the application's own function says last outranks the command line."""
     worker = shell.worker(
-        "--app", "jobs:customized", "--threads", "3", "--worker-name", "one"
+        "--app", "jobs:customized", "--threads", "3", SLOTWISE_WORKER_NAME="one"
     )
     begun = worker.wait_for("worker_start")
     assert (begun["capacity"], begun["worker"].split(":")[0]) == (3, "last")
@@ -351,7 +347,7 @@ def test_customize_wins(shell: Shell) -> None:
         (["--only", "tock"], exits.FAILED, "only names 'tock', which is not registered"),
         (["--app", "jobz"], exits.FAILED, "there is no module jobz"),
         (["--database-url", "sqlite:///new.db"], exits.DATABASE, "slotwise db upgrade"),
-        (["--poll-interval", "0s"], exits.USAGE, "--poll-interval must be positive"),
+        (["--shutdown-grace", "8d"], exits.USAGE, "--shutdown-grace must be at most"),
     ],
     ids=["only", "app", "tables", "setting"],
 )

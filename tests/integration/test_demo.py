@@ -93,7 +93,7 @@ def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out(
     """Every disaster is survived and accounted for; change either witness afterwards, and the
     verdict is guilty.
     """
-    with demo("--keep", "--plain", "--seconds", "26") as play:
+    with demo("--keep", "--seconds", "26") as play:
         play.read_until(r"everything keeps running")
         for act in (
             "SIGKILL",
@@ -116,7 +116,7 @@ def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out(
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 def test_a_demo_that_is_killed_takes_its_workers_along() -> None:
     """Nobody is left to stop them, or to wake one that stands still: they end by themselves."""
-    with demo("--plain") as play:
+    with demo() as play:
         play.read_until(r"three workers started")
         workers = _children_of(play.process.pid)
         assert len(workers) == 3
@@ -168,7 +168,7 @@ def _doctor_the_log(home: str) -> None:
 
 def test_ctrl_c_ends_the_demo_at_any_time_and_leaves_nothing_behind() -> None:
     """No worker, no server, no folder is left of a demo that was interrupted in the middle."""
-    with demo("--plain") as play:
+    with demo() as play:
         play.read_until(r"three workers started")
         homes = {
             found.group(0)
@@ -189,7 +189,7 @@ def test_ctrl_c_that_was_held_back_ends_the_demo_as_soon_as_it_listens() -> None
         "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, "
         "{signal.SIGINT}); os.execv(sys.executable,"
     )
-    hold += " [sys.executable, '-m', 'slotwise.demo', '--plain'])"
+    hold += " [sys.executable, '-m', 'slotwise.demo'])"
     with subprocess.Popen(
         [sys.executable, "-c", hold],
         stdout=subprocess.PIPE,

@@ -276,7 +276,7 @@ def test_names_without_end_are_cut(
             " SELECT 'a' || i, '1', now() - interval '1 hour', false, 1 FROM "
             "generate_series(1, 99) AS i"
         )
-    assert status(["tasks", "count", "--json"]) == exits.OK
+    assert status(["tasks", "--json"]) == exits.OK
     told = capsys.readouterr()
     assert (len(json.loads(told.out)), "at most 20 names are counted" in told.err) == (
         20,
@@ -317,7 +317,7 @@ def test_a_listing_survives_a_row_from_no_year(
             " VALUES ('mail', 'bad', now(), false, 1, 253402300800000000), "
             "('mail', 'good', now(), false, 1, 1)"
         )
-    for line in ("tasks list", "tasks show mail bad", "explain mail --id bad"):
+    for line in ("tasks list", "tasks list mail bad", "explain mail --id bad"):
         assert status(line.split()) == exits.OK, capsys.readouterr().err
         assert "bad" in capsys.readouterr().out
 

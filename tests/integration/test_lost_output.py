@@ -129,9 +129,7 @@ def work(
         client.schedule(mail, id=f"mail-{number}")
     client.schedule(end, id="end", priority=1)
     registry.stop()
-    return slotwise(
-        directory, url, f"worker --app app --threads 1 --poll-interval 200ms {streams}"
-    ).returncode
+    return slotwise(directory, url, f"worker --app app --threads 1 {streams}").returncode
 
 
 def ran(directory: Path) -> Counter[str]:
@@ -177,7 +175,10 @@ def test_a_command_that_has_acted_succeeds(tmp_path: Path, pg_url: str) -> None:
         missing = slotwise(tmp_path, pg_url, f"cancel no-such --yes {streams}")
         assert missing.returncode == exits.FAILED
     assert slotwise(tmp_path, pg_url, "workers > /dev/full").returncode == exits.FAILED
-    assert slotwise(tmp_path, pg_url, "db sql > /dev/full").returncode == exits.FAILED
+    assert (
+        slotwise(tmp_path, pg_url, "db upgrade --sql > /dev/full").returncode
+        == exits.FAILED
+    )
 
 
 ACTING = (

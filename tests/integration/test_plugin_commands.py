@@ -147,7 +147,7 @@ def test_a_broken_plugin_costs_a_line(site: Site) -> None:
         "error: the command raises of raises cannot be loaded: ZeroDivisionError: division by "
         "zero\n"
     )
-    assert site.run("db", "sql").stderr == ""
+    assert site.run("db", "upgrade", "--sql").stderr == ""
 
 
 def test_a_missing_extra_is_named(site: Site) -> None:
@@ -173,7 +173,7 @@ def test_a_plugin_replaces_no_command(site: Site) -> None:
     )
     site.install("a-shop", "shop = a_shop:mine", a_shop=code.format("a"))
     assert site.run("shop").stdout == "a\n"
-    assert site.run("db", "sql").stdout.startswith("BEGIN;")
+    assert site.run("db", "upgrade", "--sql").stdout.startswith("BEGIN;")
 
 
 def test_our_own_are_plugins() -> None:

@@ -68,7 +68,7 @@ def test_a_missing_guard_is_warned_of(
     assert status(["db", "check"]) == exits.OK
     told = capsys.readouterr().err
     assert "ENABLE TRIGGER scheduled_keep_rows" in told
-    assert "slotwise db sql" in told
+    assert "slotwise db upgrade --sql" in told
 
 
 @pytest.mark.parametrize(

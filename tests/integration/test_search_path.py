@@ -161,7 +161,7 @@ def test_nothing_of_another_schema_is_called(
 
 COMMANDS = (
     "jobs",
-    "tasks count",
+    "tasks",
     "tasks list mail",
     "slots hourly",
     "explain hourly",
@@ -172,7 +172,6 @@ COMMANDS = (
     "workers",
     "audit",
     "db check",
-    "db current",
 )
 
 

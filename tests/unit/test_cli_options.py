@@ -199,7 +199,7 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
             ["--after 99999999d: neither"],
         ),
         (
-            ["schedule", "month", "@daily", "--month", "0001-01"],
+            ["schedule", "next", "@daily", "--month", "0001-01"],
             exits.USAGE,
             ["schedules know the years 1900 to 8999"],
         ),
@@ -217,9 +217,9 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
             ["--threads must be a whole number", "'x'", "worker --help"],
         ),
         (
-            ["worker", "--app", "a", "--poll-interval", "5"],
+            ["worker", "--app", "a", "--shutdown-grace", "5"],
             exits.USAGE,
-            ["--poll-interval must be a duration", "10s"],
+            ["--shutdown-grace must be a duration", "10s"],
         ),
         (
             ["--log-format", "xml", "run", "a"],
@@ -237,29 +237,19 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
             ["'--max-overdue': '5' is not a duration", "write 5s"],
         ),
         (
-            ["tasks", "schedule", "a", "--delay", "soon"],
+            ["tasks", "schedule", "a", "--at", "soon"],
             exits.USAGE,
-            ["'soon' is not a duration, such as 10s"],
+            ["'soon' is neither an instant"],
         ),
         (
-            ["tasks", "schedule", "a", "--delay", "40000d"],
+            ["tasks", "schedule", "a", "--at", "40000d"],
             exits.USAGE,
-            ["not a duration", "at most 36500d"],
+            ["nor a duration", "at most 36500d"],
         ),
         (
             ["tasks", "schedule", "a", "--at", "2030-01-01"],
             exits.USAGE,
             ["--at: '2030-01-01' has no zone; write "],
-        ),
-        (
-            ["tasks", "schedule", "a", "--delay", "1h", "--at", "2030-01-01"],
-            exits.USAGE,
-            ["--at and --delay are both"],
-        ),
-        (
-            ["tasks", "reschedule", "a", "b", "--at", "2030-01-01T00Z", "--delay", "1h"],
-            exits.USAGE,
-            ["--at and"],
         ),
         (
             ["tasks", "schedule", "a", "--at", "9999-01-01"],
@@ -400,19 +390,33 @@ def test_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 def test_sql_needs_no_database(capsys: pytest.CaptureFixture[str]) -> None:
     """The tables' SQL is printed for whoever runs it, with the names that were asked for."""
-    assert status(["db", "sql", "--schema", "jobs", "--table-prefix", "x_"]) == exits.OK
+    assert (
+        status(["db", "upgrade", "--sql", "--schema", "jobs", "--table-prefix", "x_"])
+        == exits.OK
+    )
     text = capsys.readouterr().out
     assert "CREATE TABLE jobs.x_tasks" in text
 
 
-def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> None:
-    """Where the database stands, for programs."""
-    assert status(["db", "current", "--json", "--database-url", sqlite_url]) == exits.OK
+def test_the_schema_version_as_json(
+    capsys: pytest.CaptureFixture[str], sqlite_url: str
+) -> None:
+    """Which version and revision the database has, for programs; also if something is missing."""
+    command = ["db", "check", "--json", "--database-url", sqlite_url]
+    assert status(command) == exits.OK
     assert json.loads(capsys.readouterr().out) == {
         "version": 1,
         "needed": 1,
         "revision": "sw0003",
+        "problem": None,
+        "warnings": [],
     }
+    assert status(["db", "downgrade", "--yes", "--database-url", sqlite_url]) == exits.OK
+    capsys.readouterr()
+    assert status(command) == exits.DATABASE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["version"], found["needed"], found["revision"]) == (None, 1, None)
+    assert "are missing" in found["problem"]
 
 
 #: One after another in one process, each loading what those before it need, or more; what is

@@ -14,10 +14,10 @@ from tests.docs.markdown import ROOT
 from slotwise.cli.entry import cli, status
 from slotwise.cli.shared import exits
 
-#: Commands without groups, and options by name. To reach: 48 and 85. A landing that removes one
-#: lowers the bound.
-MOST_COMMANDS = 56
-MOST_OPTIONS = 104
+#: Commands without groups, and options by name. A landing that removes one lowers the bound; new
+#: commands may bring them to 48 and 85, and no further.
+MOST_COMMANDS = 47
+MOST_OPTIONS = 88
 #: Said between processes of one worker, or by a shell for its own use.
 UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}
 
@@ -85,9 +85,10 @@ def test_a_page_mentions_each_option() -> None:
 @pytest.mark.parametrize(
     ("words", "default"),
     [
-        (["db"], "current"),
-        (["tasks"], "count"),
+        (["db"], "check"),
+        (["tasks"], "list --count"),
         (["calendar", "--json"], "show"),
+        (["schedule"], "next"),
     ],
 )
 def test_a_group_alone_shows_what_is_there(
@@ -96,7 +97,7 @@ def test_a_group_alone_shows_what_is_there(
     """As its default command does; also with options that are flags."""
     where = ["--database-url", sqlite_url]
     told = []
-    for arguments in (words, [*words, default]):
+    for arguments in (words, [*words, *default.split()]):
         assert status([*where, *arguments]) == exits.OK
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != ""

@@ -429,9 +429,7 @@ def test_a_clean_environment_is_crons(
 def test_slotwise_may_be_called_from_a_command() -> None:
     """The slot's variables look like settings, and are not taken for any."""
     assert (
-        run(
-            [sys.executable, "-m", "slotwise", "db", "sql", "--dialect", "sqlite"]
-        ).outcome
+        run([sys.executable, "-m", "slotwise", "db", "upgrade", "--sql"]).outcome
         == "succeeded"
     )
 

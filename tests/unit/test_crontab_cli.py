@@ -63,7 +63,7 @@ def write(file: Path, text: str) -> Path:
 
 def test_check_says_what_would_run(good: Path, capsys: Capture) -> None:
     """A table of the jobs on stdout, nothing but the number of lines on stderr, and success."""
-    assert status(["crontab", "check", str(good)]) == exits.OK
+    assert status(["crontab", str(good)]) == exits.OK
     out, err = capsys.readouterr()
     (row,) = out.splitlines()[1:]
     (name,) = (one.name for one in read_crontabs(good).entries)
@@ -78,8 +78,7 @@ def test_check_says_all_that_is_wrong(
 ) -> None:
     """One line for each problem, the place first, over all files; and failure, for pipelines."""
     assert (
-        status(["crontab", "check", str(bad), str(good), str(tmp_path / "none")])
-        == exits.FAILED
+        status(["crontab", str(bad), str(good), str(tmp_path / "none")]) == exits.FAILED
     )
     places = [line.split(" ")[:2] for line in capsys.readouterr().err.splitlines()]
     assert [place for place in places if place[1] != "note:"] == [
@@ -94,17 +93,17 @@ def test_check_says_all_that_is_wrong(
 def test_check_can_be_strict(tmp_path: Path) -> None:
     """Warnings fail if asked to, notes never."""
     file = write(tmp_path / "crontab", "CRON_TZ=UTC\nMAILTO=joe\n@daily /bin/a\n")
-    assert status(["crontab", "check", "--strict", str(file)]) == exits.OK
+    assert status(["crontab", "--strict", str(file)]) == exits.OK
     write(file, "CRON_TZ=UTC\nPATH=$PATH\n@daily /bin/a\n")
-    assert status(["crontab", "check", str(file)]) == exits.OK
-    assert status(["crontab", "check", "--strict", str(file)]) == exits.FAILED
+    assert status(["crontab", str(file)]) == exits.OK
+    assert status(["crontab", "--strict", str(file)]) == exits.FAILED
 
 
 def test_check_for_programs(bad: Path, capsys: Capture) -> None:
     """--json has the jobs, the problems and the verdict in one object, and nothing else is
     written.
     """
-    assert status(["crontab", "check", "--json", str(bad)]) == exits.FAILED
+    assert status(["crontab", "--json", str(bad)]) == exits.FAILED
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["ok"], err) == (False, "")
@@ -142,7 +141,7 @@ def test_check_plans_an_h_as_the_worker_does(tmp_path: Path, capsys: Capture) ->
         tmp_path / "crontab",
         "CRON_TZ=UTC\nH H(1-5) * * * /bin/a\nH H(1-5) * * * /bin/a\n@daily /bin/b\n",
     )
-    assert status(["crontab", "check", "--json", str(file)]) == exits.OK
+    assert status(["crontab", "--json", str(file)]) == exits.OK
     found = {
         job["job"]: job["next_slot"]
         for job in json.loads(capsys.readouterr().out)["jobs"]
@@ -153,13 +152,13 @@ def test_check_plans_an_h_as_the_worker_does(tmp_path: Path, capsys: Capture) ->
         json_value(job.schedule.bind(job.name).next_after(now)) for job in jobs
     ]
     assert len(set(found.values())) == 3
-    assert status(["crontab", "check", str(file)]) == exits.OK
+    assert status(["crontab", str(file)]) == exits.OK
 
 
 def test_check_reads_the_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """As in ``crontab -l | slotwise crontab check -``; options say the format and the zone."""
+    """As in ``crontab -l | slotwise crontab -``; options say the format and the zone."""
     reading, writing = os.pipe()
     os.write(writing, b"0 2 * * * www-data /bin/a\n")
     os.close(writing)
@@ -167,7 +166,6 @@ def test_check_reads_the_standard_input(
         monkeypatch.setattr(sys, "stdin", given)
         words = [
             "crontab",
-            "check",
             "--json",
             "--crontab-format",
             "system",
@@ -189,7 +187,7 @@ def test_nothing_in_a_crontab_moves_the_terminal(tmp_path: Path, capsys: Capture
     file = write(
         tmp_path / "crontab", "CRON_TZ=\x1b[31m\n@daily \x1b[2Ja\n61 \x07 * * * a\n"
     )
-    status(["crontab", "check", str(file)])
+    status(["crontab", str(file)])
     assert "\x1b" not in "".join(capsys.readouterr())
 
 
@@ -207,7 +205,8 @@ def test_import_makes_a_module_that_runs_the_same(
     text += '0 2 * * * nobody mail \'a b\' "c"%it\'s "d"%\\%\n'
     file = write(tmp_path / "crontab", text)
     assert (
-        status(["crontab", "import", "--crontab-format", "system", str(file)]) == exits.OK
+        status(["crontab", "-o", "-", "--crontab-format", "system", str(file)])
+        == exits.OK
     )
     module = write(tmp_path / "imported.py", capsys.readouterr().out)
     found = runpy.run_path(str(module))
@@ -256,7 +255,7 @@ def test_a_module_is_formatted_as_a_formatter_would() -> None:
 
 def test_import_writes_a_new_file(good: Path, tmp_path: Path, capsys: Capture) -> None:
     """It never overwrites one."""
-    words = ["crontab", "import", str(good), "-o", "jobs.py"]
+    words = ["crontab", str(good), "-o", "jobs.py"]
     assert status(words) == exits.OK
     written = (tmp_path / "jobs.py").read_text()
     assert status(words) == exits.FAILED
@@ -266,7 +265,7 @@ def test_import_writes_a_new_file(good: Path, tmp_path: Path, capsys: Capture) -
 
 def test_import_is_all_or_nothing(bad: Path, tmp_path: Path, capsys: Capture) -> None:
     """A line that cannot run keeps the module from being made, unless it may be left out."""
-    assert status(["crontab", "import", str(bad)]) == exits.FAILED
+    assert status(["crontab", "-o", "-", str(bad)]) == exits.FAILED
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split(" ")[0] for line in err.splitlines()] == [
@@ -274,13 +273,13 @@ def test_import_is_all_or_nothing(bad: Path, tmp_path: Path, capsys: Capture) ->
         f"{bad}:4:",
         "error:",
     ]
-    assert status(["crontab", "import", "--skip-bad-lines", str(bad)]) == exits.OK
+    assert status(["crontab", "-o", "-", "--skip-bad-lines", str(bad)]) == exits.OK
     assert capsys.readouterr().out.count("CommandJob(\n") == 1
     assert (
-        status(["crontab", "import", str(write(tmp_path / "empty", "# nothing\n"))])
+        status(["crontab", "-o", "-", str(write(tmp_path / "empty", "# nothing\n"))])
         == exits.FAILED
     )
-    assert "no line to import" in capsys.readouterr().err
+    assert "no line to write" in capsys.readouterr().err
 
 
 # -- the worker's choice --------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from slotwise.operations import CalendarChange, CalendarFollower, CalendarInfo
 
 @click.group(
     cls=Group,
-    default="show",
+    default=("show",),
     examples="""
     slotwise calendar import AT --years 2026-2028
     slotwise calendar import closed.ics --as office
@@ -48,6 +48,35 @@ def calendar() -> None:
     with .excluding("AT", roll="following"). When a calendar changes, all jobs that use it follow
     at once.
     """
+
+
+def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> range:
+    """`2026` or `2026-2028`; without it, this year and the next two."""
+    this = datetime.now(UTC).year
+    return _years_or_all(ctx, option, text) or range(this, this + 3)
+
+
+def _years_or_all(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> range | None:
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    try:
+        years = range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r}: write 2026 or 2026-2028", ctx, option
+        ) from None
+    if not years:
+        raise click.BadParameter(
+            f"{text!r} ends before it begins; write {last}-{first}", ctx, option
+        )
+    if not 1970 <= years[0] <= years[-1] < 2200:
+        raise click.BadParameter(
+            f"{text!r}: years are 1970 to 2199; write 2026 or 2026-2028", ctx, option
+        )
+    return years
 
 
 def _list_calendars(given: Given) -> None:
@@ -105,30 +134,37 @@ def _line_json(line: CalendarInfo) -> dict[str, object]:
     examples="""
     slotwise calendar show
     slotwise calendar show --json
-    slotwise calendar show AT --year 2026
+    slotwise calendar show AT --years 2026
     """,
 )
 @click.argument("name", required=False)
-@click.option("--year", type=int, help="Only this year.")
+@click.option(
+    "--years",
+    callback=_years_or_all,
+    metavar="YEARS",
+    help="Only these, as 2026 or 2026-2028.",
+)
 @common
 @pass_given
-def show_calendar(given: Given, name: str | None, year: int | None) -> None:
+def show_calendar(given: Given, name: str | None, years: range | None) -> None:
     """Show the days of the calendar NAME, and the jobs that use it; without NAME, list all
     calendars, and how many jobs use each.
     """
     if name is None:
         _list_calendars(given)
     else:
-        _show_days(given, name, year)
+        _show_days(given, name, years)
 
 
-def _show_days(given: Given, name: str, year: int | None) -> None:
+def _show_days(given: Given, name: str, years: range | None) -> None:
     with given.operations() as (operations, _):
         line = operations.calendars.find(name)
     one = line.calendar
     if one is None:
         raise InvalidSchedule(line.unreadable)
-    days = [day for day in sorted(one.days | one.worked) if year in (None, day.year)]
+    days = sorted(one.days | one.worked)
+    if years is not None:
+        days = [day for day in days if day.year in years]
     if given.json:
         kept = {
             kind: [day.isoformat() for day in days if day in of_kind]
@@ -163,28 +199,6 @@ _changing = with_options(
     common,
     pass_given,
 )
-
-
-def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> range:
-    """`2026` or `2026-2028`; without it, this year and the next two."""
-    if text is None:
-        return range(datetime.now(UTC).year, datetime.now(UTC).year + 3)
-    first, _, last = text.partition("-")
-    try:
-        years = range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r}: write 2026 or 2026-2028", ctx, option
-        ) from None
-    if not years:
-        raise click.BadParameter(
-            f"{text!r} ends before it begins; write {last}-{first}", ctx, option
-        )
-    if not 1970 <= years[0] <= years[-1] < 2200:
-        raise click.BadParameter(
-            f"{text!r}: years are 1970 to 2199; write 2026 or 2026-2028", ctx, option
-        )
-    return years
 
 
 def _weekend(

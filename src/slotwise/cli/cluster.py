@@ -195,9 +195,9 @@ def health(
     workers are down. They are reported, and fail the check only with --max-orphans. The
     application is never imported.
 
-    With --worker, check that the workers of this name (--worker-name, or the host's) have sent
-    heartbeats lately. A worker whose poller hangs still sends them: `slotwise worker --http` and
-    `--alive-file` notice that, without a database.
+    With --worker, check that the workers of this name (worker_name, or the host's) have sent
+    heartbeats lately. A worker whose poller hangs still sends them: the port of `slotwise worker
+    --http` and the alive-file notice that, without a database.
     """
 
     def check() -> tuple[Health | list[WorkerInfo], ZoneInfo]:

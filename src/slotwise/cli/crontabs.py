@@ -20,7 +20,6 @@ from slotwise.cli.shared.options import (
     AnyFunction,
     Command,
     Given,
-    Group,
     common,
     pass_given,
     with_options,
@@ -206,52 +205,71 @@ def count(problems: list[Problem]) -> str:
     )
 
 
-@click.group(
-    cls=Group,
-    short_help="Check and convert crontabs.",
-    examples="slotwise crontab check /etc/cron.d\nslotwise crontab import shop.crontab -o jobs.py",
-)
-@common
-def crontab() -> None:
-    """Check and convert crontabs as `slotwise worker --crontab` reads them. Needs no database."""
-
-
-_reading = with_options(
-    click.argument("files", metavar="FILE...", nargs=-1, required=True),
-    format_option("--crontab-format", "form"),
-    zone_option("--crontab-tz", "tz"),
-)
-
-
-@crontab.command(
+@click.command(
     cls=Command,
-    short_help="List all problems of crontabs.",
+    short_help="Check crontabs, or convert them to Python.",
     notes="""
-    0  every line can run
-    1  a line cannot, or a file cannot be read; with --strict, also if there is a warning
+    0  every line can run; with --output, all lines are in the module
+    1  a line cannot, or a file cannot be read or written; with --strict, also if there is a warning
     """,
     examples="""
-    slotwise crontab check shop.crontab
-    slotwise crontab check /etc/crontab /etc/cron.d --strict
-    crontab -l | slotwise crontab check --crontab-tz Europe/Vienna -
-    slotwise crontab check shop.crontab --json | jq -r '.problems[] | [.file, .line, .text] | @tsv'
+    slotwise crontab shop.crontab
+    slotwise crontab /etc/crontab /etc/cron.d --strict
+    crontab -l | slotwise crontab --crontab-tz Europe/Vienna -
+    slotwise crontab shop.crontab --json | jq -r '.problems[] | [.file, .line, .text] | @tsv'
+    slotwise crontab /etc/cron.d/shop -o jobs.py && slotwise worker --app jobs
     """,
 )
-@_reading
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@format_option("--crontab-format", "form")
+@zone_option("--crontab-tz", "tz")
 @click.option("--strict", is_flag=True, help="Fail on warnings, too.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write a Python module that runs the same lines; FILE must not exist; - is stdout.",
+)
+@click.option(
+    "--skip-bad-lines",
+    is_flag=True,
+    help="With --output: write the other lines if some cannot run.",
+)
 @common
 @pass_given
-def check(
-    given: Given, files: tuple[str, ...], form: Format, tz: str | None, strict: bool
+def crontab(
+    given: Given,
+    files: tuple[str, ...],
+    form: Format,
+    tz: str | None,
+    strict: bool,
+    output: str | None,
+    skip_bad_lines: bool,
 ) -> int:
-    """List all problems of crontabs, and of folders of them, each with its location and remedy.
+    """List the jobs and all problems of crontabs, and of folders of them, each with its location
+    and remedy: as `slotwise worker --crontab` reads them. Needs no database.
 
     An error is a line that cannot run. A warning is a line that may not do what its author meant.
     A note is a feature of cron that slotwise does not have. FILE may be -, the standard input.
+
+    With --output, write a Python module with a CommandJob for each line, and a registry of them
+    all. The jobs keep the names that they have under `slotwise worker --crontab`.
     """
     from slotwise.contrib.crontab import read_crontabs
 
-    found = with_host(read_crontabs(*files, format=form, tz=tz), level="warning")
+    if output is None and skip_bad_lines:
+        raise click.UsageError("--skip-bad-lines is about --output; add it")
+    if output is not None and (strict or given.json):
+        raise click.UsageError("--output writes Python; leave out --strict and --json")
+    found = read_crontabs(*files, format=form, tz=tz)
+    if output is None:
+        return _check(given, found, strict=strict)
+    _convert(found, files, output, skip_bad_lines=skip_bad_lines)
+    return exits.OK
+
+
+def _check(given: Given, crontabs: Crontabs, *, strict: bool) -> int:
+    found = with_host(crontabs, level="warning")
     fatal = ("error", "warning") if strict else ("error",)
     failing = [problem for problem in found.problems if problem.level in fatal]
     if given.json:
@@ -267,53 +285,20 @@ def check(
     return exits.FAILED if failing else exits.OK
 
 
-@crontab.command(
-    "import",
-    cls=Command,
-    short_help="Print a Python module that runs the same lines.",
-    notes="""
-    0  all lines are in the module
-    1  a line cannot run, or a file cannot be read or written
-    """,
-    examples="""
-    slotwise crontab import shop.crontab > jobs.py
-    slotwise crontab import /etc/cron.d/shop -o jobs.py && slotwise worker --app jobs
-    """,
-)
-@_reading
-@click.option(
-    "-o", "--output", metavar="FILE", help="Write to this file, which must not exist yet."
-)
-@click.option(
-    "--skip-bad-lines", is_flag=True, help="Import the other lines if some cannot run."
-)
-@common
-def import_(
-    files: tuple[str, ...],
-    form: Format,
-    tz: str | None,
-    output: str | None,
-    skip_bad_lines: bool,
+def _convert(
+    found: Crontabs, files: tuple[str, ...], output: str, *, skip_bad_lines: bool
 ) -> None:
-    """Print a Python module with a CommandJob for each line of crontabs, and a registry of them
-    all.
-
-    The jobs keep the names that they have under `slotwise worker --crontab`. FILE may be -, the
-    standard input.
-    """
-    from slotwise.contrib.crontab import read_crontabs
     from slotwise.contrib.crontab.crontabs import module_text
 
-    found = read_crontabs(*files, format=form, tz=tz)
     refuse(found.errors, skip_bad_lines=skip_bad_lines)
     show(list(found.problems))
     if not found.entries:
-        raise InvalidCrontab(f"there is no line to import in {', '.join(files)}")
+        raise InvalidCrontab(f"there is no line to write in {', '.join(files)}")
     _write(module_text(found.entries), output)
 
 
-def _write(text: str, output: str | None) -> None:
-    if output is None:
+def _write(text: str, output: str) -> None:
+    if output == "-":
         say_document(text)
         return
     try:

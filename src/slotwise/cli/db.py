@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import click
 
+from slotwise import DatabaseProblem
 from slotwise.cli.shared.options import (
     Command,
     Given,
@@ -16,7 +15,7 @@ from slotwise.cli.shared.options import (
     pass_given,
     sure,
 )
-from slotwise.cli.shared.output import print_json, print_result
+from slotwise.cli.shared.output import as_json, print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document, unharmed
 from slotwise.cli.shared.values import Written, instant
 from slotwise.operations import Schema
@@ -24,8 +23,8 @@ from slotwise.operations import Schema
 
 @click.group(
     cls=Group,
-    default="current",
-    examples="slotwise db upgrade\nslotwise db check\nslotwise db sql | psql",
+    default=("check",),
+    examples="slotwise db upgrade\nslotwise db check\nslotwise db upgrade --sql | psql",
 )
 @common
 def db() -> None:
@@ -38,6 +37,8 @@ def db() -> None:
     slotwise db upgrade
     slotwise db upgrade --adopt            adopt a scheduled_tasks of Java's db-scheduler
     slotwise db upgrade --schema jobs --table-prefix slotwise_
+    slotwise db upgrade --sql > slotwise.sql
+    slotwise db upgrade --sql --database-url sqlite:// | sqlite3 jobs.db
     """,
 )
 @click.option("--adopt", is_flag=True, help="Adopt an existing table of db-scheduler.")
@@ -48,10 +49,34 @@ def db() -> None:
     metavar="NAME",
     help="Up to this revision.",
 )
+@click.option(
+    "--sql",
+    "only_sql",
+    is_flag=True,
+    help="Print the SQL of a fresh installation; needs no database.",
+)
+@click.option(
+    "--no-transaction",
+    is_flag=True,
+    help="With --sql: without BEGIN and COMMIT, for a tool with its own transaction.",
+)
 @common
 @pass_given
-def upgrade(given: Given, adopt: bool, revision: str) -> None:
-    """Create the tables, or upgrade them. Several processes may run it at once."""
+def upgrade(
+    given: Given, adopt: bool, revision: str, only_sql: bool, no_transaction: bool
+) -> None:
+    """Create the tables, or upgrade them. Several processes may run it at once.
+
+    With --sql, print the SQL of a fresh installation, for a review or for a DBA: for SQLite if the
+    database's address names it, else for PostgreSQL.
+    """
+    if only_sql and (adopt or revision != "heads"):
+        raise click.UsageError("--sql prints a fresh installation; leave out the others")
+    if no_transaction and not only_sql:
+        raise click.UsageError("--no-transaction is about --sql; add it")
+    if only_sql:
+        say_document(Schema(given.settings()).sql(transaction=not no_transaction))
+        return
     done = Schema(given.table_settings()).upgrade(adopt=adopt, revision=revision)
     with unharmed():
         if given.json:
@@ -69,67 +94,34 @@ def _warn(warnings: list[str]) -> None:
 
 @db.command(
     cls=Command,
-    short_help="Show the schema version.",
-    examples="slotwise db current\nslotwise db current --json",
-)
-@common
-@pass_given
-def current(given: Given) -> None:
-    """Show the schema version and the revision of the database, and the version that this slotwise
-    needs.
-    """
-    found = Schema(given.table_settings()).version()
-    if given.json:
-        print_json(found)
-    else:
-        has = "no tables" if found.version is None else f"schema version {found.version}"
-        has += f", revision {found.revision}" if found.version and found.revision else ""
-        say(f"{has}; this slotwise needs version {found.needed}")
-
-
-@db.command(
-    cls=Command,
-    short_help="Check that the tables are complete.",
+    short_help="Show the schema version; check that the tables are complete.",
     notes="0  all is in place\n3  something is missing",
-    examples="slotwise db check",
+    examples="slotwise db check\nslotwise db check --json | jq .revision",
 )
 @common
 @pass_given
 def check(given: Given) -> None:
-    """Check that all tables, columns and indexes exist; if not, print what is missing and which
-    command repairs it.
+    """Show the schema version and the revision of the database, and check that all tables, columns
+    and indexes exist; if not, print what is missing and which command repairs it.
     """
     schema = Schema(given.table_settings())
-    warnings = schema.check()
+    found = schema.version()
+    has = "no tables" if found.version is None else f"schema version {found.version}"
+    if found.version is not None and found.revision is not None:
+        has += f", revision {found.revision}"
+    try:
+        warnings = schema.check()
+    except DatabaseProblem as problem:
+        if given.json:  # the versions are an answer, too
+            print_json({**as_json(found), "problem": str(problem), "warnings": []})
+        else:
+            say(f"{has}; this slotwise needs version {found.needed}")
+        raise
     if given.json:
-        print_json({"version": schema.needed, "warnings": warnings})
+        print_json({**as_json(found), "problem": None, "warnings": warnings})
     else:
-        say(f"all in place: schema version {schema.needed}")
+        say(f"all in place: {has}")
         _warn(warnings)
-
-
-@db.command(
-    cls=Command,
-    short_help="Print the SQL of a fresh installation.",
-    examples="slotwise db sql > slotwise.sql\nslotwise db sql --dialect sqlite | sqlite3 jobs.db",
-)
-@click.option(
-    "--dialect",
-    type=click.Choice(["postgresql", "sqlite"]),
-    help="Default: that of the database address.",
-)
-@click.option(
-    "--no-transaction",
-    is_flag=True,
-    help="Without BEGIN and COMMIT, for a tool with its own transaction.",
-)
-@common
-@pass_given
-def sql(
-    given: Given, dialect: Literal["postgresql", "sqlite"] | None, no_transaction: bool
-) -> None:
-    """Print the SQL of a fresh installation, for a review or for a DBA. Needs no database."""
-    say_document(Schema(given.settings()).sql(dialect, transaction=not no_transaction))
 
 
 @db.command(

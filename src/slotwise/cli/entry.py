@@ -124,7 +124,7 @@ GUESSES: Final = {
     ),
     **dict.fromkeys(
         ("cron", "crontabs"),
-        "see: slotwise crontab --help, or for an expression: slotwise schedule",
+        "see: slotwise crontab FILE, or for an expression: slotwise schedule",
     ),
     **dict.fromkeys(
         ("next", "preview", "forecast"),

@@ -50,18 +50,12 @@ def export() -> None:
 @click.option(
     "--mapping",
     metavar="FILE",
-    help="A mapping file, TOML or YAML: names, nodes, resources, CronJobs.",
+    help="A mapping file, TOML or YAML: names, namespace, Secret, nodes, resources, CronJobs.",
 )
 @click.option(
     "--name",
     metavar="NAME",
     help="The name of the application; objects' names begin with it.  [slotwise]",
-)
-@click.option("--namespace", metavar="NAME", help="The namespace of the objects.")
-@click.option(
-    "--secret",
-    metavar="NAME",
-    help="The Secret with the database's address.  [NAME-database]",
 )
 @click.option(
     "--cron-job",
@@ -87,8 +81,6 @@ def kubernetes(
     image: str | None,
     mapping: str | None,
     name: str | None,
-    namespace: str | None,
-    secret: str | None,
     cron_jobs: tuple[str, ...],
     early: timedelta | None,
     strict: bool,
@@ -111,8 +103,6 @@ def kubernetes(
         mapping,
         image=image,
         name=name,
-        namespace=namespace,
-        secret=secret,
         early=early,
         cron_jobs=cron_jobs or None,
     )

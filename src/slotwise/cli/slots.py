@@ -32,7 +32,6 @@ from slotwise.cli.shared.output import (
     print_json,
     print_json_list,
     print_table,
-    print_tracebacks,
     say_zones,
     shortened,
     span,
@@ -390,11 +389,12 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
     short_help="What failed lately, of all jobs and tasks.",
     examples="""
     slotwise failures
-    slotwise failures --since 7d --job nightly-report
-    slotwise failures --attempts          also what succeeded at a later attempt
+    slotwise failures nightly-report --since 7d
+    slotwise failures --all               also what succeeded at a later attempt
     slotwise failures --since 1h --json | jq -r '.[] | [.name, .slot, .error] | @tsv'
     """,
 )
+@click.argument("name", required=False)
 @click.option(
     "--since",
     callback=instant,
@@ -403,9 +403,8 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
     metavar="TIME",
     help="Only since then.",
 )
-@click.option("--job", "name", metavar="NAME", help="Only this job or task.")
 @click.option(
-    "--attempts",
+    "--all",
     "each",
     is_flag=True,
     help="Each attempt, also of slots that succeeded later.",
@@ -416,11 +415,11 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
 def failures(
     given: Given, since: Written, name: str | None, each: bool, count: int
 ) -> None:
-    """List slots and one-time tasks whose last attempt failed or was lost, of all jobs and tasks,
-    the newest first.
+    """List slots and one-time tasks whose last attempt failed or was lost, of all jobs and tasks
+    or of NAME, the newest first.
 
     "retry" and "rerun" mean that another attempt follows. Slots that are more than a week older
-    than --since are not searched. With --attempts each attempt is a line; one-time tasks are among
+    than --since are not searched. With --all each attempt is a line; one-time tasks are among
     them if they keep a record.
     """
     with given.inspection() as inspect:
@@ -449,8 +448,8 @@ def failures(
     )
     say_zones(zones.values())
     if len(found) > count:
-        again = "slotwise failures --attempts" if each else "slotwise failures"
-        say(f"… more: {again} -n {2 * count}, or a shorter --since", err=True)
+        words = ["slotwise", "failures", *([name] if name else []), *["--all"] * each]
+        say(f"… more: {shlex.join(words)} -n {2 * count}, or a shorter --since", err=True)
     say(f"for one of them: {_further(shown[0], zones)}", err=True)
 
 
@@ -458,7 +457,7 @@ def _further(one: Failure, zones: Mapping[tuple[str, str], ZoneInfo]) -> str:
     """Return the command that shows more about a failure."""
     name = shlex.quote(one.name)
     if one.slot is None:
-        return f"slotwise tasks show {name} {shlex.quote(one.id)}"
+        return f"slotwise tasks list {name} {shlex.quote(one.id)}"
     id = "" if one.id == RECURRING else f" --id {shlex.quote(one.id)}"
     slot = moment(one.slot, zones.get((one.name, one.id), UTC))
     return f"slotwise explain {name} {slot}{id}"
@@ -488,7 +487,6 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
     examples="""
     slotwise explain nightly-report                    why it does not run now
     slotwise explain nightly-report 2026-01-31T02:00Z
-    slotwise explain nightly-report 2026-01-31T02:00Z --traceback    also: tracebacks
     slotwise explain nightly-report 2026-01-31T02:00Z --app jobs     also: what the job declares
     slotwise explain nightly-report 2026-01-31T02:00Z --json | jq -r .outcome
     slotwise explain send-mail --id order-42 --app jobs     a one-time task
@@ -502,14 +500,9 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
     metavar="ID",
     help="A recurring instance, or a one-time task.",
 )
-@click.option(
-    "--traceback", is_flag=True, help="Also print what each attempt failed with."
-)
 @common
 @pass_given
-def explain(
-    given: Given, name: str, slot: Written | None, id: str, traceback: bool
-) -> int:
+def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
     """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations
     and schedule.
 
@@ -530,9 +523,24 @@ def explain(
         print_json(found)
     else:
         say(_headline(found, zone), *_localized(found.sentences, zone))
-        print_tracebacks(found.attempts if traceback else (), zone)
+        if any(one.error for one in found.attempts):
+            say(f"tracebacks: {_shows_attempts(found, id, zone)}", err=True)
     word = found.outcome if isinstance(found, Explanation) else found.state
     return exits.FAILED if word in (SlotState.UNKNOWN, SlotState.NO_SLOT) else exits.OK
+
+
+def _shows_attempts(
+    found: Explanation | JobExplanation | TaskExplanation, id: str, zone: ZoneInfo
+) -> str:
+    """Return the command that shows the attempts with their tracebacks."""
+    if isinstance(found, TaskExplanation):
+        return shlex.join(["slotwise", "tasks", "list", found.task, id])
+    of = [] if id == RECURRING else ["--id", id]
+    if isinstance(found, JobExplanation):
+        return shlex.join(["slotwise", "slots", found.job, *of])
+    return shlex.join(
+        ["slotwise", "slots", "show", found.job, exact(found.slot, zone), *of]
+    )
 
 
 def _explain_now(

@@ -30,6 +30,7 @@ from slotwise.cli.shared.terminal import say
     examples="""
     pip install 'slotwise[embedded]'
     slotwise demo                     under a minute
+    slotwise demo | cat               lines instead of a live picture
     slotwise demo --keep              leave it running, to look around with the other commands
     """,
 )
@@ -44,12 +45,7 @@ from slotwise.cli.shared.terminal import say
     default=None,
     help="Length of the demo, in seconds; default: 36.",
 )
-@click.option(
-    "--plain",
-    is_flag=True,
-    help="Lines instead of a live picture; the default when not on a terminal.",
-)
-def demo(keep: bool, seconds: float | None, plain: bool) -> int:
+def demo(keep: bool, seconds: float | None) -> int:
     """Start a PostgreSQL of its own, three workers and six jobs; kill one worker, freeze one,
     restart the database.
 
@@ -59,7 +55,7 @@ def demo(keep: bool, seconds: float | None, plain: bool) -> int:
     """
     from slotwise.demo.__main__ import perform  # late: no other command needs the demo
 
-    status = perform(keep=keep, seconds=seconds, plain=plain)
+    status = perform(keep=keep, seconds=seconds)
     if status == exits.OK:
         say("", "to write an application of your own: slotwise init")
     return status

@@ -1,4 +1,4 @@
-"""``slotwise tasks list``, ``count`` and ``show``: what waits, runs, or is dead."""
+"""``slotwise tasks list``: what waits, runs, or is dead: counts, a list, or one task."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STATES: Final = (
     ListedState.BLOCKED,
     ListedState.DEAD,
 )
-#: Names that ``slotwise tasks count`` counts.
+#: Names that ``slotwise tasks list --count`` counts.
 MOST_NAMES: Final = 1_000
 #: Default number of lines in a listing.
 LINES = 50
@@ -51,31 +51,63 @@ LINES = 50
 @click.command(
     "list",
     cls=Command,
-    short_help="List tasks that have not succeeded.",
+    short_help="List or count tasks that have not succeeded, or show one.",
     examples="""
+    slotwise tasks                                         how many of each name, as --count
     slotwise tasks list send-mail --state waiting -n 10
     slotwise tasks list send-mail --after welcome-42
+    slotwise tasks list send-mail welcome-42               one task, with its data
+    slotwise tasks list send-mail welcome-42 --json | jq .task.data
+    slotwise tasks list --count --json | jq -r '.[] | select(.dead > 0) | .task'
     slotwise tasks list --state dead --json | jq -r '.[] | [.task, .id, .last_error] | @tsv'
     """,
 )
 @click.argument("name", required=False, callback=task_name)
+@click.argument("id", required=False, callback=known_id)
 @click.option(
     "--state", type=click.Choice([state.value for state in STATES]), help="Only these."
+)
+@click.option(
+    "--count", "counted", is_flag=True, help="Count them by name; show the next due time."
 )
 @lines_option(LINES)
 @click.option("--after", metavar="ID", help="Continue after this id of the task NAME.")
 @common
 @pass_given
 def list_tasks(
-    given: Given, name: str | None, state: str | None, count: int, after: str | None
+    given: Given,
+    name: str | None,
+    id: str | None,
+    state: str | None,
+    counted: bool,
+    count: int,
+    after: str | None,
 ) -> None:
     """List tasks that have not succeeded, of all names or of NAME, by name and id.
 
     A due task is "no_live_worker" if none is up, and "unroutable" if no live worker can claim it;
-    the reason is printed below the list.
+    the reason is printed below the list. With --count, tasks that wait, run, are paused, blocked or
+    dead are counted for each name: waiting ones up to 10,000, of at most 1,000 names.
+
+    With an ID, show this task: its row, its data, and the ends of earlier tasks with this id.
     """
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
+    if state is not None and (counted or id is not None):
+        raise click.UsageError("--state is for a list; leave out --count and the ID")
+    if counted and id is not None:
+        raise click.UsageError("give either --count or an ID, not both")
+    if counted:
+        _print_counts(given, name)
+    elif name is not None and id is not None:
+        _show_task(given, name, id)
+    else:
+        _list_rows(given, name, state, count, after)
+
+
+def _list_rows(
+    given: Given, name: str | None, state: str | None, count: int, after: str | None
+) -> None:
     with given.inspection() as inspect:
         found = inspect.tasks(name, state=state, after=after, limit=count + 1)
         lines = found[:count]
@@ -99,26 +131,13 @@ def list_tasks(
         say(f"… more: {_next_page(lines[-1], name, state)}", err=True)
 
 
-@click.command(
-    "count",
-    cls=Command,
-    short_help="Count the tasks that wait, run, or are dead.",
-    examples="""
-    slotwise tasks count
-    slotwise tasks count --json | jq -r '.[] | select(.dead > 0) | .task'
-    """,
-)
-@common
-@pass_given
-def count_tasks(given: Given) -> None:
-    """Count the tasks of each name that wait, run, are paused, blocked or dead; show when the next
-    one is due.
-
-    Waiting tasks are counted up to 10,000, of at most 1,000 names.
-    """
+def _print_counts(given: Given, name: str | None) -> None:
     with given.inspection() as inspect:
-        lines = inspect.task_counts()
+        counted = inspect.task_counts()
         zone = inspect.common_zone()
+        lines = [line for line in counted if name in (None, line.task)]
+        if name is not None and not lines:
+            inspect.check_name(name, kind="task")
     if given.json:
         print_json_list(lines)
     elif not lines:
@@ -129,7 +148,7 @@ def count_tasks(given: Given) -> None:
         say_zones([zone])
         for line in lines:
             _tell_reason(line.task, line.reason, is_unroutable=line.is_unroutable)
-    if len(lines) == MOST_NAMES:
+    if len(counted) == MOST_NAMES:
         say(
             f"… at most {MOST_NAMES:,} names are counted; see one of the others: "
             "slotwise tasks list NAME",
@@ -182,21 +201,7 @@ def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
     ]
 
 
-@click.command(
-    "show",
-    cls=Command,
-    short_help="Show one task.",
-    examples="""
-    slotwise tasks show send-mail welcome-42
-    slotwise tasks show send-mail welcome-42 --json | jq .task.data
-    """,
-)
-@click.argument("name", callback=task_name)
-@click.argument("id", callback=known_id)
-@common
-@pass_given
-def show_task(given: Given, name: str, id: str) -> None:
-    """Show the task ID of NAME: its row, its data, and the ends of earlier tasks with this id."""
+def _show_task(given: Given, name: str, id: str) -> None:
     with given.inspection() as inspect:
         line = inspect.task(name, id)
         ends = inspect.task_results(name, id)

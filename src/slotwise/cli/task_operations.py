@@ -7,11 +7,11 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypedDict, Unpack
+from typing import Final, Literal, TypeAlias, TypedDict
 
 import click
 
@@ -19,6 +19,7 @@ from slotwise import (
     Client,
     InstanceExists,
     InvalidJob,
+    InvalidSetting,
     Receipt,
     UnknownTask,
 )
@@ -29,7 +30,6 @@ from slotwise.cli.shared.options import (
     confirm,
     dry_run,
     pass_given,
-    with_options,
     yes,
 )
 from slotwise.cli.shared.output import (
@@ -40,8 +40,8 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.task_options import id_of, known_id, known_ids, task_name
 from slotwise.cli.shared.terminal import say, unharmed
-from slotwise.cli.shared.values import FORMS, duration, read_written
-from slotwise.spi import ListedState
+from slotwise.cli.shared.values import DURATIONS, FORMS, read_written
+from slotwise.spi import ListedState, parse_duration
 
 STATES: Final = (
     ListedState.WAITING,
@@ -55,33 +55,28 @@ IfExists: TypeAlias = Literal["keep", "raise", "replace", "reschedule"]
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 
 
+class Due(TypedDict):
+    """The value of ``--at``: at most one of these."""
+
+    at: datetime | None
+    delay: timedelta | None
+
+
 PRIORITY = click.IntRange(-LARGEST_PRIORITY, LARGEST_PRIORITY)
 
 
-def _at(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+def _when(ctx: click.Context, option: click.Parameter, text: str | None) -> Due:
+    """Callback of ``--at``: an instant, or a delay from the database's now."""
     if text is None:
-        return None
-    if ctx.params.get("delay") is not None:
-        raise _both(ctx)
+        return {"at": None, "delay": None}
+    with suppress(InvalidSetting):
+        return {"at": None, "delay": parse_duration(text)}
     try:
-        return read_written(text).within(None, "--at")
+        return {"at": read_written(text).within(None, "--at"), "delay": None}
     except ValueError:
         raise click.BadParameter(
-            f"{text!r:.60} is not {FORMS}; from now: --delay DURATION", ctx, option
+            f"{text!r:.60} is neither {FORMS} nor {DURATIONS} from now (2h)", ctx, option
         ) from None
-
-
-def _delay(
-    ctx: click.Context, option: click.Parameter, text: str | None
-) -> timedelta | None:
-    found = duration(ctx, option, text)
-    if found is not None and ctx.params.get("at") is not None:
-        raise _both(ctx)
-    return found
-
-
-def _both(ctx: click.Context) -> click.UsageError:
-    return click.UsageError("--at and --delay are both given; drop one of them", ctx)
 
 
 def data_of(ctx: click.Context, option: click.Parameter, text: str | None) -> object:
@@ -106,28 +101,12 @@ def _written(text: str) -> str:
     return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
 
 
-class Due(TypedDict):
-    """The values of ``--at`` and ``--delay``."""
-
-    at: datetime | None
-    delay: timedelta | None
-
-
-class When(Due):
-    priority: int | None
-
-
-due = with_options(
-    click.option(
-        "--at", metavar="INSTANT", callback=_at, help="ISO 8601 with an offset or a zone."
-    ),
-    click.option(
-        "--delay",
-        "delay",
-        metavar="DURATION",
-        callback=_delay,
-        help="Delay from now: 10m, 2h.",
-    ),
+due = click.option(
+    "--at",
+    "when",
+    metavar="TIME",
+    callback=_when,
+    help="When it is due: 10m from now, or ISO 8601 with an offset or a zone; default: now.",
 )
 
 
@@ -183,7 +162,7 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     short_help="Schedule a task.",
     examples="""
     slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42
-    slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --delay 10m
+    slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --at 10m
     """,
 )
 @click.argument("name", callback=task_name)
@@ -211,12 +190,12 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
 @pass_given
 def schedule_task(
     given: Given,
-    /,
     name: str,
     data: object,
     id: str | None,
+    when: Due,
+    priority: int | None,
     if_exists: IfExists,
-    **when: Unpack[When],
 ) -> None:
     """Schedule the task NAME. With --app or SLOTWISE_APP the application must have it, and
     validates its data.
@@ -224,7 +203,12 @@ def schedule_task(
     with _scheduling(given, name) as client:
         try:
             receipt = client.schedule(
-                name, client.typed_data(name, data), id=id, if_exists=if_exists, **when
+                name,
+                client.typed_data(name, data),
+                id=id,
+                if_exists=if_exists,
+                priority=priority,
+                **when,
             )
         except InstanceExists as error:
             cures = re.sub(
@@ -241,7 +225,7 @@ def schedule_task(
     cls=Command,
     short_help="Change the time of a waiting task.",
     notes=NOTES,
-    examples="slotwise tasks reschedule send-mail welcome-42 --delay 1h",
+    examples="slotwise tasks reschedule send-mail welcome-42 --at 1h",
 )
 @click.argument("name", callback=task_name)
 @click.argument("id", callback=known_id)
@@ -249,10 +233,12 @@ def schedule_task(
 @click.option("--priority", type=PRIORITY, help="Change the priority, too.")
 @common
 @pass_given
-def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -> None:
-    """Change the time of the task ID of NAME; without --at and --delay, it runs now."""
+def reschedule_task(
+    given: Given, name: str, id: str, when: Due, priority: int | None
+) -> None:
+    """Change the time of the task ID of NAME; without --at, it runs now."""
     with given.client() as client:
-        _print_receipts(given, [client.reschedule(name, id, **when)])
+        _print_receipts(given, [client.reschedule(name, id, priority=priority, **when)])
 
 
 @click.command(
@@ -263,7 +249,7 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
     examples="""
     slotwise tasks retry send-mail welcome-42 welcome-43
     slotwise tasks retry send-mail --dry-run
-    slotwise tasks retry send-mail --delay 1h --yes
+    slotwise tasks retry send-mail --at 1h --yes
     """,
 )
 @click.argument("name", callback=task_name)
@@ -275,12 +261,11 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
 @pass_given
 def retry_tasks(
     given: Given,
-    /,
     name: str,
     ids: tuple[str, ...],
+    when: Due,
     dry_run: bool,
     yes: bool,
-    **when: Unpack[Due],
 ) -> None:
     """Run tasks of NAME again: those with these IDS, or all dead ones.
 

@@ -10,7 +10,7 @@ from slotwise.cli.shared.options import (
     Group,
     common,
 )
-from slotwise.cli.task_listings import count_tasks, list_tasks, show_task
+from slotwise.cli.task_listings import list_tasks
 from slotwise.cli.task_operations import (
     cancel_tasks,
     reschedule_task,
@@ -25,7 +25,7 @@ _REMOVE: Final = (
 
 @click.group(
     cls=Group,
-    default="count",
+    default=("list", "--count"),
     guesses={
         **dict.fromkeys(("delete", "remove", "purge", "clear", "rm", "kill"), _REMOVE),
         **dict.fromkeys(
@@ -35,11 +35,13 @@ _REMOVE: Final = (
         **dict.fromkeys(
             ("redrive", "requeue", "rerun"), "write: slotwise tasks retry NAME"
         ),
+        "show": "write: slotwise tasks list NAME ID",
+        "count": "write: slotwise tasks",
     },
     examples="""
-    slotwise tasks count
+    slotwise tasks                                 how many wait, run, are dead, by name
     slotwise tasks list --state dead
-    slotwise tasks show send-mail welcome-42
+    slotwise tasks list send-mail welcome-42
     slotwise tasks retry send-mail --dry-run
     """,
 )
@@ -50,8 +52,6 @@ def tasks() -> None:
 
 for _command in (
     list_tasks,
-    count_tasks,
-    show_task,
     schedule_task,
     reschedule_task,
     retry_tasks,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from slotwise import JobRegistry
+from slotwise import InvalidSetting, JobRegistry
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_errors
@@ -27,9 +27,7 @@ from slotwise.cli.shared.options import (
     common,
     kept,
     pass_given,
-    with_options,
 )
-from slotwise.cli.shared.values import duration
 from slotwise.contrib.logging import (
     JsonFormatter,
     LogListener,
@@ -37,14 +35,16 @@ from slotwise.contrib.logging import (
     keep_one_console,
 )
 from slotwise.contrib.processes import Foreground, Supervisor, reap_as_process_one
-from slotwise.spi import Worker, format_duration
+from slotwise.spi import Worker, parse_duration
 
 if TYPE_CHECKING:
     from slotwise.contrib.metrics.port import Source
 
-Result = TypeVar("Result")
-
 logger = logging.getLogger("slotwise.worker")
+
+#: Names with labels of their own in the figures; the rest is "other".
+MOST_NAMES = 1_000
+LARGEST_MAX_NAMES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,23 @@ class Monitoring:
     """Where a worker, or the supervisor of several, shows its health and its figures."""
 
     http: str | None
+    #: Set in a child: the folder in which its supervisor looks for it.
+    report: str | None
+    #: The rest comes from the environment, which children inherit.
     alive_file: str | None
     stuck_after: timedelta | None
     max_names: int
-    #: Set in a child: the folder in which its supervisor looks for it.
-    report: str | None
+
+    @classmethod
+    def chosen(cls, http: str | None, report: str | None) -> Monitoring:
+        """Read the rest from the environment. Raises InvalidSetting."""
+        return cls(
+            http=http,
+            report=report,
+            alive_file=os.environ.get("SLOTWISE_ALIVE_FILE") or None,
+            stuck_after=_stuck_after(os.environ.get("SLOTWISE_STUCK_AFTER")),
+            max_names=_max_names(os.environ.get("SLOTWISE_METRICS_MAX_NAMES")),
+        )
 
     def of_worker(
         self, registry: JobRegistry
@@ -104,18 +116,7 @@ class Monitoring:
         children = Children(processes)
         try:
             with self._shown(children):
-                flags = [
-                    f"--report={children.directory}",
-                    f"--metrics-max-names={self.max_names}",
-                ]
-                yield [
-                    *flags,
-                    *(
-                        []
-                        if self.stuck_after is None
-                        else [f"--stuck-after={format_duration(self.stuck_after)}"]
-                    ),
-                ]
+                yield [f"--report={children.directory}"]
         finally:
             children.close()
 
@@ -144,62 +145,26 @@ class Monitoring:
             yield
 
 
-_monitoring_options = with_options(
-    click.option(
-        "--http",
-        metavar="[HOST]:PORT",
-        envvar="SLOTWISE_HTTP",
-        help="Serve /livez, /readyz and /metrics here; without HOST on the loopback.",
-    ),
-    click.option(
-        "--alive-file",
-        metavar="FILE",
-        envvar="SLOTWISE_ALIVE_FILE",
-        help="Write this file every two seconds while the worker is alive.",
-    ),
-    click.option(
-        "--stuck-after",
-        metavar="DURATION",
-        callback=duration,
-        envvar="SLOTWISE_STUCK_AFTER",
-        help="A loop that is busy for so long is stuck; default: two leases, at least 1m.",
-    ),
-    click.option(
-        "--metrics-max-names",
-        "max_names",
-        type=click.IntRange(1, 100_000),
-        default=1000,
-        show_default=True,
-        envvar="SLOTWISE_METRICS_MAX_NAMES",
-        help='Names with labels of their own; the rest is "other".',
-    ),
-    click.option("--report", hidden=True),
-)
+def _stuck_after(text: str | None) -> timedelta | None:
+    """After which time a loop is stuck; None: two leases, at least a minute."""
+    if not text:
+        return None
+    try:
+        return parse_duration(text)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"SLOTWISE_STUCK_AFTER: {error}") from None
 
 
-def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add ``--http`` and its companions; the function gets one Monitoring as ``monitoring``."""
-
-    @functools.wraps(function)
-    def chosen(
-        *given: object,
-        http: str | None,
-        alive_file: str | None,
-        stuck_after: timedelta | None,
-        max_names: int,
-        report: str | None,
-        **named: object,
-    ) -> Result:
-        choice = Monitoring(
-            http=http,
-            alive_file=alive_file,
-            stuck_after=stuck_after,
-            max_names=max_names,
-            report=report,
+def _max_names(text: str | None) -> int:
+    """How many names get labels of their own."""
+    if not text:
+        return MOST_NAMES
+    if not text.strip().isdecimal() or not 1 <= int(text) <= LARGEST_MAX_NAMES:
+        raise InvalidSetting(
+            f"SLOTWISE_METRICS_MAX_NAMES: {text!r:.60} is not a whole number of 1 to "
+            f"{LARGEST_MAX_NAMES:,}"
         )
-        return function(*given, monitoring=choice, **named)
-
-    return _monitoring_options(chosen)
+    return int(text)
 
 
 @click.command(
@@ -209,7 +174,7 @@ def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]
     slotwise worker --app jobs                         one process, its registry found by itself
     slotwise worker --app shop.jobs:registry --processes 4 --threads 8
     slotwise worker --app jobs --only nightly-report --log-format json
-    slotwise worker --app jobs --http '*:8081' --alive-file /run/alive  for probes, Prometheus
+    slotwise worker --app jobs --http '*:8081'               for probes and Prometheus
     slotwise worker --crontab shop.crontab --crontab-tz Europe/Vienna      without an application
     slotwise worker --app jobs --revision "$(git log -1 --format=%cI)"     an older deploy waits
     """,
@@ -243,38 +208,18 @@ def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]
     "command started.",
 )
 @kept(
-    "--poll-interval",
-    metavar="DURATION",
-    help="Longest pause between two polls for due rows; default: 10s.",
-)
-@kept(
-    "--heartbeat-interval",
-    metavar="DURATION",
-    help="How often claims are renewed; default: 10s.",
-)
-@kept(
-    "--missed-heartbeats-limit",
-    metavar="N",
-    help="The lease, in heartbeat intervals; default: 6.",
-)
-@kept(
-    "--reaper-interval",
-    metavar="DURATION",
-    help="How often other workers' claims are checked; default: as heartbeats.",
-)
-@kept(
     "--shutdown-grace",
     metavar="DURATION",
     help="How long handlers may continue after a stop; default: 30s.",
 )
-@kept(
-    "--worker-name",
-    metavar="TEXT",
-    help="The name of this worker; default: the host's name.",
-)
-@kept("--pooler", is_flag=True, help="The connection goes through a transaction pooler.")
 @crontab_options
-@monitoring_options
+@click.option(
+    "--http",
+    metavar="[HOST]:PORT",
+    envvar="SLOTWISE_HTTP",
+    help="Serve /livez, /readyz and /metrics here; without HOST on the loopback.",
+)
+@click.option("--report", hidden=True)
 @click.option("--lifeline", type=int, hidden=True)
 @click.option("--born", type=float, hidden=True)
 @common
@@ -283,8 +228,9 @@ def worker(
     given: Given,
     lifeline: int | None,
     born: float | None,
+    http: str | None,
+    report: str | None,
     crontabs: CrontabChoice,
-    monitoring: Monitoring,
 ) -> int:
     """Run due slots and tasks, until a signal stops the worker.
 
@@ -292,8 +238,12 @@ def worker(
     are handed back at once, and running handlers may finish. The second signal cancels running
     handlers. The third one ends the process at once; its claims are taken over when their leases
     expire. Signals within a second count as one.
+
+    Settings without an option, such as poll_interval, worker_name or pooler, come from the settings
+    file or from SLOTWISE_… in the environment; the page "Commands, settings and events" has all.
     """
     reap_as_process_one()
+    monitoring = Monitoring.chosen(http, report)
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
     if lifeline is None and settings.processes > 1:

@@ -21,9 +21,7 @@ from slotwise.demo.view import LiveView, PlainView
 from slotwise.spi import database_url
 
 
-def perform(
-    *, keep: bool = False, seconds: float | None = None, plain: bool = False
-) -> int:
+def perform(*, keep: bool = False, seconds: float | None = None) -> int:
     """Run the demo and return its exit status. Raises SlotwiseError, such as PostgresMissing."""
     console = Console(soft_wrap=not sys.stdout.isatty())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -37,7 +35,7 @@ def perform(
             home,
             seconds or LENGTH,
             keep=keep,
-            plain=plain or not console.is_terminal,
+            plain=not console.is_terminal,
         )
     except KeyboardInterrupt:
         console.print("\nstopped; everything the demo started has ended")
@@ -60,13 +58,8 @@ def perform(
     show_default=True,
     help="Length of the demo, in seconds.",
 )
-@click.option(
-    "--plain",
-    is_flag=True,
-    help="Lines instead of a live picture; the default when not on a terminal.",
-)
 @click.pass_context
-def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> None:
+def main(context: click.Context, keep: bool, seconds: float) -> None:
     """Three workers and six jobs on a real PostgreSQL; one worker is killed, one frozen, the
     database restarted.
 
@@ -76,7 +69,7 @@ def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> Non
     if context.invoked_subcommand is not None:
         return
     try:
-        sys.exit(perform(keep=keep, seconds=seconds, plain=plain))
+        sys.exit(perform(keep=keep, seconds=seconds))
     except SlotwiseError as error:
         raise click.ClickException(str(error)) from None
 

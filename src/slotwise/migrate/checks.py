@@ -103,7 +103,7 @@ def _refuse_missing(
         connection, target, expected, there
     )
     found = [*lost_tables, *lost_columns, *lost_indexes]
-    sql = target.command("sql")
+    sql = target.command("upgrade --sql")
     if lost_tables:
         cure = (
             f"restore a backup, or make it again, empty, with its CREATE TABLE in: {sql}"

@@ -66,5 +66,6 @@ def unguarded_warning(connection: sa.Connection, target: Target) -> str | None:
     return (
         f"the trigger {trigger} of {table} is missing or disabled: db-scheduler would delete the "
         f"rows of tasks that it does not know; enable it (ALTER TABLE {table} ENABLE TRIGGER "
-        f"{trigger}), or make it again with its CREATE TRIGGER in: {target.command('sql')}"
+        f"{trigger}), or make it again with its CREATE TRIGGER in: "
+        f"{target.command('upgrade --sql')}"
     )

@@ -267,19 +267,16 @@ def test_the_schema_agrees_with_the_reader(text: str) -> None:
 def test_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``check`` lists the jobs or the problems and fails for pipelines; ``schema`` prints the
-    schema.
-    """
+    """It lists the jobs or the problems, fails for pipelines, and prints the schema."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CRON_JOBS", EXAMPLE)
     monkeypatch.delenv("CRON_TZ", raising=False)
-    assert status(["cron-jobs", "check"]) == exits.OK
+    assert status(["cron-jobs"]) == exits.OK
     assert "5101" in capsys.readouterr().out
     assert (
         status(
             [
                 "cron-jobs",
-                "check",
                 "--service",
                 "lt-credit-service",
                 "--registry",
@@ -297,16 +294,16 @@ def test_commands(
         "error: CRON_JOBS: sessionPrune.lockKey: 5102",
     ]
     monkeypatch.delenv("CRON_JOBS")
-    assert status(["cron-jobs", "check"]) == exits.FAILED
+    assert status(["cron-jobs"]) == exits.FAILED
     assert capsys.readouterr().err.startswith("error: CRON_JOBS is not set; write ")
     monkeypatch.setenv("CRON_JOBS", entry("@daily"))
-    assert status(["cron-jobs", "check", "--json"]) == exits.FAILED
+    assert status(["cron-jobs", "--json"]) == exits.FAILED
     found = json.loads(capsys.readouterr().out)
     assert (found["ok"], found["jobs"], len(found["problems"])) == (False, [], 1)
     monkeypatch.setenv("CRON_TZ", "Europe/Vienna")
-    assert status(["cron-jobs", "check", "--json"]) == exits.OK
+    assert status(["cron-jobs", "--json"]) == exits.OK
     assert json.loads(capsys.readouterr().out)["jobs"][0]["zone"] == "Europe/Vienna"
-    assert status(["cron-jobs", "check", "--registry", str(GUIDELINE)]) == exits.USAGE
+    assert status(["cron-jobs", "--registry", str(GUIDELINE)]) == exits.USAGE
     capsys.readouterr()
-    assert status(["cron-jobs", "schema"]) == exits.OK
+    assert status(["cron-jobs", "--print-schema"]) == exits.OK
     assert json.loads(capsys.readouterr().out) == cron_jobs_schema()

@@ -74,7 +74,7 @@ def test_numbers_below_the_first_service_are_no_gap(
 ) -> None:
     """A registry may begin anywhere: others own what is below."""
     registry(tmp_path, "[services]\na = 1301\nb = 1351\n")
-    assert status(["lock-keys", "check", "--strict"]) == exits.OK
+    assert status(["lock-keys", "--strict"]) == exits.OK
     assert capsys.readouterr().err == ""
 
 
@@ -231,20 +231,17 @@ def test_what_is_no_text_is_skipped_and_counted(tmp_path: Path) -> None:
 
 
 def test_the_commands_count_files(tmp_path: Path, capsys: Capture) -> None:
-    """On stderr, so that the key stands alone; and in JSON."""
+    """On stderr, beside the list; and in JSON."""
     registry(tmp_path, "[services]\na = 1\n")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.go").write_text("lockKey = 1\n")
     (tmp_path / "source" / "b").write_bytes(b"\0")
-    for command in (["next", "a"], ["check"], ["list"]):
-        assert status(["lock-keys", *command, "source"]) == exits.OK
-        told = capsys.readouterr()
-        assert told.err == "1 file read, 1 skipped (binary, or above 1 MiB): source/b\n"
-        assert (told.out == "2\n") is (command == ["next", "a"])
-    for command in (["next", "a"], ["check"]):
-        assert status(["lock-keys", *command, "source", "--json"]) == exits.OK
-        found = json.loads(capsys.readouterr().out)
-        assert (found["files_read"], found["files_skipped"]) == (1, 1)
+    assert status(["lock-keys", "source"]) == exits.OK
+    told = capsys.readouterr().err
+    assert told == "1 file read, 1 skipped (binary, or above 1 MiB): source/b\n"
+    assert status(["lock-keys", "source", "--json"]) == exits.OK
+    found = json.loads(capsys.readouterr().out)
+    assert (found["files_read"], found["files_skipped"]) == (1, 1)
 
 
 def test_a_job_may_be_in_the_files_of_several_environments() -> None:
@@ -301,10 +298,13 @@ def test_check(tmp_path: Path, capsys: Capture) -> None:
     """
     registry(tmp_path, GUIDELINE.read_text())
     (tmp_path / "A.java").write_text(JAVA)
-    assert status(["lock-keys", "check", "lt-credit-service=A.java"]) == exits.OK
-    assert capsys.readouterr().out == "44 services, 1 keys in use: no problem\n"
+    assert status(["lock-keys", "lt-credit-service=A.java"]) == exits.OK
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "44 services, 1 keys in use: no problem"
+    )
     (tmp_path / "B.java").write_text(JAVA)
-    assert status(["lock-keys", "check", "A.java", "B.java"]) == exits.FAILED
+    assert status(["lock-keys", "A.java", "B.java"]) == exits.FAILED
     assert capsys.readouterr().err == (
         "2 files read\nerror: key 1301 is used 2 times: A.java:1, B.java:1; take "
         "a free key for each job\n"
@@ -317,12 +317,12 @@ def test_check_counts_gaps_if_asked(
     """Gaps are listed; with --strict they fail. CRON_JOBS of the environment counts."""
     registry(tmp_path, "[services]\na = 1\nb = 101\n")
     monkeypatch.setenv("CRON_JOBS", '{"b.x": {"schedule": "@daily", "lockKey": 103}}')
-    assert status(["lock-keys", "check"]) == exits.OK
+    assert status(["lock-keys"]) == exits.OK
     assert (
         capsys.readouterr().err
         == "gap: 51–100 belong to no service\ngap: 101–102 of b are not used\n"
     )
-    assert status(["lock-keys", "check", "--strict", "--json"]) == exits.FAILED
+    assert status(["lock-keys", "--strict", "--json"]) == exits.FAILED
     found = json.loads(capsys.readouterr().out)
     assert (found["ok"], found["problems"], found["keys"], len(found["gaps"])) == (
         False,
@@ -355,17 +355,17 @@ def test_check_reads_cron_jobs(
     text: str,
     words: str,
 ) -> None:
-    """A variable that no service could read fails with the lines of cron-jobs check: its keys were
+    """A variable that no service could read fails with the lines of cron-jobs: its keys were
     not compared.
     """
     registry(tmp_path, "[services]\na = 1\n")
     monkeypatch.setenv("CRON_JOBS", text)
     monkeypatch.setenv("CRON_TZ", "UTC")
-    assert status(["cron-jobs", "check"]) == exits.FAILED
+    assert status(["cron-jobs"]) == exits.FAILED
     expected = [
         line.removeprefix("error: ") for line in capsys.readouterr().err.splitlines()
     ]
-    assert status(["lock-keys", "check"]) == exits.FAILED
+    assert status(["lock-keys"]) == exits.FAILED
     told = capsys.readouterr()
     assert told.err.splitlines() == [f"error: {line}" for line in expected]
     assert words in told.err
@@ -375,27 +375,35 @@ def test_check_reads_cron_jobs(
 def test_check_with_strict_names_what_it_refuses(tmp_path: Path, capsys: Capture) -> None:
     """A failure is not called no problem."""
     registry(tmp_path, "[services]\na = 1\nb = 101\n")
-    assert status(["lock-keys", "check", "--strict"]) == exits.FAILED
+    assert status(["lock-keys", "--strict"]) == exits.FAILED
     assert (
-        capsys.readouterr().out
-        == "2 services, 0 keys in use: 1 unused gap, which --strict refuses\n"
+        capsys.readouterr().out.splitlines()[-1]
+        == "2 services, 0 keys in use: 1 unused gap, which --strict refuses"
     )
 
 
-def test_next(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lowest free key; an error if there is none, or no such service."""
+def test_the_next_key_of_a_service(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowest free key; with --service an error if there is none, or no such service."""
     registry(tmp_path, "size = 2\n[services]\na = 1\nb = 3\nc = {start = 4, size = 2}\n")
     monkeypatch.setenv("CRON_JOBS", '{"a.x": {"schedule": "@daily", "lockKey": 1}}')
-    assert status(["lock-keys", "next", "a"]) == exits.OK
-    assert status(["lock-keys", "next", "c", "--json"]) == exits.OK
-    assert capsys.readouterr().out.splitlines() == [
-        "2",
-        '{"service": "c", "key": 5, "files_read": 0, "files_skipped": 0}',
-    ], "4 is b's, too"
-    assert status(["lock-keys", "next", "d"]) == exits.FAILED
+    status(["lock-keys", "--json"])
+    services = json.loads(capsys.readouterr().out)["services"]
+    assert {one["service"]: one["next"] for one in services} == {
+        "a": 2,
+        "b": 3,
+        "c": 5,  # 4 is b's, too
+    }
+    status(["lock-keys", "--service", "c", "--json"])
+    services = json.loads(capsys.readouterr().out)["services"]
+    assert [one["service"] for one in services] == ["c"]
+    assert status(["lock-keys", "--service", "d"]) == exits.FAILED
     assert "a new service may start at 6" in capsys.readouterr().err
     monkeypatch.setenv("CRON_JOBS", '{"a.x": {"lockKey": 1}, "a.y": {"lockKey": 2}}')
-    assert status(["lock-keys", "next", "a"]) == exits.FAILED
+    status(["lock-keys"])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "1–2", "2", "–", "–"]
+    assert status(["lock-keys", "--service", "a"]) == exits.FAILED
     assert "has used all its keys, 1–2" in capsys.readouterr().err
 
 
@@ -403,27 +411,28 @@ def test_list(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
     """Each service with its range, how many keys are in use, and the gaps."""
     registry(tmp_path, "size = 5\n[services]\na = 1\nb = 6\n")
     monkeypatch.setenv("CRON_JOBS", '{"b.x": {"lockKey": 8}}')
-    assert status(["lock-keys", "list"]) == exits.OK
-    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
-        ["a", "1–5", "0", "–"],
-        ["b", "6–10", "1", "6–7"],
+    assert status(["lock-keys"]) == exits.FAILED, "the variable has no schedule"
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:3]] == [
+        ["a", "1–5", "0", "1", "–"],
+        ["b", "6–10", "1", "6", "6–7"],
     ]
-    assert status(["lock-keys", "list", "--json"]) == exits.OK
-    assert json.loads(capsys.readouterr().out)[1] == {
+    assert status(["lock-keys", "--json"]) == exits.FAILED
+    assert json.loads(capsys.readouterr().out)["services"][1] == {
         "service": "b",
         "start": 6,
         "end": 10,
         "used": [8],
+        "next": 6,
         "gaps": [[6, 7]],
     }
 
 
 def test_a_missing_path_is_refused(tmp_path: Path, capsys: Capture) -> None:
     registry(tmp_path, "[services]\na = 1\n")
-    assert status(["lock-keys", "check", "a=none"]) == exits.FAILED
+    assert status(["lock-keys", "a=none"]) == exits.FAILED
     assert "none does not exist" in capsys.readouterr().err
     (tmp_path / "x.py").touch()
-    assert status(["lock-keys", "check", "b=x.py"]) == exits.FAILED
+    assert status(["lock-keys", "b=x.py"]) == exits.FAILED
     assert "b has no lock keys" in capsys.readouterr().err
 
 

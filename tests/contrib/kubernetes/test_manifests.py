@@ -931,13 +931,13 @@ def test_command(
         "exported_jobs",
         "--image",
         "Shop",
-        "--namespace",
+        "--name",
         "Jobs",
     ]
     assert status(several) == exits.FAILED
     told = capsys.readouterr()
     assert [line.split("'")[0] for line in told.err.splitlines()] == [
         "error: image: ",
-        "error: namespace: ",
+        "error: name: ",
     ]
     assert "\\n" not in told.err

@@ -41,11 +41,9 @@ def test_a_healthy_worker(shell: Shell) -> None:
     worker = shell.worker(
         "--http",
         "127.0.0.1:0",
-        "--alive-file",
-        "alive",
-        "--stuck-after",
-        "20s",
         ONLY="slow",
+        SLOTWISE_ALIVE_FILE="alive",
+        SLOTWISE_STUCK_AFTER="20s",
     )
     port = port_of(worker)
     assert ask(port, "/livez") == (200, "ok\n")
@@ -79,7 +77,11 @@ def test_a_worker_whose_loop_hangs_is_not_alive(shell: Shell, loop: str) -> None
     """Each loop by itself: the port says which one, and the file is not written any more."""
     file = shell.directory / "alive"
     worker = shell.worker(
-        "--http", "127.0.0.1:0", "--alive-file", "alive", "--stuck-after", "2s", HANG=loop
+        "--http",
+        "127.0.0.1:0",
+        HANG=loop,
+        SLOTWISE_ALIVE_FILE="alive",
+        SLOTWISE_STUCK_AFTER="2s",
     )
     port = port_of(worker)
     assert ask(port, "/livez")[0] == 200
@@ -100,13 +102,32 @@ def test_a_worker_whose_loop_hangs_is_not_alive(shell: Shell, loop: str) -> None
 def test_without_its_database_a_worker_is_alive(shell: Shell) -> None:
     """From the start on: a restart would not help. It is not ready."""
     shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/nothing"
-    worker = shell.worker("--http", "127.0.0.1:0", "--stuck-after", "1s")
+    worker = shell.worker("--http", "127.0.0.1:0", SLOTWISE_STUCK_AFTER="1s")
     port = port_of(worker)
     worker.wait_for("database_lost")
     time.sleep(2)
     assert ask(port, "/livez") == (200, "ok\n")
     assert ask(port, "/readyz")[0] == 503
     assert "slotwise_database_up 0.0" in ask(port, "/metrics")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("STUCK_AFTER", "soon", "a duration"),
+        ("METRICS_MAX_NAMES", "0", "'0' is not a whole number of 1 to 100,000"),
+        ("ALIVE_FILE", "none/alive", "name a file in a folder that exists"),
+    ],
+)
+def test_a_variable_that_cannot_be_right(
+    shell: Shell, name: str, text: str, words: str
+) -> None:
+    """It is named, with its value and what to write."""
+    shell.environment[f"SLOTWISE_{name}"] = text
+    told = shell.ask("worker")
+    assert told.returncode == exits.FAILED
+    assert told.stderr.startswith(f"error: SLOTWISE_{name}: ")
+    assert words in told.stderr
 
 
 def test_a_port_that_is_taken(shell: Shell) -> None:
@@ -139,7 +160,7 @@ def test_a_supervisor_is_as_alive_as_its_worst_child(shell: Shell) -> None:
     """
     file = shell.directory / "alive"
     pool = shell.worker(
-        "--processes", "2", "--http", "127.0.0.1:0", "--alive-file", "alive"
+        "--processes", "2", "--http", "127.0.0.1:0", SLOTWISE_ALIVE_FILE="alive"
     )
     port = port_of(pool)
     first, second = up(pool, 2)
@@ -161,7 +182,12 @@ def test_a_supervisor_is_as_alive_as_its_worst_child(shell: Shell) -> None:
 @pytest.mark.extended
 def test_one_child_whose_loop_hangs(shell: Shell) -> None:
     pool = shell.worker(
-        "--processes", "2", "--http", "127.0.0.1:0", "--stuck-after", "2s", HANG="poller"
+        "--processes",
+        "2",
+        "--http",
+        "127.0.0.1:0",
+        HANG="poller",
+        SLOTWISE_STUCK_AFTER="2s",
     )
     wait_for_status(port_of(pool), "/livez", 503, "the loop poller is stuck")
 
@@ -174,7 +200,9 @@ def test_health_of_one_worker(shell: Shell) -> None:
     lease.
     """
     assert shell.ask("health", "--worker", "left").returncode == exits.FAILED
-    worker = shell.worker("--worker-name", "left", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
+    worker = shell.worker(
+        SLOTWISE_WORKER_NAME="left", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3"
+    )
     worker.wait_for("worker_start")
     told = shell.ask("health", "--worker", "left")
     assert told.returncode == exits.OK

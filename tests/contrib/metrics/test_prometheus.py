@@ -119,7 +119,7 @@ def test_processes_are_summed(shell: Shell) -> None:
 @pytest.mark.extended
 def test_names_are_bounded(shell: Shell) -> None:
     """The first names have labels of their own; all others are one."""
-    worker = shell.worker("--http", "127.0.0.1:0", "--metrics-max-names", "1")
+    worker = shell.worker("--http", "127.0.0.1:0", SLOTWISE_METRICS_MAX_NAMES="1")
     worker.wait_until_seen("settled", 2, job="bad")
     worker.wait_until_seen("settled", 2, job="tick")
     found = figures(ask(port_of(worker), "/metrics")[1])

@@ -486,7 +486,7 @@ class Command(_Sections):
 
 class Group(_Sections, click.Group):
     """A group of such commands. ``guesses``: what to write instead of a command that others would
-    expect here. ``default``: the command that runs where none is named.
+    expect here. ``default``: the words of the command that runs where none is named.
     """
 
     command_class = Command
@@ -495,7 +495,7 @@ class Group(_Sections, click.Group):
         self,
         *arguments: object,
         guesses: Mapping[str, str] | None = None,
-        default: str | None = None,
+        default: tuple[str, ...] = (),
         **attributes: Any,
     ) -> None:
         super().__init__(*arguments, **attributes)
@@ -507,7 +507,7 @@ class Group(_Sections, click.Group):
             *args
         }
         if self.default and is_bare and not ctx.resilient_parsing:  # else it completes
-            args = [*args, self.default]
+            args = [*args, *self.default]
         return super().parse_args(ctx, args)
 
     def resolve_command(

@@ -11,7 +11,7 @@ from slotwise.cli.shared.options import (
     named,
 )
 
-task_name = named("task", "slotwise tasks count")
+task_name = named("task", "slotwise tasks")
 
 
 def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -20,12 +20,12 @@ def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str 
     return text
 
 
-def known_id(ctx: click.Context, option: click.Parameter, text: str) -> str:
+def known_id(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Take any id that a row may have but a blank one, which an unset variable gives."""
-    return text if text.strip() else str(id_of(ctx, option, text))
+    return text if text is None or text.strip() else id_of(ctx, option, text)
 
 
 def known_ids(
     ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    return tuple(known_id(ctx, option, text) for text in texts)
+    return tuple(str(known_id(ctx, option, text)) for text in texts)

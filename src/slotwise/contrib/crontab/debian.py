@@ -1,4 +1,4 @@
-"""What Debian's cron does otherwise with a line that runs here: remarks for ``crontab check``."""
+"""What Debian's cron does otherwise with a line that runs here: remarks for the crontab check."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class AliveFile:
             )
         except OSError as error:
             raise ConfigurationError(
-                f"--alive-file {path}: {error.strerror}; name a file in a folder that exists"
+                f"SLOTWISE_ALIVE_FILE: {path}: {error.strerror}; "
+                "name a file in a folder that exists"
             ) from None
         self._thread = threading.Thread(
             target=self._run, name="slotwise-alive-file", daemon=True
