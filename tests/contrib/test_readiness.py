@@ -62,11 +62,11 @@ def application(host: Host, monkeypatch: pytest.MonkeyPatch, **named: bool) -> F
 
 def test_all_who_ask_share_one_look(host: Looked) -> None:
     ready = Readiness(host)
-    first = ready.look()
-    assert all(ready.look() is first for _ in range(100))
+    first = ready.ask()
+    assert all(ready.ask() is first for _ in range(100))
     host.answers.set()
     assert first.result(30) is None
-    assert ready.look() is first
+    assert ready.ask() is first
     assert host.looks == 1
 
 
@@ -75,11 +75,11 @@ def test_an_answer_is_kept_for_a_second(
 ) -> None:
     host.answers.set()
     ready = Readiness(host)
-    assert ready.look().result(30) is None
+    assert ready.ask().result(30) is None
     host.reason = REFUSED
-    assert ready.look().result(30) is None
+    assert ready.ask().result(30) is None
     monkeypatch.setattr(readiness, "KEPT", 0.0)
-    assert ready.look().result(30) == REFUSED
+    assert ready.ask().result(30) == REFUSED
 
 
 def test_a_look_that_does_not_end_holds_up_no_other_route(

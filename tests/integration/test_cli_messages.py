@@ -133,7 +133,7 @@ TEXTS = [
     (
         "calendar show AT --years x",
         exits.USAGE,
-        "'x' is not a whole number; see: slotwise calendar show --help",
+        "'x': write 2026 or 2026-2028; see: slotwise calendar show --help",
     ),
     ("demo --seconds x", exits.USAGE, "'x' is not a number; see: slotwise demo --help"),
     (

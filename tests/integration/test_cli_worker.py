@@ -347,7 +347,11 @@ def test_customize_wins(shell: Shell) -> None:
         (["--only", "tock"], exits.FAILED, "only names 'tock', which is not registered"),
         (["--app", "jobz"], exits.FAILED, "there is no module jobz"),
         (["--database-url", "sqlite:///new.db"], exits.DATABASE, "slotwise db upgrade"),
-        (["--shutdown-grace", "8d"], exits.USAGE, "--shutdown-grace must be at most"),
+        (
+            ["--shutdown-grace", "8d"],
+            exits.USAGE,
+            "--shutdown-grace must be from 0s to 7d",
+        ),
     ],
     ids=["only", "app", "tables", "setting"],
 )

@@ -62,7 +62,7 @@ def give_operations(registry: JobRegistry, until: float, seed: int) -> Counter[s
             "trigger": lambda name=name: operations.trigger(
                 name, overlap=dice.choice(["beside", "queue", "skip"])
             ),
-            "skip-next": lambda name=name: operations.skip_next(name),
+            "skip_next": lambda name=name: operations.skip_next(name),
             "cancel": lambda name=name: operations.cancel(name),
             "backfill": lambda name=name, now=now: operations.backfill(
                 name, now - timedelta(seconds=6), now, concurrency=2, failed=True
@@ -111,7 +111,7 @@ def test_operations_beside_a_cluster_at_work(pg_url: str) -> None:
         operations.resume_all()
         for number in range(JOBS):
             operations.resume(f"busy-{number}")
-    assert set(done) >= {"pause", "resume", "trigger", "skip-next", "backfill"}
+    assert set(done) >= {"pause", "resume", "trigger", "skip_next", "backfill"}
     database = Database(registries[0].settings)
     store = Store(database, {})
     slots, tasks = store.tables.slots, store.tables.tasks

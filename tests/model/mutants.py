@@ -239,10 +239,10 @@ MUTANTS: dict[str, Mutant] = {
     # rule 6: allow and cancel_previous
     "so many run side by side": given(points.AT_CLAIM, is_full=lambda a: False),
     "a slot that is looked at in time, and finds no place, is overlap's": given(
-        points.CONCURRENT_SLOTS, look=lambda a: replace(a.look, poll=-A_DAY)
+        points.CONCURRENT_SLOTS, basis=lambda a: replace(a.basis, poll=-A_DAY)
     ),
     "a slot that is looked at late waits for a place": given(
-        points.CONCURRENT_SLOTS, look=lambda a: replace(a.look, poll=A_DAY)
+        points.CONCURRENT_SLOTS, basis=lambda a: replace(a.basis, poll=A_DAY)
     ),
     "what waits for its retry is stopped at once": answering(
         points.ASKED_TO_STOP,

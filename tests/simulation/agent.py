@@ -15,9 +15,9 @@ BEAT = timedelta(seconds=10)
 class SimulatedWorker(ManualWorker):
     """A worker whose reaper may be slow, and that may never learn of what it has claimed."""
 
-    def look(self) -> list[Row]:
+    def find_dead(self) -> list[Row]:
         """The first half of ``reap``: who is dead."""
-        return self._worker.reaper.look()
+        return self._worker.reaper.find_dead()
 
     def take_over(self, verdict: list[Row]) -> None:
         """The second half."""

@@ -279,7 +279,7 @@ class Laws:
             and (
                 entry["outcome"] == "skipped"
                 or (name, at)
-                in self.operations.opened  # a backfill of what skip-next had left out
+                in self.operations.opened  # a backfill of what skip_next had left out
                 or (self.after_restores and entry["finished"])
             )
         }
@@ -396,7 +396,7 @@ class Laws:
     def _not_with_its_row(
         self, job: str, due: list[datetime], ledger: Ledger
     ) -> list[datetime]:
-        """Of a slot that waited, undecided, when skip-next left out the one after it, only the
+        """Of a slot that waited, undecided, when skip_next left out the one after it, only the
         lost row knew.
         """
         if not self.after_restores:

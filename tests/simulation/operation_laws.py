@@ -82,7 +82,7 @@ class OperationLaws:
             self.in_vain.add(claim.fence)
 
     def started(self, claim: Claim) -> None:
-        """skip-next: what was left out does not start; cancel: nor what was called off, by a
+        """skip_next: what was left out does not start; cancel: nor what was called off, by a
         later claim.
         """
         if (claim.row.task_name, claim.slot) in self.left_out:

@@ -101,7 +101,7 @@ class World(Accidents):
                 self._execute(agent)
         elif agent.is_due(agent.looked_at):
             agent.looked_at = self.clock.elapsed()
-            agent.verdict = agent.worker.look()
+            agent.verdict = agent.worker.find_dead()
             if self.rng.random() < 0.4:
                 self._execute(agent)
 
@@ -291,7 +291,9 @@ class World(Accidents):
         if agent.verdict:
             self._execute(agent)
         else:
-            agent.verdict = agent.worker.look() if agent.is_due(agent.looked_at) else []
+            agent.verdict = (
+                agent.worker.find_dead() if agent.is_due(agent.looked_at) else []
+            )
             self._execute(agent)
         for _ in range(2):
             self._poll(agent)

@@ -165,7 +165,7 @@ def _beat(stage: Stage) -> Callable[[], Any]:
 
 def _look(stage: Stage) -> Callable[[], Any]:
     stage.held("plain")
-    return lambda: stage.store.held.look(stage.names)
+    return lambda: stage.store.held.silent_rows(stage.names)
 
 
 def _held_by(stage: Stage) -> Callable[[], Any]:

@@ -222,11 +222,11 @@ def _beat(stage: Stage, size: int) -> list[Sent]:
 
 def _look(stage: Stage, size: int) -> list[Sent]:
     stage.claim(stage.jobs, size)
-    return stage.sent(lambda: stage.store.held.look([*stage.jobs, *stage.tasks]))
+    return stage.sent(lambda: stage.store.held.silent_rows([*stage.jobs, *stage.tasks]))
 
 
 def _look_for_some(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.held.look(stage.tasks[:size]))
+    return stage.sent(lambda: stage.store.held.silent_rows(stage.tasks[:size]))
 
 
 def _next_due(stage: Stage, size: int) -> list[Sent]:

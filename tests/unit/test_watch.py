@@ -42,7 +42,7 @@ class Reaper:
         self.now = NOON
         self.at = 1_000.0
 
-    def look(
+    def dead(
         self, *rows: Row, after: timedelta = BEAT, step: timedelta = timedelta(0)
     ) -> set[Key]:
         """Look again ``after`` so long; ``step`` is what the database's clock was stepped by
@@ -50,12 +50,12 @@ class Reaper:
         """
         self.at += after.total_seconds()
         self.now += after + step
-        return {row.key for row in self.watch.look(rows, self.now, self.at)}
+        return {row.key for row in self.watch.dead(rows, self.now, self.at)}
 
     def looks(
         self, count: int, *rows: Row, after: timedelta = BEAT
     ) -> Iterator[set[Key]]:
-        return (self.look(*rows, after=after) for _ in range(count))
+        return (self.dead(*rows, after=after) for _ in range(count))
 
 
 @pytest.fixture
@@ -78,14 +78,14 @@ def test_a_claim_that_beats_is_never_dead(reaper: Reaper) -> None:
         beat = NOON + number * timedelta(
             microseconds=1
         )  # a database clock that hardly moves
-        assert reaper.look(held(beat=beat), step=timedelta(hours=1)) == set()
+        assert reaper.dead(held(beat=beat), step=timedelta(hours=1)) == set()
 
 
 def test_one_that_stirs_starts_afresh(reaper: Reaper) -> None:
     """The silence before a heartbeat does not count after it."""
     assert set().union(*reaper.looks(5, held())) == set()
     stirred = held(beat=reaper.now)
-    assert reaper.look(stirred) == set()
+    assert reaper.dead(stirred) == set()
     verdicts = list(reaper.looks(6, stirred))
     assert verdicts[:4] == [set()] * 4
     assert verdicts[5] == {stirred.key}
@@ -94,20 +94,20 @@ def test_one_that_stirs_starts_afresh(reaper: Reaper) -> None:
 def test_a_new_claim_on_the_row_is_another_claim(reaper: Reaper) -> None:
     """The version is part of what is watched: a successor does not inherit the silence."""
     assert set().union(*reaper.looks(5, held(version=1))) == set()
-    assert reaper.look(held(version=2)) == set()
-    assert reaper.look(held(version=2)) == set()
+    assert reaper.dead(held(version=2)) == set()
+    assert reaper.dead(held(version=2)) == set()
 
 
 @pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(days=30)])
 def test_a_clock_stepped_on_kills_nobody(reaper: Reaper, step: timedelta) -> None:
     """Expired by the database's time alone is not dead: two intervals of silence must be seen."""
-    reaper.look(held())
+    reaper.dead(held())
     beat = reaper.now
-    assert reaper.look(held(beat=beat), step=step) == set()
+    assert reaper.dead(held(beat=beat), step=step) == set()
     assert (
-        reaper.look(held(beat=beat)) == set()
+        reaper.dead(held(beat=beat)) == set()
     )  # still: one interval of silence, and the heartbeat may be under way
-    assert reaper.look(held(beat=reaper.now)) == set()
+    assert reaper.dead(held(beat=reaper.now)) == set()
 
 
 def test_a_clock_stepped_back_makes_nobody_immortal(reaper: Reaper) -> None:
@@ -115,7 +115,7 @@ def test_a_clock_stepped_back_makes_nobody_immortal(reaper: Reaper) -> None:
     same.
     """
     verdicts = [
-        reaper.look(held(), step=timedelta(0) if number else -timedelta(hours=1))
+        reaper.dead(held(), step=timedelta(0) if number else -timedelta(hours=1))
         for number in range(7)
     ]
     assert verdicts[:6] == [set()] * 6
@@ -124,18 +124,18 @@ def test_a_clock_stepped_back_makes_nobody_immortal(reaper: Reaper) -> None:
 
 def test_a_database_that_was_away_kills_nobody(reaper: Reaper) -> None:
     """A gap between two looks counts as one interval at most: nobody could beat meanwhile."""
-    reaper.look(held())
+    reaper.dead(held())
     assert (
-        reaper.look(held(), after=timedelta(hours=1)) == set()
+        reaper.dead(held(), after=timedelta(hours=1)) == set()
     )  # expired long ago, one interval of silence seen
-    assert reaper.look(held(beat=reaper.now)) == set()
+    assert reaper.dead(held(beat=reaper.now)) == set()
 
 
 def test_the_first_look_accuses_nobody(reaper: Reaper) -> None:
     """A reaper that has just started has observed nothing yet."""
-    assert reaper.look(held(), after=timedelta(days=365)) == set()
-    assert reaper.look(held()) == set()
-    assert reaper.look(held()) == {held().key}
+    assert reaper.dead(held(), after=timedelta(days=365)) == set()
+    assert reaper.dead(held()) == set()
+    assert reaper.dead(held()) == {held().key}
 
 
 def test_each_claim_is_measured_by_its_own_lease(reaper: Reaper) -> None:
@@ -161,7 +161,7 @@ def test_a_claim_without_lease_or_heartbeat_does_not_live_for_ever(
 def test_a_row_that_was_let_go_is_forgotten(reaper: Reaper) -> None:
     """Nothing is remembered of rows that are not held any more."""
     assert set().union(*reaper.looks(5, held())) == set()
-    reaper.look()
+    reaper.dead()
     assert set().union(*reaper.looks(3, held())) == {
         held().key
     }  # expired, and silent twice since it is held again
@@ -173,7 +173,7 @@ def test_the_dead_are_taken_within_the_bound(interval: timedelta) -> None:
     lease has run out.
     """
     reaper = Reaper()
-    while not (dead := reaper.look(held(), after=interval)):
+    while not (dead := reaper.dead(held(), after=interval)):
         assert reaper.now - NOON <= LEASE + 2 * interval
     assert dead == {held().key}
     assert LEASE <= reaper.now - NOON <= LEASE + 2 * interval

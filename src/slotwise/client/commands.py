@@ -161,7 +161,7 @@ class Commands:
         Without ``at`` and ``delay``: now. A task that waits, for instance for its next attempt,
         also runs at this time, as after ``reschedule``. Returns a receipt for each id:
         "scheduled", "running" (if this attempt fails, the next one is at this time), or "gone".
-        Each statement has up to 500 ids, and without ``connection`` a transaction of its own.
+        Each statement has up to 500 ids, and without ``connection`` its own transaction.
         """
         name, _ = self._known(task, "retry")
         due = when(at, delay, name, "retry")

@@ -249,7 +249,7 @@ class Reads:
     @read
     def trace(self, task: AnyTask, id: str) -> dict[str, str] | None:
         """Return the trace headers that a hook has stored with a task; None without any."""
-        with self._store.database.alone() as connection:
+        with self._store.database.autocommit() as connection:
             return trace_of(connection, self._store.tables, name_of(task), id)
 
     @read

@@ -68,7 +68,7 @@ def health_router(prefix: str = "/health", *, details: bool = False) -> APIRoute
 
     ``live`` is 200 unless this process's worker cannot start. ``ready`` is 200 if the worker runs
     and the database answers within five seconds; else 503. All requests of one second share one
-    look. Both return the state. The reason may name hosts, databases and roles, so it is logged;
+    answer. Both return the state. The reason may name hosts, databases and roles, so it is logged;
     with ``details`` the answer has it too, for routes that only you can reach.
     """
     if not isinstance(prefix, str) or (
@@ -94,10 +94,10 @@ def health_router(prefix: str = "/health", *, details: bool = False) -> APIRoute
     @router.get("/ready")
     async def ready(connection: HTTPConnection) -> JSONResponse:
         host = host_of(connection)
-        look = readiness.setdefault(host, Readiness(host)).look()
+        asked = readiness.setdefault(host, Readiness(host)).ask()
         try:
             reason = await asyncio.wait_for(
-                asyncio.shield(asyncio.wrap_future(look)), LIMIT
+                asyncio.shield(asyncio.wrap_future(asked)), LIMIT
             )
         except TimeoutError:
             reason = f"the database has not answered for {LIMIT:g} s"

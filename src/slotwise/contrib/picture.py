@@ -43,7 +43,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Stroke:
     """A line from point to point."""
 
     points: Sequence[tuple[float, float]]
@@ -51,7 +51,7 @@ class Line:
     width: int = 1
 
 
-Shape: TypeAlias = Box | Label | Line
+Shape: TypeAlias = Box | Label | Stroke
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def svg(picture: Picture) -> str:
 
 
 def _element(shape: Shape) -> str:
-    if isinstance(shape, Line):
+    if isinstance(shape, Stroke):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
         return (
             f'<polyline fill="none" stroke="{shape.colour}" '
@@ -113,7 +113,7 @@ def _write_png(file: Path, picture: Picture) -> None:
     image = Image.new("RGB", (picture.width * _SHARP, picture.height * _SHARP), _PAPER)
     canvas = ImageDraw.Draw(image)
     for shape in picture.shapes:
-        if isinstance(shape, Line):
+        if isinstance(shape, Stroke):
             points = [(x * _SHARP, y * _SHARP) for x, y in shape.points]
             canvas.line(
                 points, fill=shape.colour, width=shape.width * _SHARP, joint="curve"

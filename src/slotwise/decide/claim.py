@@ -55,7 +55,7 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Basis:
     """What a claim is decided from. ``now`` and ``since`` (``unheld_since``) are earlier by the
     spread.
     """
@@ -85,7 +85,7 @@ def at_claim(
     run side by side.
     """
     spread = timedelta(0) if row.slot is None else schedule.wait(row.slot)
-    look = _Look(
+    basis = _Basis(
         schedule=schedule,
         now=now - spread,
         since=row.unheld_since and row.unheld_since - spread,
@@ -95,9 +95,9 @@ def at_claim(
         poll=poll,
     )
     if row.slot is None or row.watermark is None or not has_decided_ahead(row, newest):
-        return _at_claim(row, look)
+        return _at_claim(row, basis)
     left = undecided(schedule, row.slot, row.watermark)
-    decided = _at_claim(row, replace(look, schedule=left, newest=row.slot - TICK))
+    decided = _at_claim(row, replace(basis, schedule=left, newest=row.slot - TICK))
     gaps = without_decided(schedule, decided.gaps, row.slot, row.watermark)
     if isinstance(decided, Start):
         return replace(decided, gaps=gaps)
@@ -122,58 +122,58 @@ def has_decided_ahead(row: Row, newest: datetime | None) -> bool:
     return newest is None or newest <= row.watermark
 
 
-def _at_claim(row: Row, look: _Look) -> Start | Advance:
-    slot = _first_undecided(row, look)
+def _at_claim(row: Row, basis: _Basis) -> Start | Advance:
+    slot = _first_undecided(row, basis)
     if slot is None:
-        return Advance(row=waiting(row, look.schedule, look.newest))
-    if not look.schedule.runs(slot):
-        return _pass_over(row, slot, look)
-    if look.definition.overlap.detaches:
-        return _concurrent_slots(row, slot, look)
-    return _choose(row, slot, look)
+        return Advance(row=waiting(row, basis.schedule, basis.newest))
+    if not basis.schedule.runs(slot):
+        return _pass_over(row, slot, basis)
+    if basis.definition.overlap.detaches:
+        return _concurrent_slots(row, slot, basis)
+    return _choose(row, slot, basis)
 
 
-def _first_undecided(row: Row, look: _Look) -> datetime | None:
+def _first_undecided(row: Row, basis: _Basis) -> datetime | None:
     """Return the row's slot, or the next one that has come if that is decided; None: there is
     none.
     """
-    newest = look.newest
+    newest = basis.newest
     if row.slot is not None and (newest is None or row.slot > newest):
         return row.slot
-    slot = None if newest is None else look.schedule.next_after(newest)
-    return slot if slot is not None and slot <= look.now else None
+    slot = None if newest is None else basis.schedule.next_after(newest)
+    return slot if slot is not None and slot <= basis.now else None
 
 
-def _pass_over(row: Row, slot: datetime, look: _Look) -> Start | Advance:
+def _pass_over(row: Row, slot: datetime, basis: _Basis) -> Start | Advance:
     """Record a slot that a calendar excludes, and decide about what follows."""
-    schedule = look.schedule
+    schedule = basis.schedule
     running = schedule.running.next_after(slot)
-    come = running if running is not None and running <= look.now else None
-    last = schedule.latest_before(come or look.now + TICK, floor=slot) or slot
+    come = running if running is not None and running <= basis.now else None
+    last = schedule.latest_before(come or basis.now + TICK, floor=slot) or slot
     passed = span(schedule, slot, last, Reason.CALENDAR)
     if come is None:
         return Advance(row=waiting(row, schedule, passed.last), gaps=(passed,))
-    decided = _at_claim(replace(row, slot=come), look)
+    decided = _at_claim(replace(row, slot=come), basis)
     return replace(decided, gaps=(passed, *decided.gaps))
 
 
-def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
+def _choose(row: Row, slot: datetime, basis: _Basis) -> Start | Advance:
     """Choose which of the slots from ``slot`` to now starts. Overlap has already chosen a
     queued one.
     """
-    schedule = look.schedule
-    is_catch_up = is_catching_up(row, look.definition)
-    since = look.since
+    schedule = basis.schedule
+    is_catch_up = is_catching_up(row, basis.definition)
+    since = basis.since
     if since is not None and slot <= since and row.origin != Origin.CATCH_UP:
-        choice = _missed(CatchUp.all(), slot, look, min(since, look.now))
+        choice = _missed(CatchUp.all(), slot, basis, min(since, basis.now))
     else:
-        until = _end_of_tail(row, slot, look)
-        choice = _missed(look.definition.catch_up, slot, look, until)
+        until = _end_of_tail(row, slot, basis)
+        choice = _missed(basis.definition.catch_up, slot, basis, until)
         is_catch_up = is_catch_up or choice.stands_for_others(slot)
     gaps = around(schedule, choice.gaps, slot, choice.watermark)
     if choice.slot is None:
         # A fixed delay counts from now: else it would step through slots that are all too late.
-        latest = max(choice.watermark, look.now)
+        latest = max(choice.watermark, basis.now)
         following = schedule.next_after(latest) if schedule.from_end else None
         return Advance(row=waiting(row, schedule, choice.watermark, following), gaps=gaps)
     started = replace(
@@ -189,60 +189,62 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
 
 
 def _missed(
-    catch_up: CatchUp, slot: datetime, look: _Look, until: datetime | None
+    catch_up: CatchUp, slot: datetime, basis: _Basis, until: datetime | None
 ) -> Choice:
-    limit = look.definition.start_within
-    return choose_missed(catch_up, limit, look.schedule.running, slot, look.now, until)
+    limit = basis.definition.start_within
+    return choose_missed(catch_up, limit, basis.schedule.running, slot, basis.now, until)
 
 
-def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
+def _end_of_tail(row: Row, slot: datetime, basis: _Basis) -> datetime | None:
     """Return the end of the tail that a catch-up runs; None: now."""
     until = row.catch_up_until
-    if not is_catching_up(row, look.definition) or until is None or slot > until:
+    if not is_catching_up(row, basis.definition) or until is None or slot > until:
         return None
-    newest = look.schedule.running.latest_before(look.now + TICK, floor=until)
+    newest = basis.schedule.running.latest_before(basis.now + TICK, floor=until)
     # Without ``since`` the first slot of the tail was handed back.
-    since = look.since or row.due - look.schedule.wait(slot) + look.poll
+    since = basis.since or row.due - basis.schedule.wait(slot) + basis.poll
     return newest if newest is not None and newest > since else until
 
 
-def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
+def _concurrent_slots(row: Row, slot: datetime, basis: _Basis) -> Start | Advance:
     """Decide about slots that run beside the plan row.
 
     Overlap decides about a slot that finds no place within a poll interval of its time, else
     catch-up.
     """
-    newest = look.schedule.running.latest_before(look.now + TICK, floor=slot) or slot
-    stops = look.definition.overlap.mode == "cancel_previous"
+    newest = basis.schedule.running.latest_before(basis.now + TICK, floor=slot) or slot
+    stops = basis.definition.overlap.mode == "cancel_previous"
     # Overlap still decides about a slot that waits for another one to stop.
-    waits_on = stops and look.since is not None and newest <= look.since
-    if waits_on or (look.is_full and look.now - slot <= look.poll):
-        return _overlap(row, slot, newest, look)
-    if not look.is_full:
-        return _choose(row, slot, replace(look, since=None))
+    waits_on = stops and basis.since is not None and newest <= basis.since
+    if waits_on or (basis.is_full and basis.now - slot <= basis.poll):
+        return _overlap(row, slot, newest, basis)
+    if not basis.is_full:
+        return _choose(row, slot, replace(basis, since=None))
     replaced: tuple[str, ...] = ()
     if stops:
         # With "all", the slots of a catch-up do not stop each other.
-        runs_all = look.definition.catch_up.mode == "all"
+        runs_all = basis.definition.catch_up.mode == "all"
         replaced = (Origin.SCHEDULE,) if runs_all else PLANNED
-    columns = _waiting_for_a_place(row, look.schedule, slot, look.now)
+    columns = _waiting_for_a_place(row, basis.schedule, slot, basis.now)
     return Advance(row=columns, replaces=replaced)
 
 
-def _overlap(row: Row, slot: datetime, newest: datetime, look: _Look) -> Start | Advance:
+def _overlap(
+    row: Row, slot: datetime, newest: datetime, basis: _Basis
+) -> Start | Advance:
     """Skip the slots from ``slot`` to ``newest``, or let the newest replace what runs."""
-    schedule = look.schedule
-    if look.definition.overlap.mode != "cancel_previous":
+    schedule = basis.schedule
+    if basis.definition.overlap.mode != "cancel_previous":
         skipped = span(schedule.running, slot, newest, Reason.OVERLAP)
         gaps = around(schedule, (skipped,), slot, newest)
         return Advance(row=waiting(row, schedule, newest), gaps=gaps)
     skipped_before = slots_before(schedule.running, slot, newest, Reason.OVERLAP)
     older = around(schedule, skipped_before, slot, newest)
-    if not look.is_full:
-        decided = _choose(row, newest, look)
+    if not basis.is_full:
+        decided = _choose(row, newest, basis)
         return replace(decided, gaps=(*older, *decided.gaps))
-    columns = _waiting_for_a_place(row, schedule, newest, look.now)
-    columns["unheld_since"] = columns["execution_time"] + look.poll
+    columns = _waiting_for_a_place(row, schedule, newest, basis.now)
+    columns["unheld_since"] = columns["execution_time"] + basis.poll
     return Advance(row=columns, gaps=older, replaces=PLANNED)
 
 

@@ -32,7 +32,7 @@ OK = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LogLine:
     """The start or the end of an attempt, as its handler wrote it; ``at`` is by the clock of its
     host.
     """
@@ -88,7 +88,7 @@ class HandlerLog:
         finally:
             os.close(target)
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[LogLine]:
         """Return all lines in the order in which they were written.
 
         Race: a reader may see the beginning of a line that a process is writing. What has no end
@@ -100,9 +100,9 @@ class HandlerLog:
         return [_line(json.loads(text)) for text in written.splitlines()]
 
 
-def _line(values: dict[str, Any]) -> Line:
+def _line(values: dict[str, Any]) -> LogLine:
     slot = datetime.fromisoformat(values["slot"]) if values["slot"] else None
-    return Line(
+    return LogLine(
         **{**values, "slot": slot, "at": datetime.fromtimestamp(values["at"], UTC)}
     )
 
@@ -173,7 +173,7 @@ class Evidence:
     plan: PlanRow | None
     ledger: Mapping[datetime, LedgerRow]
     gaps: Sequence[GapRow] = ()
-    log: Sequence[Line] = ()
+    log: Sequence[LogLine] = ()
     #: Slots of the schedule that wait, or are held, in rows of their own.
     detached: Collection[datetime] = ()
 
@@ -181,7 +181,7 @@ class Evidence:
 def gather(
     connection: sa.Connection,
     jobs: Iterable[Definition],
-    log: HandlerLog | Iterable[Line],
+    log: HandlerLog | Iterable[LogLine],
     *,
     names: Tables | None = None,
     schedules: Mapping[str, Schedule] | None = None,
@@ -216,15 +216,15 @@ def gather(
     ]
 
 
-def _lines(log: HandlerLog | Iterable[Line]) -> list[Line]:
+def _lines(log: HandlerLog | Iterable[LogLine]) -> list[LogLine]:
     return log.read() if isinstance(log, HandlerLog) else list(log)
 
 
-def _of(one: Evidence, lines: Iterable[Line]) -> list[Line]:
+def _of(one: Evidence, lines: Iterable[LogLine]) -> list[LogLine]:
     return [line for line in lines if line.job == one.rule.name]
 
 
-def _is_known(one: Evidence, line: Line) -> bool:
+def _is_known(one: Evidence, line: LogLine) -> bool:
     """Whether the ledger had this attempt when it was read. Ends without a start are ignored
     later.
     """

@@ -22,7 +22,7 @@ from slotwise.demo.stage import (
     WorkerProcess,
 )
 from slotwise.demo.verdict import Verdict, judge
-from slotwise.demo.view import Scene, View, look
+from slotwise.demo.view import Scene, View, read_scene
 from slotwise.spi import tables
 
 #: The play's length in seconds, after the set-up.
@@ -151,7 +151,7 @@ class Play:
         """
         deadline = time.monotonic() + PATIENCE
         while True:
-            self._scene = look(self._engine)
+            self._scene = read_scene(self._engine)
             self._view.show(
                 self._scene, self._stage, max(self._end - time.monotonic(), 0)
             )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain, pairwise
 
-from slotwise.demo.evidence import OK, Evidence, LedgerRow, Line, PlanRow, Rule
+from slotwise.demo.evidence import OK, Evidence, LedgerRow, LogLine, PlanRow, Rule
 from slotwise.spi import Outcome
 from slotwise.testing.accounting import (
     Gap,
@@ -197,20 +197,20 @@ def _chain(one: Evidence) -> _Broken:
 # -- the handlers' log: no start too many ---------------------------------------------------------
 
 
-def _by_slot(one: Evidence) -> dict[datetime, list[Line]]:
+def _by_slot(one: Evidence) -> dict[datetime, list[LogLine]]:
     """The starts of each slot, in the order of their tokens."""
-    starts: dict[datetime, list[Line]] = defaultdict(list)
+    starts: dict[datetime, list[LogLine]] = defaultdict(list)
     for line in sorted(one.log, key=lambda line: line.token):
         if line.mark == "start" and line.slot is not None:
             starts[line.slot].append(line)
     return starts
 
 
-def _ends(one: Evidence) -> dict[_Attempt, Line]:
+def _ends(one: Evidence) -> dict[_Attempt, LogLine]:
     return {_attempt(line): line for line in one.log if line.mark == "end"}
 
 
-def _attempt(line: Line) -> _Attempt:
+def _attempt(line: LogLine) -> _Attempt:
     """Slots side by side that were claimed by one statement have the same token, each in a row of
     its own.
     """
@@ -231,7 +231,10 @@ def _starts(one: Evidence) -> _Broken:
 
 
 def _too_many(
-    rule: Rule, row: LedgerRow, starts: Sequence[Line], ends: Mapping[_Attempt, Line]
+    rule: Rule,
+    row: LedgerRow,
+    starts: Sequence[LogLine],
+    ends: Mapping[_Attempt, LogLine],
 ) -> Iterator[str]:
     count = len(starts)
     excused = row.lost + row.aborted
@@ -289,16 +292,16 @@ def _order(one: Evidence) -> _Broken:
     yield from _overlaps(one, sorted(starts, key=lambda line: line.at))
 
 
-def _tokens(one: Evidence, starts: Iterable[Line]) -> _Broken:
+def _tokens(one: Evidence, starts: Iterable[LogLine]) -> _Broken:
     for before, after in pairwise(starts):
         is_ordered = one.rule.abreast == 1 or after.slot == before.slot
         if is_ordered and after.token <= before.token:
             yield "token", after.slot, f"{after.token} comes after {before.token}"
 
 
-def _overlaps(one: Evidence, starts: Iterable[Line]) -> _Broken:
+def _overlaps(one: Evidence, starts: Iterable[LogLine]) -> _Broken:
     ends = _ends(one)
-    running = list[Line]()
+    running = list[LogLine]()
     for line in starts:
         running = [
             other for other in running if _runs_at(line.at, ends.get(_attempt(other)))
@@ -314,7 +317,7 @@ def _overlaps(one: Evidence, starts: Iterable[Line]) -> _Broken:
             running.append(line)
 
 
-def _runs_at(at: datetime, end: Line | None) -> bool:
+def _runs_at(at: datetime, end: LogLine | None) -> bool:
     return end is None or end.at > at
 
 
@@ -322,7 +325,7 @@ def _is_planned(one: Evidence, slot: datetime) -> bool:
     return slot in one.ledger and one.ledger[slot].is_planned
 
 
-def _is_let_go(one: Evidence, line: Line) -> bool:
+def _is_let_go(one: Evidence, line: LogLine) -> bool:
     """Whether the database knows that this attempt may still be running."""
     row: LedgerRow | None = one.ledger.get(line.slot) if line.slot else None
     if row is None:

@@ -22,7 +22,7 @@ from slotwise.demo.stage import Stage
 from slotwise.spi import Outcome, tables
 
 #: A row of a listing, by column.
-Line: TypeAlias = dict[str, Any]
+ViewRow: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Scene:
     """The state of the tables; ``jobs`` and ``workers`` are empty while the database is down."""
 
     at: datetime | None = None
-    jobs: list[Line] = field(default_factory=list)
-    workers: list[Line] = field(default_factory=list)
-    taken_over: list[Line] = field(default_factory=list)
+    jobs: list[ViewRow] = field(default_factory=list)
+    workers: list[ViewRow] = field(default_factory=list)
+    taken_over: list[ViewRow] = field(default_factory=list)
     files: int = 0
 
 
-def look(engine: sa.Engine) -> Scene:
+def read_scene(engine: sa.Engine) -> Scene:
     """Read the tables, in one short transaction."""
     try:
         with engine.connect() as connection:
@@ -52,7 +52,7 @@ def look(engine: sa.Engine) -> Scene:
         return Scene()
 
 
-def _read_jobs(connection: sa.Connection) -> list[Line]:
+def _read_jobs(connection: sa.Connection) -> list[ViewRow]:
     tasks = tables().tasks
     slots = tables().slots
     ended = (
@@ -85,7 +85,7 @@ def _read_jobs(connection: sa.Connection) -> list[Line]:
     return [dict(row) for row in connection.execute(statement).mappings()]
 
 
-def _read_workers(connection: sa.Connection) -> list[Line]:
+def _read_workers(connection: sa.Connection) -> list[ViewRow]:
     workers = tables().workers
     statement = sa.select(
         workers.c.worker,
@@ -100,7 +100,7 @@ def _read_workers(connection: sa.Connection) -> list[Line]:
     ]
 
 
-def _read_taken_over(connection: sa.Connection) -> list[Line]:
+def _read_taken_over(connection: sa.Connection) -> list[ViewRow]:
     slots = tables().slots
     statement = (
         sa.select(

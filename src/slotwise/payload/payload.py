@@ -166,9 +166,9 @@ def _header(stored: bytes) -> tuple[Codec, int, int]:
 
 
 def _decoded(stored: bytes) -> tuple[object, int]:
-    codec, version, begin = _header(stored)
+    codec, version, offset = _header(stored)
     try:
-        return codec.decode(stored[begin:]), version
+        return codec.decode(stored[offset:]), version
     except Exception as error:  # a user's codec may raise any exception
         raise InvalidPayload(
             f"task_data cannot be read as {codec.name.upper()}: {error}"

@@ -88,13 +88,13 @@ def _split(text: str, separator: str) -> list[str]:
     """The text in parts, at separators outside all brackets."""
     parts = []
     depth = 0
-    begin = 0
+    start = 0
     for mark in re.finditer(rf"[()\[\]]|{separator}", text):
         if mark[0] in "([])":
             depth += 1 if mark[0] in "([" else -1
         elif depth == 0:
-            parts.append(text[begin : mark.start()])
-            begin = mark.end()
+            parts.append(text[start : mark.start()])
+            start = mark.end()
         if depth < 0:
             break
         if depth > DEEPEST + 1:  # a calendar's own brackets are the innermost
@@ -103,7 +103,7 @@ def _split(text: str, separator: str) -> list[str]:
             raise InvalidSchedule(f"{quoted(text)}: more than {_MOST_SPLIT} parts")
     if depth:
         raise InvalidSchedule(f"{quoted(text)}: its brackets do not match")
-    return [*parts, text[begin:]]
+    return [*parts, text[start:]]
 
 
 def _parse_one(text: str, depth: int = 0) -> Schedule:

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from tests.contrib.metrics.ports import ask
 
-from slotwise.contrib.metrics import Port, Verdict
+from slotwise.contrib.metrics import Port, ProbeResult
 from slotwise.contrib.metrics import port as the_port
 from slotwise.contrib.metrics.alive_file import AliveFile
 from slotwise.contrib.metrics.figures import Snapshot
 
-WELL = Verdict(is_alive=True, is_ready=True)
+WELL = ProbeResult(is_alive=True, is_ready=True)
 HALF = b"GET /livez HTTP/1.0\r\nX-"
 
 
 class Healthy:
-    def check(self) -> Verdict:
+    def check(self) -> ProbeResult:
         return WELL
 
     def snapshot(self) -> Snapshot:

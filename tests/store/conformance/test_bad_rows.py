@@ -214,7 +214,7 @@ def test_a_number_that_python_does_not_read(
     assert stands(bench, "plain").last_error.startswith("unreadable: ")
     assert (
         len(bench.store.held.held_by(held.holder))
-        == len(bench.store.held.look(["strict", "retried"])[1])
+        == len(bench.store.held.silent_rows(["strict", "retried"])[1])
         == 2
     )
     assert bench.store.held.beat(held.holder, [held]) == set()
@@ -241,7 +241,9 @@ def test_a_reaper_reads_some_thousands_of_rows(
     bench.tick(0.1)
     bench.store.held.beat("host:1:a", claims[1:2])
     few = bench.beside().store
-    assert {row.key for row in few.held.look(["plain", "retried", "strict"])[1]} == {
+    assert {
+        row.key for row in few.held.silent_rows(["plain", "retried", "strict"])[1]
+    } == {
         claims[0].key,
         claims[2].key,
     }
@@ -292,10 +294,10 @@ def test_a_held_row_that_nobody_can_read(
     bench.tick()
     claim = bench.claim_one(name)
     write(bench, name, "pending", BAD_DOCUMENT, claim.row.task_instance)
-    _, rows = bench.store.held.look([name])
+    _, rows = bench.store.held.silent_rows([name])
     (done,) = bench.store.settlements.take_over(rows)
     assert (done.error, done.transition and done.transition.label) == (None, "lost")
-    assert bench.store.held.look([name])[1] == []
+    assert bench.store.held.silent_rows([name])[1] == []
     assert bench.claim(name) == []
     row = stands(bench, name, claim.row.task_instance)
     assert (row.picked, row.version > claim.token) == (False, True)
@@ -453,7 +455,7 @@ def test_looks_stop_at_nothing(bench: Bench) -> None:
     bench.tick()
     claims: list[Claim] = bench.claim("plain", "retried")
     write(bench, "plain", "pending", BAD_DOCUMENT)
-    _, rows = bench.store.held.look(["plain", "retried"])
+    _, rows = bench.store.held.silent_rows(["plain", "retried"])
     assert len(rows) == len(bench.store.held.held_by("host:1:a")) == 2
     assert bench.store.held.beat("host:1:a", claims) == set()
 

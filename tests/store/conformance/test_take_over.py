@@ -35,7 +35,7 @@ def test_what_a_reaper_sees(bench: Bench) -> None:
     bench.claim("plain", holder="host:1:a")
     bench.claim("strict", holder="host:2:b")
     bench.tick(0.5)
-    now, rows = bench.store.held.look(["plain", "strict", "delayed"])
+    now, rows = bench.store.held.silent_rows(["plain", "strict", "delayed"])
     assert now == at(1.5)
     seen = {
         row.task_name: (
@@ -51,7 +51,7 @@ def test_what_a_reaper_sees(bench: Bench) -> None:
         "plain": ("host:1:a", at(1), timedelta(minutes=1), at(1), 1),
         "strict": ("host:2:b", at(1), timedelta(minutes=1), at(1), 1),
     }
-    assert bench.store.held.look(["delayed"]) == (at(1.5), [])
+    assert bench.store.held.silent_rows(["delayed"]) == (at(1.5), [])
 
 
 def test_the_dead_let_go(bench: Bench) -> None:

@@ -151,7 +151,7 @@ class Product:
         self.worker = self._worker()
 
     def take_over(self, slot: float) -> None:
-        _, rows = self.worker.store.held.look(["played"])
+        _, rows = self.worker.store.held.silent_rows(["played"])
         assert self.worker.store.settlements.take_over(
             [row for row in rows if row.slot == at(slot)]
         )

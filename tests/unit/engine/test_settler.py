@@ -292,7 +292,7 @@ def test_what_its_holders_have_died_of_is_told_with_its_cure(
     tasks = bench.worker.store.tables.tasks
     with bench.worker.store.transaction() as connection:
         connection.execute(tasks.update().where(tasks.c.picked).values(lost_count=2))
-    _, rows = bench.worker.store.held.look([name])
+    _, rows = bench.worker.store.held.silent_rows([name])
     bench.worker.reaper.take_over(rows)
     claim = holding.claim
     cure = (
@@ -363,7 +363,7 @@ def test_a_loss_is_logged_by_the_worker_that_takes_over(
     (holding,) = bench.hold(name=name)
     if name == "strict":
         assert bench.worker.store.held.mark_running(holding.claim)
-    _, rows = bench.worker.store.held.look([name])
+    _, rows = bench.worker.store.held.silent_rows([name])
     bench.worker.reaper.take_over(rows)
     (told,) = bench.said(Reaped)
     assert (told.level, told.outcome, told.holder) == (

@@ -69,7 +69,7 @@ def test_when_a_standby_thread_joins(
     standby, pauses = Standby(7, now), list[float | None]()
     for taken, lateness in looks:
         now += lateness
-        pauses.append(standby.look(taken, now))
+        pauses.append(standby.pause_after(taken, now))
         now += pauses[-1] or 0.0
     assert pauses == expected
 

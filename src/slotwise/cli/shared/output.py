@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from slotwise.operations import Paused
 
     #: A listed thing, or a JSON object.
-    Line: TypeAlias = DataclassInstance | Mapping[str, object]
+    Printable: TypeAlias = DataclassInstance | Mapping[str, object]
 
 #: The width of the console where no terminal limits it: nothing is folded.
 _UNBOUNDED = 10_000
@@ -47,12 +47,12 @@ _GAP = "  "
 # -- JSON -----------------------------------------------------------------------------------------
 
 
-def print_json(line: Line) -> None:
+def print_json(line: Printable) -> None:
     """Print one object on one line."""
     say_json(json.dumps(as_json(line)))
 
 
-def print_json_list(lines: Iterable[Line]) -> None:
+def print_json_list(lines: Iterable[Printable]) -> None:
     """Print an array with one object per line, while ``lines`` is read."""
     first = True
     for line in lines:
@@ -61,7 +61,7 @@ def print_json_list(lines: Iterable[Line]) -> None:
     say_json("[]" if first else "\n]")
 
 
-def as_json(line: Line) -> dict[str, object]:
+def as_json(line: Printable) -> dict[str, object]:
     """The fields of a dataclass by name; a JSON object stays as it is."""
     if isinstance(line, Mapping):
         return dict(line)

@@ -336,11 +336,11 @@ def _several_keys(uses: Sequence[KeyUse]) -> Iterator[str]:
 def unused(keys: KeyRange, used: set[int]) -> list[KeyRange]:
     """Return the keys of a range that are not used, below the highest that is."""
     gaps = []
-    begin = keys.start
+    first_free = keys.start
     for key in sorted(key for key in used if key in keys):
-        if key > begin:
-            gaps.append(KeyRange(start=begin, end=key - 1, service=keys.service))
-        begin = key + 1
+        if key > first_free:
+            gaps.append(KeyRange(start=first_free, end=key - 1, service=keys.service))
+        first_free = key + 1
     return gaps
 
 

@@ -111,7 +111,7 @@ _USER: Final = re.compile(r"[A-Za-z0-9_][\w.@-]*\$?")
 _OPTIONS: Final = re.compile(r"(?:-[nqs][ \t]+)+")
 
 
-class Line(NamedTuple):
+class CrontabLine(NamedTuple):
     time: str
     user: str | None
     command: str
@@ -119,7 +119,7 @@ class Line(NamedTuple):
     remarks: list[Remark]
 
 
-def read_line(text: str, *, system: bool) -> Line:
+def read_line(text: str, *, system: bool) -> CrontabLine:
     """Parse a line that runs a command; with ``system``, it has a user column. Raises Refused."""
     form = f"minute hour day-of-month month day-of-week{', a user' if system else ''} and a command"
     match = _TIME.fullmatch(text.removeprefix("-"))
@@ -131,7 +131,7 @@ def read_line(text: str, *, system: bool) -> Line:
     user, rest = _user(match["rest"] or "") if system else (None, match["rest"] or "")
     command, stdin = split_input(_without_options(rest))
     _refuse_sixth_field(command)
-    return Line(
+    return CrontabLine(
         " ".join(match["time"].split()),
         user,
         command,
@@ -459,7 +459,9 @@ class _Reader:
         if not self.broken:
             self.entries.append(self._entry(line, schedule, comment))
 
-    def _entry(self, line: Line, schedule: Cron, comment: tuple[str, ...]) -> Entry:
+    def _entry(
+        self, line: CrontabLine, schedule: Cron, comment: tuple[str, ...]
+    ) -> Entry:
         user = line.user or self.source.owner
         marks = {name: value for name, value in self.env.items() if name not in IGNORED}
         return Entry(

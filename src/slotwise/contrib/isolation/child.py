@@ -214,8 +214,8 @@ def _registry(
     registry = load(request["app"], Path.cwd())
     registry.configure(**request["settings"] | {"only": []})
     prepare(registry.settings)
-    alone = replace(registry.definitions[request["claim"][0]], isolation=None)
-    registry.definitions = {**registry.definitions, alone.name: alone}
+    definition = replace(registry.definitions[request["claim"][0]], isolation=None)
+    registry.definitions = {**registry.definitions, definition.name: definition}
 
     def tell(event: Event) -> None:
         if isinstance(event, HandlerStarted):

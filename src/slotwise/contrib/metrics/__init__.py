@@ -7,8 +7,8 @@ registry, the worker's loops and events, and reads of the store.
 """
 
 from slotwise.contrib.metrics.alive_file import AliveFile
-from slotwise.contrib.metrics.health import Verdict, WorkerHealth
+from slotwise.contrib.metrics.health import ProbeResult, WorkerHealth
 from slotwise.contrib.metrics.meter import Metrics
 from slotwise.contrib.metrics.port import Port
 
-__all__ = ["AliveFile", "Metrics", "Port", "Verdict", "WorkerHealth"]
+__all__ = ["AliveFile", "Metrics", "Port", "ProbeResult", "WorkerHealth"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from slotwise import ConfigurationError
-from slotwise.contrib.metrics.health import Verdict
+from slotwise.contrib.metrics.health import ProbeResult
 
 logger = logging.getLogger("slotwise.health")
 
@@ -29,7 +29,7 @@ class AliveFile:
     people.
     """
 
-    def __init__(self, path: Path, check: Callable[[], Verdict]) -> None:
+    def __init__(self, path: Path, check: Callable[[], ProbeResult]) -> None:
         """Raise ConfigurationError if the file cannot be written."""
         self._path = path
         self._check = check
@@ -37,7 +37,7 @@ class AliveFile:
         self._told: tuple[str, ...] = ()
         try:
             self._write(
-                Verdict(
+                ProbeResult(
                     is_alive=True, is_ready=False, problems=("the worker is starting",)
                 )
             )
@@ -72,7 +72,7 @@ class AliveFile:
                 with suppress(OSError):  # the disk is full: the next round tries again
                     self._write(verdict)
 
-    def _write(self, verdict: Verdict) -> None:
+    def _write(self, verdict: ProbeResult) -> None:
         """Race: a probe may read at any time, so the file is replaced as a whole. In a directory
         of many accounts the draft's name cannot be foreseen, and an existing file or link is
         never opened.

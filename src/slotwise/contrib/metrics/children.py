@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from slotwise.contrib.metrics.figures import Snapshot, combined, from_plain
-from slotwise.contrib.metrics.health import Verdict
+from slotwise.contrib.metrics.health import ProbeResult
 
 #: How long a child may take to answer, in seconds.
 SLOW_CHILD: Final = 3.0
@@ -51,7 +51,7 @@ class Children:
         self._pool.shutdown(wait=False)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def check(self) -> Verdict:
+    def check(self) -> ProbeResult:
         found = self._ask("/status")
         problems = [
             f"process {pid}: {problem}"
@@ -60,7 +60,7 @@ class Children:
         ]
         if (missing := self._count - len(found)) > 0:
             problems.append(f"{missing} of {self._count} worker processes are not up")
-        return Verdict(
+        return ProbeResult(
             is_alive=all(
                 one is not None and bool(one["alive"]) for one in found.values()
             ),

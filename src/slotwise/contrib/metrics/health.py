@@ -16,7 +16,7 @@ SHORTEST: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ProbeResult:
     """The health of one worker, or the worst of several. ``problems``: why it is not alive, or not
     ready.
     """
@@ -45,12 +45,12 @@ class WorkerHealth:
         if self._stuck_after is not None and not self._stuck_after:
             raise ConfigurationError("stuck_after must be more than zero")
 
-    def check(self) -> Verdict:
+    def check(self) -> ProbeResult:
         """Return the verdict; a process whose worker has not started, or has stopped, is alive and
         not ready.
         """
         if (worker := self._worker()) is None:
-            return Verdict(
+            return ProbeResult(
                 is_alive=True,
                 is_ready=False,
                 problems=("no worker runs in this process",),
@@ -62,10 +62,10 @@ class WorkerHealth:
             if (problem := _problem(loop, worker, limit.total_seconds()))
         ]
         if stuck:
-            return Verdict(is_alive=False, is_ready=False, problems=tuple(stuck))
+            return ProbeResult(is_alive=False, is_ready=False, problems=tuple(stuck))
         unready = _unready(worker)
         problems = () if unready is None else (unready,)
-        return Verdict(is_alive=True, is_ready=not problems, problems=problems)
+        return ProbeResult(is_alive=True, is_ready=not problems, problems=problems)
 
 
 def busy_for(loop: Service) -> float:

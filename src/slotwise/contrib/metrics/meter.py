@@ -15,7 +15,7 @@ from typing import Final
 
 from slotwise import ConfigurationError, JobRegistry
 from slotwise.contrib.metrics.figures import ROWS, SECONDS, Snapshot, Value
-from slotwise.contrib.metrics.health import Verdict, WorkerHealth, busy_for
+from slotwise.contrib.metrics.health import ProbeResult, WorkerHealth, busy_for
 from slotwise.inspect import Backlog, Inspection, SinceSuccess
 from slotwise.spi import (
     REASONS,
@@ -382,7 +382,7 @@ class Metrics:
             lambda: registry.inspect, lambda: [job.name for job in registry.jobs]
         )
 
-    def check(self) -> Verdict:
+    def check(self) -> ProbeResult:
         """Return whether the worker is alive and ready; asks no database."""
         return self.health.check()
 

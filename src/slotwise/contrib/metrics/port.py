@@ -22,7 +22,7 @@ from typing import Final, Protocol, TypeAlias
 
 from slotwise import ConfigurationError
 from slotwise.contrib.metrics.figures import Snapshot, as_plain
-from slotwise.contrib.metrics.health import Verdict
+from slotwise.contrib.metrics.health import ProbeResult
 
 logger = logging.getLogger("slotwise.health")
 
@@ -44,7 +44,7 @@ _ADDRESS: Final = re.compile(
 class Source(Protocol):
     """What the port shows: a worker, or the children of a supervisor."""
 
-    def check(self) -> Verdict: ...
+    def check(self) -> ProbeResult: ...
 
     def snapshot(self) -> Snapshot: ...
 

@@ -282,7 +282,7 @@ class ClaimPlanner:
         self.terms = terms
         self._has_tasks = bool(terms.tasks)
 
-    def begin(self, now: float) -> Memory:
+    def first_memory(self, now: float) -> Memory:
         """Return what the first round has to know."""
         return Memory(Rate(now), Starts(now), Turns(self.terms.tasks))
 

@@ -56,18 +56,18 @@ class Watch:
         self._interval = interval
         #: Version and last heartbeat of each claim, and how long they have not changed.
         self._watched: dict[Key, tuple[tuple[int, datetime | None], timedelta]] = {}
-        self._looked: float | None = None
+        self._queried: float | None = None
 
-    def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
+    def dead(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
         """Record one query of all held rows and return the dead ones; ``now``: database time,
         ``at``: own seconds.
         """
         passed = (
             timedelta(0)
-            if self._looked is None
-            else min(timedelta(seconds=at - self._looked), self._interval)
+            if self._queried is None
+            else min(timedelta(seconds=at - self._queried), self._interval)
         )
-        self._looked = at
+        self._queried = at
         watched = self._watched
         self._watched = {}
         dead = []
@@ -112,16 +112,16 @@ class Reaper(Service):
         self._active_claims = common.active_claims
 
     def run_once(self) -> timedelta:
-        self.take_over(self.look())
+        self.take_over(self.find_dead())
         return self.interval
 
-    def look(self) -> list[Row]:
+    def find_dead(self) -> list[Row]:
         """Query all held rows and return the dead ones. An attempt that has ended in this process
         is none: its settler keeps the outcome until the database takes it.
         """
-        now, rows = self._store.held.look(self._names)
+        now, rows = self._store.held.silent_rows(self._names)
         others = [row for row in rows if not self._active_claims.has_ended(row.fence)]
-        return self._watch.look(others, now, self.elapsed())
+        return self._watch.dead(others, now, self.elapsed())
 
     def take_over(self, dead: Sequence[Row]) -> None:
         """Take over the rows of dead holders.

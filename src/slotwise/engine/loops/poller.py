@@ -97,7 +97,7 @@ class Poller(Service):
                 poll_interval=common.store.poll,
             )
         )
-        self._memory = self.planner.begin(self.elapsed())
+        self._memory = self.planner.first_memory(self.elapsed())
         self._queue_cursors = QueueCursors()
         self._woken_for_tasks = False
 

@@ -44,7 +44,7 @@ class Standby:
         self._late = 0
         self._pause = LOOK
 
-    def look(self, taken: int, now: float) -> float | None:
+    def pause_after(self, taken: int, now: float) -> float | None:
         """Return the seconds until the next look, or None: join."""
         if taken != self._taken:
             pause = self._pause
@@ -176,7 +176,7 @@ class Threads:
                 if self._standby is None:
                     return False  # woken by ``close``
                 pause = (
-                    self._standby.look(self._taken, time.monotonic())
+                    self._standby.pause_after(self._taken, time.monotonic())
                     if self._queue
                     else None
                 )

@@ -154,15 +154,17 @@ class Database:
     def transaction(self) -> AbstractContextManager[Connection]:
         return self.main.begin()
 
-    def alone(self, engine: Engine | None = None) -> AbstractContextManager[Connection]:
+    def autocommit(
+        self, engine: Engine | None = None
+    ) -> AbstractContextManager[Connection]:
         """A connection for a single statement, which is its own transaction; by default from the
         small pool.
         """
-        return self._link.alone(engine or self.main)
+        return self._link.autocommit(engine or self.main)
 
     @contextmanager
     def telling(self, word: str | None) -> Iterator[Connection]:
-        """As ``alone``; notify workers of ``word``, if any, after the commit, and in the same
+        """As ``autocommit``; notify workers of ``word``, if any, after the commit, and in the same
         round trip if possible.
 
         If the statement fails, the notification may be sent nevertheless. Race: the reply may be
@@ -171,7 +173,7 @@ class Database:
         goes_along = (
             word is not None and self._link.takes_along and self.wake_ups.takes_turn()
         )
-        with self._link.alone(
+        with self._link.autocommit(
             self.main, (self._channel, [word]) if word and goes_along else None
         ) as connection:
             yield connection

@@ -208,7 +208,9 @@ class PostgreSQLLink:
         return pinned_over(deadlines | planned | self._options)
 
     @contextmanager
-    def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
+    def autocommit(
+        self, engine: Engine, along: Along | None = None
+    ) -> Iterator[Connection]:
         """A connection for a single-statement transaction: one round trip instead of three, except
         through a pooler.
 

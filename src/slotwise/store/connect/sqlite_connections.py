@@ -76,7 +76,7 @@ class SQLiteLink:
             )
         return engine
 
-    def alone(
+    def autocommit(
         self, engine: Engine, along: Along | None = None
     ) -> AbstractContextManager[Connection]:
         """Begin a transaction; readers take the write lock as well."""

@@ -155,20 +155,20 @@ class ByKey(Dialect):
     def due_keys(
         self, connection: sa.Connection, request: ClaimRequest, kind: str = HAS_SLOT
     ) -> list[Key]:
-        looks = self._due.claimable(request, self.now(connection), kind)
+        queries = self._due.claimable(request, self.now(connection), kind)
         key = (self.tables.tasks.c.task_name, self.tables.tasks.c.task_instance)
         found = [
             Key(*row)
-            for look in looks
-            for row in connection.execute(look.with_only_columns(*key))
+            for query in queries
+            for row in connection.execute(query.with_only_columns(*key))
         ]
         return found[: request.limit]
 
     def due_names(
         self, connection: sa.Connection, limit: int, since: datetime | None
     ) -> Sequence[Sequence[Any]]:
-        looks = self._due.names(self.now(connection), limit)
-        return [row for look in looks for row in connection.execute(look)]
+        queries = self._due.names(self.now(connection), limit)
+        return [row for query in queries for row in connection.execute(query)]
 
     def first_slots(
         self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
@@ -185,8 +185,8 @@ class ByKey(Dialect):
         since: datetime | None = None,
         no_slots: bool = False,
     ) -> tuple[timedelta | None, datetime | None]:
-        looks = self._due.next(names, tasks, lost=lost > 0)
-        found = [connection.scalar(look) for look in looks]
+        queries = self._due.next(names, tasks, lost=lost > 0)
+        found = [connection.scalar(query) for query in queries]
         due = min((one for one in found if one is not None), default=None)
         return None if due is None else due - self.now(connection), None
 
@@ -195,8 +195,8 @@ class ByKey(Dialect):
     ) -> list[datetime | None]:
         newest: list[datetime | None] = []
         for plan in plans:
-            look = newest_decided(self.tables, strict=plan.task_name in strict)
-            found = connection.execute(look, plan._asdict()).one()
+            query = newest_decided(self.tables, strict=plan.task_name in strict)
+            found = connection.execute(query, plan._asdict()).one()
             newest.append(newest_of(*found))
         return newest
 
@@ -207,8 +207,8 @@ class ByKey(Dialect):
         fence = (tasks.c.task_name, tasks.c.task_instance, tasks.c.version)
         asked = [(*claim.key, claim.token) for claim in claims]
         mine = [tasks.c.picked_by == claims[0].holder, tasks.c.picked]
-        look = sa.select(*fence).where(*mine, sa.tuple_(*fence).in_(asked))
-        return _fences(connection.execute(look))
+        query = sa.select(*fence).where(*mine, sa.tuple_(*fence).in_(asked))
+        return _fences(connection.execute(query))
 
     def silent_rows(
         self, connection: sa.Connection, names: Sequence[str]
@@ -227,10 +227,13 @@ class ByKey(Dialect):
 
         The first claim of all makes it.
         """
-        mine, look = self._key_row(name, "turn")
-        if connection.execute(look.with_for_update(skip_locked=True)).first() is not None:
+        mine, query = self._key_row(name, "turn")
+        if (
+            connection.execute(query.with_for_update(skip_locked=True)).first()
+            is not None
+        ):
             return True
-        if connection.execute(look).first() is not None:
+        if connection.execute(query).first() is not None:
             return False
         return self.insert_turn(connection, mine)
 
@@ -247,9 +250,9 @@ class ByKey(Dialect):
         Race: of two that make the row, the second waits for the first one's commit, also if both
         would share it; then it locks that row.
         """
-        mine, look = self._key_row(name, "latch")
-        look = look.with_for_update(read=shared)
-        while connection.execute(look).fetchone() is None:
+        mine, query = self._key_row(name, "latch")
+        query = query.with_for_update(read=shared)
+        while connection.execute(query).fetchone() is None:
             if self.insert_new(connection, self.tables.keys, mine):
                 return
 
@@ -340,10 +343,10 @@ class ByKey(Dialect):
         columns += [tasks.c.version.label("c_before"), size.label("c_size")]
         lost, fresh = self._due.claimable(request, now, kind)
         found: list[Sequence[Any]] = []
-        for look, most in ((lost, request.lost), (fresh, request.limit)):
+        for query, most in ((lost, request.lost), (fresh, request.limit)):
             size_left = min(most, request.limit - len(found))
             if size_left > 0:
-                some = look.with_only_columns(*columns).limit(size_left)
+                some = query.with_only_columns(*columns).limit(size_left)
                 found += connection.execute(some.with_for_update(skip_locked=True)).all()
         return found
 
@@ -413,10 +416,10 @@ class ByKey(Dialect):
         tasks = self.tables.tasks
         fences = [held_fence(one) for one in claims]
         key = [tasks.c[name] for name in fences[0]]
-        look = self._select_these(fences, key, *columns).where(
+        query = self._select_these(fences, key, *columns).where(
             tasks.c.picked, *conditions
         )
-        locked = look.order_by(*self.key_order).with_for_update(
+        locked = query.order_by(*self.key_order).with_for_update(
             skip_locked=not wait, key_share=beside_guards
         )
         return connection.execute(locked).all()
@@ -440,12 +443,12 @@ class ByKey(Dialect):
     ) -> set[Key]:
         tasks = self.tables.tasks
         key = [tasks.c.task_name, tasks.c.task_instance]
-        look = self._select_these([one._asdict() for one in keys], key, *key)
-        ordered = look.order_by(*self.key_order).with_for_update(skip_locked=not wait)
+        query = self._select_these([one._asdict() for one in keys], key, *key)
+        ordered = query.order_by(*self.key_order).with_for_update(skip_locked=not wait)
         locked = {Key(*row) for row in connection.execute(ordered)}
         if wait:
             return set()
-        return {Key(*row) for row in connection.execute(look)} - locked
+        return {Key(*row) for row in connection.execute(query)} - locked
 
     def beat(
         self, connection: sa.Connection, holder: str, claims: Sequence[Claim]
@@ -555,8 +558,10 @@ class ByKey(Dialect):
         """
         slots = self.tables.slots
         mine = self.conditions.open_entry(row)
-        alone = sa.and_(slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0)
-        if connection.execute(slots.delete().where(*mine, alone)).rowcount:
+        first_attempt = sa.and_(
+            slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0
+        )
+        if connection.execute(slots.delete().where(*mine, first_attempt)).rowcount:
             return
         restored = slots.update().where(*mine)
         restored = restored.values(
@@ -578,8 +583,8 @@ class ByKey(Dialect):
         names = ("outcome", "token", "aborted", "started")
         columns: dict[str, Expression] = {name: slots.c[name] for name in names}
         columns["final"] = slots.c.finished.is_not(None)
-        look = self._select_these([one._asdict() for one in keys], key, *key)
-        read = look.add_columns(*columns.values()).order_by(*key)
+        query = self._select_these([one._asdict() for one in keys], key, *key)
+        read = query.add_columns(*columns.values()).order_by(*key)
         locked = connection.execute(read.with_for_update(skip_locked=not wait))
         answers: dict[LedgerKey, LedgerEntry | None] = {}
         for name, instance, slot, *values in locked:
@@ -587,7 +592,7 @@ class ByKey(Dialect):
             answers[LedgerKey(name, instance, slot)] = entry
         absent = set(keys) - answers.keys()
         if absent and not wait:
-            absent -= {LedgerKey(*row) for row in connection.execute(look)}
+            absent -= {LedgerKey(*row) for row in connection.execute(query)}
         return answers | dict.fromkeys(absent)
 
     def gaps(

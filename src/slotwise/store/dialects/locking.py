@@ -164,9 +164,9 @@ class Locking(ByKey):
         change = table.update().where(*mine).ordered_values(*changes)
         if where is not None:
             change = change.where(where(new))
-        look = sa.select(*key).where(*mine).with_for_update()
+        query = sa.select(*key).where(*mine).with_for_update()
         for _ in range(TRIES):
-            if connection.execute(look).fetchone() is not None:
+            if connection.execute(query).fetchone() is not None:
                 return connection.execute(change).rowcount == 1
             if self.insert_new(connection, table, values):
                 return True
@@ -194,10 +194,10 @@ class Locking(ByKey):
         assert isinstance(table, sa.Table)
         key = list(table.primary_key.columns)
         is_deletion = isinstance(statement, sa.Delete)
-        look = sa.select(*key, *(columns if is_deletion else ())).order_by(*key)
+        query = sa.select(*key, *(columns if is_deletion else ())).order_by(*key)
         if statement.whereclause is not None:
-            look = look.where(statement.whereclause)
-        locked = look.with_for_update()
+            query = query.where(statement.whereclause)
+        locked = query.with_for_update()
 
         def read(
             connection: Joinable, parameters: Mapping[str, object] | None = None

@@ -87,7 +87,7 @@ class TaskStatements:
         new = self.new_row(name, wanted, self.dialect.now(connection))
         key = Key(name, wanted.instance)
         for _ in range(TRIES):
-            found = self.look(connection, key)
+            found = self.picked(connection, key)
             if found is None:
                 if self.dialect.insert_new(connection, self.tasks, new):
                     return "scheduled"
@@ -189,15 +189,15 @@ class TaskStatements:
         """
         if written is not None:
             return "running" if written[0] else "scheduled"
-        found = self.look(connection, key)
+        found = self.picked(connection, key)
         return absent if found is None else "running" if found[0] else "exists"
 
-    def look(self, connection: Joinable, key: Key) -> Sequence[Any] | None:
+    def picked(self, connection: Joinable, key: Key) -> Sequence[Any] | None:
         """Return whether the row is held; None: there is none."""
-        look = self.kept(
-            "look", lambda: sa.select(self.tasks.c.picked).where(*asked_key(self.tasks))
+        query = self.kept(
+            "picked", lambda: sa.select(self.tasks.c.picked).where(*asked_key(self.tasks))
         )
-        return connection.execute(look, named(key)).fetchone()
+        return connection.execute(query, named(key)).fetchone()
 
     def due(self, is_at: bool) -> Expression:
         """Return the due time as a part of a statement: an instant, or a delay after now."""

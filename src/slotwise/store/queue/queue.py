@@ -396,7 +396,7 @@ class TaskCommands:
             ).rowcount:
                 self._rows.notify(connection, OPERATIONS)
                 return "running"
-            if self._rows.look(connection, key) is None:
+            if self._rows.picked(connection, key) is None:
                 break
         return "gone"
 

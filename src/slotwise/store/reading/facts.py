@@ -164,49 +164,49 @@ class TaskFacts:
 
 def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
     """Return the time, and the job's own row; None without one."""
-    with _looking(store, job) as look:
-        return look.now, look.row(store.tables.tasks.c.task_instance == RECURRING)
+    with _reading(store, job) as reader:
+        return reader.now, reader.row(store.tables.tasks.c.task_instance == RECURRING)
 
 
 def slot_state(store: Store, job: str, slot: datetime) -> Facts:
     """Return what rows and ledger say about a slot now, without the rest."""
-    with _looking(store, job) as look:
-        return look.state(slot)
+    with _reading(store, job) as reader:
+        return reader.state(slot)
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
-    with _looking(store, job, instance) as look:
-        state = look.state(slot)
+    with _reading(store, job, instance) as reader:
+        state = reader.state(slot)
         started = "s.started IS NOT NULL AND s.slot"
         return replace(
             state,
-            attempts=look.attempts(slot, state.entry),
-            before=look.entry(f"{started} < :slot ORDER BY s.slot DESC", slot),
-            after=look.entry(f"{started} > :slot ORDER BY s.slot", slot),
-            operations=look.operations(),
-            pruned_until=pruned_until(look.connection, store),
-            load=look.load(),
+            attempts=reader.attempts(slot, state.entry),
+            before=reader.entry(f"{started} < :slot ORDER BY s.slot DESC", slot),
+            after=reader.entry(f"{started} > :slot ORDER BY s.slot", slot),
+            operations=reader.operations(),
+            pruned_until=pruned_until(reader.connection, store),
+            load=reader.load(),
         )
 
 
 def task_facts(store: Store, task: str, id: str) -> TaskFacts:
     tasks = store.tables.tasks
-    with _looking(store, task, id) as look:
-        row = look.row(tasks.c.task_instance == id)
-        plan = look.row(tasks.c.task_instance == RECURRING)
-        end = look.entry("s.finished IS NOT NULL ORDER BY s.finished DESC")
+    with _reading(store, task, id) as reader:
+        row = reader.row(tasks.c.task_instance == id)
+        plan = reader.row(tasks.c.task_instance == RECURRING)
+        end = reader.entry("s.finished IS NOT NULL ORDER BY s.finished DESC")
         why: str | None = UNDER_A_JOB
         if plan is None or not plan.is_plan:
-            why = obstacle(task, (), look.workers())
+            why = obstacle(task, (), reader.workers())
         return TaskFacts(
             key=Key(task, id),
-            now=look.now,
+            now=reader.now,
             row=row,
-            attempts=look.attempts(row.slot if row else None, None if row else end),
-            error=look.read(_ERROR)[0]["error"],
+            attempts=reader.attempts(row.slot if row else None, None if row else end),
+            error=reader.read(_ERROR)[0]["error"],
             end=end,
-            all_paused=all_paused(look.connection, store.tables),
-            load=look.load(),
+            all_paused=all_paused(reader.connection, store.tables),
+            load=reader.load(),
             obstacle=why,
             definition=store.definitions.get(task),
         )
@@ -231,13 +231,13 @@ _STARTS = "SELECT at, count FROM {starts} WHERE task_name = :name ORDER BY at"
 
 
 @contextmanager
-def _looking(store: Store, name: str, instance: str = RECURRING) -> Iterator[_Look]:
+def _reading(store: Store, name: str, instance: str = RECURRING) -> Iterator[_Reader]:
     with store.transaction() as connection:
-        yield _Look(store, connection, store.dialect.now(connection), name, instance)
+        yield _Reader(store, connection, store.dialect.now(connection), name, instance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Reader:
     """Reads what concerns one instance of a task."""
 
     store: Store

@@ -12,7 +12,7 @@ from slotwise.store.slots.store import Store
 #: Rows of one page.
 PAGE = 500
 
-Line = TypeVar("Line")
+Entry = TypeVar("Entry")
 #: A query for rows of a table.
 Statement: TypeAlias = "sa.Select[tuple[object, ...]]"
 
@@ -24,12 +24,12 @@ def rows(store: Store, statement: sa.Executable) -> Sequence[sa.RowMapping]:
 
 
 def paged(
-    limit: int | None, page: Callable[[int, Line | None], list[Line]]
-) -> Iterator[Line]:
+    limit: int | None, page: Callable[[int, Entry | None], list[Entry]]
+) -> Iterator[Entry]:
     """Yield up to ``limit`` lines; ``page`` returns the next ones, after the last line of the page
     before.
     """
-    last: Line | None = None
+    last: Entry | None = None
     while limit is None or limit > 0:
         size = PAGE if limit is None else min(limit, PAGE)
         found = page(size, last)

@@ -132,7 +132,7 @@ class Claims:
                 rows = self._take_within_limits(request, connection)
         else:
             is_single = self.dialect.is_one_statement
-            with self._due.look() if is_single else self.transaction() as connection:
+            with self._due.reading() if is_single else self.transaction() as connection:
                 rows, self.slots_may_be_due = self.dialect.claim_tasks(
                     connection, request
                 )

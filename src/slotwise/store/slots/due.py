@@ -87,7 +87,7 @@ class Due:
             is_known = due is not None
             no_slots = is_known or not any(map(self._is_job, names))
             unknown = () if is_known else names
-            with self.look() as connection:
+            with self.reading() as connection:
                 later, begin = self.dialect.next_due(
                     connection, unknown, tasks, lost=lost, since=since, no_slots=no_slots
                 )
@@ -110,7 +110,7 @@ class Due:
         """
         if len(names) <= MANY:
             return None
-        with self.look() as connection:
+        with self.reading() as connection:
             first = self.dialect.first_slots(connection, FEW, lost=lost, since=since)
         self._ask(names)
         return min((due for name, due in first if name in self._asked[1]), default=None)
@@ -141,7 +141,7 @@ class Due:
         if self._asked[0] is names and self._left >= limit and began < self._shared_until:
             self._left -= limit
             return self._found
-        with self.look() as connection:
+        with self.reading() as connection:
             due = self.dialect.due_names(connection, WINDOW, since)
         self._ask(names)
         found = {name for name, _, _ in due}
@@ -173,9 +173,9 @@ class Due:
     def _is_job(self, name: str) -> bool:
         return (known := self.definitions.get(name)) is not None and known.is_job
 
-    def look(self) -> AbstractContextManager[sa.Connection]:
+    def reading(self) -> AbstractContextManager[sa.Connection]:
         """Return a connection for one statement."""
-        return self.database.alone(self.database.claims)
+        return self.database.autocommit(self.database.claims)
 
 
 def _earliest(*dues: timedelta | None) -> timedelta | None:

@@ -105,7 +105,7 @@ class Store:
 
     def now(self) -> datetime:
         """Return the database's time."""
-        with self.database.alone() as connection:
+        with self.database.autocommit() as connection:
             return self.dialect.now(connection)
 
 
@@ -173,7 +173,7 @@ class HeldRows:
     def single(self) -> AbstractContextManager[sa.Connection]:
         """A connection for one verb that writes."""
         is_one = self.dialect.is_one_statement
-        return self.database.alone() if is_one else self.database.transaction()
+        return self.database.autocommit() if is_one else self.database.transaction()
 
     def mark_running(self, claim: Claim) -> bool:
         """Record, before a handler that gives up starts, that it starts. True only after a durable
@@ -201,7 +201,7 @@ class HeldRows:
             kept = self.dialect.still_held(connection, missing)
         return {claim.fence for claim in missing} - kept
 
-    def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
+    def silent_rows(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         """Return the time, and held rows of these tasks, for a reaper."""
         with self.transaction() as connection:
             return self.dialect.silent_rows(connection, names)
