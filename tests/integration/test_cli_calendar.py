@@ -88,10 +88,8 @@ def test_a_job_follows_imports_and_days(
         listed = [(line["calendar"], line["jobs"]) for line in ask("show")]
         assert listed == [("AT", ["office"]), ("office", ["office"])]
         (tmp_path / "closed.ics").write_text(ICS)
-        dry = ask(
-            "import", "closed.ics", "--as", "office", "--years", "2027", "--dry-run"
-        )
-        told = ask("import", "closed.ics", "--as", "office", "--years", "2027")
+        dry = ask("import", "closed.ics", "office", "--years", "2027", "--dry-run")
+        told = ask("import", "closed.ics", "office", "--years", "2027")
         assert {**dry, "dry_run": False} == told
         assert (told["added"], told["removed"], told["revision"]) == (
             ["2027-01-04"],
@@ -99,10 +97,7 @@ def test_a_job_follows_imports_and_days(
             2,
         )
         assert told["followed"][0]["job"] == "office"
-        assert (
-            ask("import", "closed.ics", "--as", "office", "--years", "2027")["followed"]
-            == []
-        )
+        assert ask("import", "closed.ics", "office", "--years", "2027")["followed"] == []
 
 
 def test_what_people_see(say: Say) -> None:

@@ -214,7 +214,7 @@ LINES = [
     "db upgrade --sql",
     f"completion {NAME}",
     NAME,
-    f"demo --seconds {NAME}",
+    f"demo {NAME}",
     f"init {NAME}",
     f"init /dev/null/{NAME}",
 ]

@@ -135,7 +135,11 @@ TEXTS = [
         exits.USAGE,
         "'x': write 2026 or 2026-2028; see: slotwise calendar show --help",
     ),
-    ("demo --seconds x", exits.USAGE, "'x' is not a number; see: slotwise demo --help"),
+    (
+        "simulate --days x",
+        exits.USAGE,
+        "'x' is not a number; see: slotwise simulate --help",
+    ),
     (
         "db grants",
         exits.USAGE,

@@ -115,7 +115,7 @@ def test_an_idle_worker_ends(shell: Shell, proxy: Proxy) -> None:
 @pytest.mark.extended
 def test_a_second_signal_cancels(shell: Shell, proxy: Proxy) -> None:
     """However long the grace is; the outcome cannot be written, and the exit status says so."""
-    worker = shell.worker("--shutdown-grace", "1h", ONLY="polite")
+    worker = shell.worker(SLOTWISE_SHUTDOWN_GRACE="1h", ONLY="polite")
     worker.wait_for("handler_start", job="polite")
     proxy.stall()
     worker.signal(signal.SIGTERM).wait_for("drain_begin")
@@ -128,7 +128,7 @@ def test_a_second_signal_cancels(shell: Shell, proxy: Proxy) -> None:
 @pytest.mark.extended
 def test_a_third_signal_ends_at_once(shell: Shell, proxy: Proxy) -> None:
     """Whatever waits for the database."""
-    worker = shell.worker("--shutdown-grace", "1h", ONLY="deaf")
+    worker = shell.worker(SLOTWISE_SHUTDOWN_GRACE="1h", ONLY="deaf")
     worker.wait_for("handler_start", job="deaf")
     proxy.stall()
     worker.signal(signal.SIGTERM).wait_for("drain_begin")

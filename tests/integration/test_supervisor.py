@@ -172,7 +172,7 @@ def test_poison(shell: Shell, store: Store) -> None:
 @pytest.mark.extended
 def test_second_signal(shell: Shell, store: Store) -> None:
     """The second one is passed on, too: what runs is told to stop."""
-    pool = shell.worker("--processes", "2", "--shutdown-grace", "1h", ONLY="polite")
+    pool = shell.worker("--processes", "2", SLOTWISE_SHUTDOWN_GRACE="1h", ONLY="polite")
     pool.wait_until_seen("worker_start", 2)
     pool.wait_until_seen("handler_start", job="polite")
     pool.signal(signal.SIGINT).wait_for("drain_begin", running=1)
@@ -198,7 +198,7 @@ def test_a_stop_of_the_whole_group_drains(shell: Shell, store: Store) -> None:
 @pytest.mark.extended
 def test_a_second_stop_of_the_whole_group_cancels(shell: Shell, store: Store) -> None:
     """Later than a second it is another request, for the supervisor as for its children."""
-    pool = shell.worker("--processes", "2", "--shutdown-grace", "60s", ONLY="polite")
+    pool = shell.worker("--processes", "2", SLOTWISE_SHUTDOWN_GRACE="60s", ONLY="polite")
     pids = up(pool, 2)
     pool.wait_until_seen("handler_start", job="polite")
     for pid in (*pids, pool.pid):
@@ -225,7 +225,7 @@ def test_many_signals(shell: Shell) -> None:
 @pytest.mark.extended
 def test_unfinished(shell: Shell) -> None:
     """A handler that does not listen: the status says that something was handed back."""
-    pool = shell.worker("--processes", "2", "--shutdown-grace", "0s", ONLY="deaf")
+    pool = shell.worker("--processes", "2", SLOTWISE_SHUTDOWN_GRACE="0s", ONLY="deaf")
     pool.wait_until_seen("worker_start", 2)
     pool.wait_until_seen("handler_start", job="deaf")
     assert pool.stop() == exits.UNFINISHED
@@ -252,7 +252,7 @@ def test_supervisor_dies(shell: Shell, store: Store) -> None:
     """Without their supervisor the children drain: what runs may finish, and nobody is left
     behind.
     """
-    pool = shell.worker("--processes", "2", "--shutdown-grace", "1s", ONLY="polite")
+    pool = shell.worker("--processes", "2", SLOTWISE_SHUTDOWN_GRACE="1s", ONLY="polite")
     pids = up(pool, 2)
     pool.wait_until_seen("handler_start", job="polite")
     pool.signal(signal.SIGKILL)

@@ -127,6 +127,6 @@ def test_the_demo_runs_from_the_wheel(files: tuple[Path, Path], tmp_path: Path) 
         f"{files[0]}[embedded]",
         cwd=tmp_path,
     )
-    written = run(tmp_path / "env/bin/slotwise", "demo", "--seconds", "26", cwd=tmp_path)
+    written = run(tmp_path / "env/bin/slotwise", "demo", cwd=tmp_path)
     assert "every slot is accounted for" in written
     assert "slotwise init" in written

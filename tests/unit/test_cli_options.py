@@ -217,9 +217,9 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
             ["--threads must be a whole number", "'x'", "worker --help"],
         ),
         (
-            ["worker", "--app", "a", "--shutdown-grace", "5"],
+            ["worker", "--app", "a", "--processes", "1001"],
             exits.USAGE,
-            ["--shutdown-grace must be a duration", "10s"],
+            ["--processes must be a whole number from 1 to 1000"],
         ),
         (
             ["--log-format", "xml", "run", "a"],

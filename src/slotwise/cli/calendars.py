@@ -35,7 +35,7 @@ from slotwise.operations import CalendarChange, CalendarFollower, CalendarInfo
     default=("show",),
     examples="""
     slotwise calendar import AT --years 2026-2028
-    slotwise calendar import closed.ics --as office
+    slotwise calendar import closed.ics office
     slotwise calendar add AT 2026-12-24 2026-12-28..2026-12-31
     slotwise calendar show AT
     """,
@@ -217,23 +217,18 @@ def _weekend(
     cls=Command,
     examples="""
     slotwise calendar import AT --years 2026-2028       a country; also DE-BY, or a market: XNYS
-    slotwise calendar import closed.ics --as office          all-day events of a calendar file
+    slotwise calendar import closed.ics office               all-day events of a calendar file
     slotwise calendar import SA --weekend FRI,SAT
     slotwise calendar import AT --years 2027 --dry-run       what would change, and for which jobs
     """,
 )
 @click.argument("source")
+@click.argument("name", required=False)
 @click.option(
     "--years",
     callback=_years,
     metavar="YEARS",
     help="2026 or 2026-2028; default: this year and two more.",
-)
-@click.option(
-    "--as",
-    "name",
-    metavar="NAME",
-    help="The calendar's name; default: the code, or the file's name.",
 )
 @click.option(
     "--weekend",
@@ -250,7 +245,8 @@ def import_calendar(
     weekend: frozenset[int] | None,
     dry_run: bool,
 ) -> None:
-    """Import the days of SOURCE into a calendar: a code of the holidays library, or an .ics file.
+    """Import the days of SOURCE into the calendar NAME: a code of the holidays library, or an .ics
+    file. By default, NAME is the code, or the file's name.
 
     The days of these years are replaced; those of other years stay. Needs: pip install
     'slotwise[calendars]'

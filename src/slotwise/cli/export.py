@@ -17,7 +17,7 @@ from slotwise.spi import PluginCommand, Section
 _EXAMPLES = """
 slotwise export kubernetes --app jobs --image registry.example/shop:1.4 > shop.yaml
 slotwise export kubernetes --app jobs --mapping kubernetes.toml --revision 1.4 | kubectl apply -f -
-slotwise export kubernetes --app jobs --image shop:1.4 --cron-job nightly-report --strict
+slotwise export kubernetes --app jobs --mapping kubernetes.toml --strict
 slotwise export alerts > slotwise.rules.yml
 """
 
@@ -58,13 +58,6 @@ def export() -> None:
     help="The name of the application; objects' names begin with it.  [slotwise]",
 )
 @click.option(
-    "--cron-job",
-    "cron_jobs",
-    metavar="JOB",
-    multiple=True,
-    help="Run this job in a CronJob; repeatable.",
-)
-@click.option(
     "--early",
     metavar="DURATION",
     callback=duration,
@@ -81,7 +74,6 @@ def kubernetes(
     image: str | None,
     mapping: str | None,
     name: str | None,
-    cron_jobs: tuple[str, ...],
     early: timedelta | None,
     strict: bool,
 ) -> int:
@@ -104,7 +96,6 @@ def kubernetes(
         image=image,
         name=name,
         early=early,
-        cron_jobs=cron_jobs or None,
     )
     objects, notes = manifests(pods, registry.settings, registry.definitions.values())
     if given.json:

@@ -39,13 +39,7 @@ from slotwise.cli.shared.terminal import say
     is_flag=True,
     help="Leave everything running after the verdict, until Ctrl-C.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(5, 3600),
-    default=None,
-    help="Length of the demo, in seconds; default: 36.",
-)
-def demo(keep: bool, seconds: float | None) -> int:
+def demo(keep: bool) -> int:
     """Start a PostgreSQL of its own, three workers and six jobs; kill one worker, freeze one,
     restart the database.
 
@@ -55,7 +49,7 @@ def demo(keep: bool, seconds: float | None) -> int:
     """
     from slotwise.demo.__main__ import perform  # late: no other command needs the demo
 
-    status = perform(keep=keep, seconds=seconds)
+    status = perform(keep=keep)
     if status == exits.OK:
         say("", "to write an application of your own: slotwise init")
     return status

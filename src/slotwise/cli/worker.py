@@ -207,11 +207,6 @@ def _max_names(text: str | None) -> int:
     help="Orders deploys: a number, version or time that grows; default: when this "
     "command started.",
 )
-@kept(
-    "--shutdown-grace",
-    metavar="DURATION",
-    help="How long handlers may continue after a stop; default: 30s.",
-)
 @crontab_options
 @click.option(
     "--http",
@@ -239,8 +234,9 @@ def worker(
     handlers. The third one ends the process at once; its claims are taken over when their leases
     expire. Signals within a second count as one.
 
-    Settings without an option, such as poll_interval, worker_name or pooler, come from the settings
-    file or from SLOTWISE_… in the environment; the page "Commands, settings and events" has all.
+    Settings without an option, such as shutdown_grace, poll_interval or worker_name, come from the
+    settings file or from SLOTWISE_… in the environment; the page "Commands, settings and events"
+    has all.
     """
     reap_as_process_one()
     monitoring = Monitoring.chosen(http, report)

@@ -904,9 +904,10 @@ def test_command(
         "exported_jobs",
         "--image",
         "shop:1",
-        "--cron-job",
-        "nightly-report",
+        "--mapping",
+        "kubernetes.toml",
     ]
+    (tmp_path / "kubernetes.toml").write_text('cron_jobs = ["nightly-report"]\n')
     assert status(command) == exits.OK
     told = capsys.readouterr()
     objects = list(yaml.safe_load_all(told.out))
