@@ -51,7 +51,7 @@ NOW = 100.0
 #: A job and a task, and room for ten of each.
 TERMS = Terms(["tick", "mail"], ("mail",), 10, True, MARGIN, POLL)
 PLANNER = ClaimPlanner(TERMS)
-MEMORY = PLANNER.begin(NOW)
+MEMORY = PLANNER.first_memory(NOW)
 #: Handlers end as fast as ever counts.
 FAST = Rate(NOW, windows=(1e6, 1e6))
 
@@ -272,7 +272,7 @@ def test_a_plan(
 def test_terms(terms: dict[str, Any], plan: dict[str, Any]) -> None:
     """What a worker knows decides what it claims."""
     planner = ClaimPlanner(TERMS._replace(**terms))
-    memory = planner.begin(NOW)._replace(known_due=math.inf)
+    memory = planner.first_memory(NOW)._replace(known_due=math.inf)
     found = planner.plan(memory, Situation(NOW, free=10))
     assert {name: getattr(found, name) for name in plan} == plan
 
