@@ -161,8 +161,7 @@ def refuse_a_slip(name: str, known: Iterable[str], call: str = "schedule") -> No
         if _is_a_slip(name, near):
             raise UnknownTask(
                 f"{call}({name!r}): no task of this name is registered; did you "
-                f"mean {near!r}? If another service "
-                "runs it, declare it here with @task(name=…)"
+                f"mean {near!r}? If another service runs it, declare it here with @task(name=…)"
             )
 
 

@@ -31,9 +31,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.model.records import Follow, IfExists, Key, Wanted
 from slotwise.store.connect.database_errors import lacks_tables
-from slotwise.store.queue.queue import (
-    BulkResult,
-)
+from slotwise.store.queue.queue import BulkResult
 
 if TYPE_CHECKING:
     from slotwise.client.async_client import AsyncClient

@@ -36,13 +36,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instances
-from slotwise.store.queue.queue import (
-    AT_ONCE,
-    Queue,
-    TaskInfo,
-    TaskResult,
-    queue_of,
-)
+from slotwise.store.queue.queue import AT_ONCE, Queue, TaskInfo, TaskResult, queue_of
 
 if TYPE_CHECKING:
     from slotwise.jobs.context import Connection

@@ -164,13 +164,11 @@ class Fail(_WithReason):
 
 _BOTH = (
     "ctx.then and ctx.count_down are written by the settlement, which complete_in "
-    "replaces; with complete_in use: "
-    "ctx.client.schedule(…, connection=…)"
+    "replaces; with complete_in use: ctx.client.schedule(…, connection=…)"
 )
 _CANNOT_RAISE = (
     'ctx.then(if_exists="raise"): it is written after the handler returned, which '
-    'can no longer raise; write "keep", '
-    '"replace" or "reschedule"'
+    'can no longer raise; write "keep", "replace" or "reschedule"'
 )
 _TOO_LATE = "the attempt has ended, and its follow-ups are written already"
 

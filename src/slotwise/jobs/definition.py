@@ -325,8 +325,7 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
         if least is not None and shortest is not None and least >= shortest:
             raise InvalidJob(
                 f"{where}: {word}={format_duration(least)}) never catches up with "
-                "a schedule that comes "
-                f"every {format_duration(shortest)}; make it shorter"
+                f"a schedule that comes every {format_duration(shortest)}; make it shorter"
             )
 
 

@@ -36,8 +36,7 @@ def payload_of(
     except RecursionError:
         raise InvalidPayload(
             f"{where}: {called(kind)} contains itself, which only models of "
-            "pydantic and msgspec may; take one of "
-            "these, or dict[str, Any]"
+            "pydantic and msgspec may; take one of these, or dict[str, Any]"
         ) from None
     return Payload(
         kind=kind,

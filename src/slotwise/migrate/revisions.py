@@ -181,8 +181,7 @@ def _run(connection: sa.Connection, target: Target, steps: Steps) -> list[str]:
         if unknown := set(current) - known():
             raise SchemaMismatch(
                 f"the tables are of revision {', '.join(sorted(unknown))}, by "
-                f"{target.version_table}, which this "
-                "slotwise does not know; upgrade slotwise here"
+                f"{target.version_table}, which this slotwise does not know; upgrade slotwise here"
             )
         chosen = steps(current)
         taken.extend(step.revision.revision for step in chosen)

@@ -229,8 +229,7 @@ class Reason(_Word):
     UNREADABLE = (
         "unreadable",
         "A row of another program had the id of this slot.",
-        "It ended as {outcome} {ended}, and its row could not be read: slotwise "
-        "jobs says why.",
+        "It ended as {outcome} {ended}, and its row could not be read: slotwise jobs says why.",
         "its worker could not read its row",
     )
     NEXT_SLOT = (

@@ -64,8 +64,7 @@ class Host:
         if not isinstance(registry, JobRegistry) and not _is_factory(registry):
             raise ConfigurationError(
                 f"{caller}: {registry!r:.80} is no registry; pass a JobRegistry, "
-                "or a function without arguments that "
-                "makes one"
+                "or a function without arguments that makes one"
             )
         if not isinstance(worker, bool):
             raise ConfigurationError(
@@ -101,8 +100,7 @@ class Host:
             except Exception as error:
                 raise ConfigurationError(
                     f"{self._source!r:.80} raised {type(error).__name__}: "
-                    f"{' '.join(str(error).split())}; it must "
-                    "return a JobRegistry"
+                    f"{' '.join(str(error).split())}; it must return a JobRegistry"
                 ) from error
             if not isinstance(made, JobRegistry):
                 raise ConfigurationError(
@@ -275,8 +273,7 @@ class Host:
         if self._pid is not None and self._pid != os.getpid():
             raise ConfigurationError(
                 f"the worker was started in process {self._pid} before the server "
-                f"forked process {os.getpid()}, which "
-                f"has none; {self._hook}"
+                f"forked process {os.getpid()}, which has none; {self._hook}"
             )
 
 

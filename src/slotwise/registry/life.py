@@ -137,6 +137,5 @@ def _start_within(worker: Worker, limit: timedelta | None) -> None:
     if too_late.is_set():
         raise DatabaseUnreachable(
             f"the worker could not start within {format_duration(limit)}: the "
-            "database does not answer, or rows stayed "
-            "locked; the log has the reason"
+            "database does not answer, or rows stayed locked; the log has the reason"
         )

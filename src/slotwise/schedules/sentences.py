@@ -18,13 +18,7 @@ from slotwise.schedules.base import (
     instant_text,
 )
 from slotwise.schedules.calendars import Calendar
-from slotwise.schedules.combinators import (
-    AnyOf,
-    Arranged,
-    Between,
-    Spread,
-    Succession,
-)
+from slotwise.schedules.combinators import AnyOf, Arranged, Between, Spread, Succession
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import (
     FIELDS,

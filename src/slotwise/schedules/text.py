@@ -132,8 +132,7 @@ def _plain(text: str) -> Schedule:
     for name, value in options.items():
         if name not in allowed:
             raise InvalidSchedule(
-                f"option {quoted(f'{name}={value}')}: {' or '.join(allowed) or 'none'} "
-                "allowed here"
+                f"option {quoted(f'{name}={value}')}: {' or '.join(allowed) or 'none'} allowed here"
             )
     return read(*values, **options)
 

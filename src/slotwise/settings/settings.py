@@ -21,13 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    get_args,
-    get_type_hints,
-)
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from slotwise.errors import InvalidSetting
 from slotwise.model.error_text import hide_password

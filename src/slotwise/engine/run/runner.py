@@ -26,10 +26,7 @@ from slotwise.engine.run.outcomes import (
     timed_out,
 )
 from slotwise.engine.run.threads import Threads, Work
-from slotwise.engine.run.tuning import (
-    FAREWELL,
-    UNSETTLED,
-)
+from slotwise.engine.run.tuning import FAREWELL, UNSETTLED
 from slotwise.errors import InvalidPayload, NewerPayload
 from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
