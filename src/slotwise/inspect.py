@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from slotwise.model.records import RECURRING
     from slotwise.model.values import Value, json_value
     from slotwise.schedules.comparison import ScheduleComparison, compare_schedules
-    from slotwise.schedules.description import clock, describe_schedule, zone_of
+    from slotwise.schedules.description import (
+        clock,
+        describe_schedule,
+        explain_schedule,
+        zone_of,
+    )
     from slotwise.schedules.outlook import OutlookEntry, outlook, slot_note
-    from slotwise.schedules.sentences import explain_schedule
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.failures import Failure
@@ -39,9 +43,13 @@ _HOMES = {
     "slotwise.model.records": ("RECURRING",),
     "slotwise.model.values": ("Value", "json_value"),
     "slotwise.schedules.comparison": ("ScheduleComparison", "compare_schedules"),
-    "slotwise.schedules.description": ("clock", "describe_schedule", "zone_of"),
+    "slotwise.schedules.description": (
+        "clock",
+        "describe_schedule",
+        "explain_schedule",
+        "zone_of",
+    ),
     "slotwise.schedules.outlook": ("OutlookEntry", "outlook", "slot_note"),
-    "slotwise.schedules.sentences": ("explain_schedule",),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.reading.failures": ("Failure",),

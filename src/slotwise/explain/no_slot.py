@@ -13,7 +13,8 @@ from slotwise.schedules import Cron, Daily, Every, Schedule
 from slotwise.schedules.base import instant_text
 from slotwise.schedules.combinators import Arranged, Between, Spread
 from slotwise.schedules.cron_fields import DAY, FIELDS, MONTH, WEEKDAY
-from slotwise.schedules.local_time import Walk, time_text
+from slotwise.schedules.local_time import Walk
+from slotwise.schedules.words import time_text
 
 
 def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:

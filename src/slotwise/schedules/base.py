@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol, TypedDict
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import EARLIEST, EPOCH, FOREVER, TICK, from_micros, to_micros
+from slotwise.schedules.words import spaced
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -311,6 +312,21 @@ class Schedule(ABC):
         """The time zone of its local times; None if it has none, or several."""
         return None
 
+    def in_words(self) -> str:
+        """In a few words: ``02:00 Europe/Vienna``, ``every 5 min``."""
+        return str(self)
+
+    def sentences(self) -> list[str]:
+        """Sentences that say when it has slots."""
+        return [str(self)]
+
+    def local_text(self, instant: datetime) -> str:
+        """The instant by the clocks of the schedule's zone, with its offset."""
+        zone = self.local_zone
+        if zone is None or zone.key == "UTC":
+            return instant_text(instant)
+        return instant.astimezone(zone).isoformat()
+
     def __str__(self) -> str:
         """The complete text form: `parse_schedule` makes an equal schedule of it."""
         return self._text
@@ -432,6 +448,20 @@ class Every(Schedule):
         self._set(combines=not (grid.start % SECOND or grid.step % SECOND))
         self._set(_text=f"EVERY|{format_duration(span)}|{instant_text(self.anchor)}")
 
+    def in_words(self) -> str:
+        every = f"every {spaced(self.interval)}"
+        if self.anchor == EPOCH:
+            return every
+        return f"{every} from {instant_text(self.anchor)}"
+
+    def sentences(self) -> list[str]:
+        begin = "1970" if self.anchor == EPOCH else instant_text(self.anchor)
+        interval = format_duration(self.interval)
+        return [
+            f"Every {interval} of real time, counted from {begin}.",
+            "Changes of clocks do not matter.",
+        ]
+
 
 def _positive(kind: str, value: timedelta | str | None, given: SpanParts) -> timedelta:
     """Return the one duration that a constructor was given, as a value or in parts. Raises
@@ -477,6 +507,13 @@ class FixedDelay(Schedule):
     def first_after(self, t: datetime) -> datetime | None:
         return in_utc(t)
 
+    def in_words(self) -> str:
+        return f"{spaced(self.delay)} after each run"
+
+    def sentences(self) -> list[str]:
+        delay = format_duration(self.delay)
+        return [f"{delay} after the end of the previous run, by the database's clock."]
+
 
 class Once(Schedule):
     """One slot: an aware datetime, or its ISO 8601 text with an offset.
@@ -499,6 +536,13 @@ class Once(Schedule):
     def first_after(self, t: datetime) -> datetime | None:
         return self.at
 
+    def in_words(self) -> str:
+        return f"once at {instant_text(self.at)}"
+
+    def sentences(self) -> list[str]:
+        late = "a job that is planned later runs at once, unless the slot ran already"
+        return [f"Once, at {instant_text(self.at)}; {late}."]
+
 
 class Disabled(Schedule):
     """No slot at all: the job keeps its row and does not run. Its text is `-`."""
@@ -507,3 +551,9 @@ class Disabled(Schedule):
 
     def __init__(self) -> None:
         self._set(line=NOTHING, _text="-")
+
+    def in_words(self) -> str:
+        return "never"
+
+    def sentences(self) -> list[str]:
+        return ["Never: the job keeps its row and does not run."]

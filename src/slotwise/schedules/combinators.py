@@ -36,6 +36,7 @@ from slotwise.schedules.calendars import (
     calendar_name,
 )
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
+from slotwise.schedules.words import listed, spaced
 
 MOST_PARTS = 32
 _PORTION: Final = 4 * DAY  # few enough one-second slots to hold in memory
@@ -172,6 +173,16 @@ class AnyOf(Combined):
     def _on(self, *schedules: Schedule) -> Schedule:
         return AnyOf(*schedules)
 
+    def in_words(self) -> str:
+        return "; ".join(part.in_words() for part in self.schedules)
+
+    def sentences(self) -> list[str]:
+        parts = [
+            f"  {number}. {' '.join(part.sentences())}"
+            for number, part in enumerate(self.schedules, 1)
+        ]
+        return ["At the slots of any of these; those that coincide are one:", *parts]
+
 
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -224,6 +235,22 @@ class Between(Combined):
     def _on(self, *schedules: Schedule) -> Schedule:
         return Between(schedules[0], self.start, self.end)
 
+    def in_words(self) -> str:
+        text = self.schedule.in_words()
+        if self.start is not None:
+            text += f" from {self.local_text(self.start)}"
+        if self.end is not None:
+            text += f" until {self.local_text(self.end)}"
+        return text
+
+    def sentences(self) -> list[str]:
+        bounds = []
+        if self.start is not None:
+            bounds.append(f"from {self.local_text(self.start)} on")
+        if self.end is not None:
+            bounds.append(f"before {self.local_text(self.end)}")
+        return [*self.schedule.sentences(), f"Only {' and '.join(bounds)}."]
+
     def first_after(self, t: datetime) -> datetime | None:
         slot = self.schedule.first_after(
             t if self.start is None else max(t, self.start - TICK)
@@ -275,6 +302,13 @@ class Spread(Combined):
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return Spread(schedules[0], self.by)
+
+    def in_words(self) -> str:
+        return f"{self.schedule.in_words()}, {spaced(self.by)} later"
+
+    def sentences(self) -> list[str]:
+        by = format_duration(self.by)
+        return [*self.schedule.sentences(), f"Each run is due {by} after its slot."]
 
     def first_after(self, t: datetime) -> datetime | None:
         return self.schedule.first_after(t)
@@ -377,6 +411,54 @@ class Arranged(Schedule):
             f"{self} has calendars already; pass all of them in one call"
         )
 
+    def in_words(self) -> str:
+        calendars = ", ".join(self.calendars)
+        text = self.schedule.in_words()
+        if isinstance(self.how, str):
+            return f"{text} excluding {calendars} ({self.how})"
+        nth = "last business day" if self.how == -1 else f"business day {self.how}"
+        return f"{text}, {nth}{f' of {calendars}' if calendars else ''}"
+
+    def sentences(self) -> list[str]:
+        calendars = listed([_calendar(*one) for one in self.calendars.items()])
+        if isinstance(self.how, str):
+            roll = _ROLLS[self.how]
+            told = f"Around {calendars}: if a slot falls on a day off, {roll}."
+        else:
+            of = f" of {calendars}" if calendars else " (Monday to Friday)"
+            told = f"Only on the {_nth(self.how)} of the month{of}."
+        return [*self.schedule.sentences(), told]
+
+
+_ROLLS: Final = {
+    "skip": "its slot does not run, and the ledger says why",
+    "drop": "there is no slot at all",
+    "following": "it moves to the next business day, same local time",
+    "preceding": "it moves to the previous business day, same local time",
+    "modified_following": "it moves to the next business day, same local time; if that is in "
+    "another month, to the previous one",
+}
+
+
+def _nth(n: int) -> str:
+    if n == -1:
+        return "last business day"
+    number = abs(n)
+    suffix = "th"
+    if number not in (11, 12, 13):
+        suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, suffix)
+    ordinal = f"{number}{suffix} business day"
+    return ordinal if n > 0 else f"{ordinal} from the end"
+
+
+def _calendar(name: str, bound: Calendar | None) -> str:
+    if bound is None:
+        return f"calendar {name} (its days are in the database)"
+    days = f"{len(bound.days)} day{'' if len(bound.days) == 1 else 's'}"
+    if bound.worked:
+        days = f"{days}, {len(bound.worked)} worked in spite of the weekend"
+    return f"calendar {name} ({days}, weekend {bound.weekend_text}, revision {bound.revision})"
+
 
 def _check_arrangement(how: Arrangement, given: Sequence[Calendar | str]) -> None:
     if isinstance(how, str):
@@ -462,6 +544,11 @@ class Succession(Schedule):
         change.
         """
         return Succession(self.before, self.at, self.after.bind(name, calendars))
+
+    def sentences(self) -> list[str]:
+        before = " ".join(self.before.sentences())
+        after = " ".join(self.after.sentences())
+        return [f"Up to {self.before.local_text(self.at)}: {before}", f"Then: {after}"]
 
 
 def succeed(before: Schedule, at: datetime, after: Schedule) -> Schedule:

@@ -26,6 +26,7 @@ from slotwise.schedules.cron_fields import (
     quoted,
     week_days,
 )
+from slotwise.schedules.cron_words import EVERY_HOUR, dates_of, few_times, times_of
 from slotwise.schedules.days import DatePattern, days_of
 from slotwise.schedules.hints import hinted
 from slotwise.schedules.local_time import (
@@ -143,6 +144,19 @@ class Cron(LocalSchedule):
         return Cron(
             bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold
         )
+
+    def in_words(self) -> str:
+        _, _, _, day, month, weekday = self.texts
+        times = ", ".join(few_times(self))
+        if not times or month != "*" or day not in "*?":
+            return f"{self.expression} {self.zone.key}"
+        if weekday not in "*?":
+            times = f"{times} {weekday}"
+        return f"{times} {self.zone.key}"
+
+    def sentences(self) -> list[str]:
+        words = f"{times_of(self)}{dates_of(self)}"
+        return self._by_clocks(words.replace(f"{EVERY_HOUR} every day", EVERY_HOUR))
 
 
 class _Parsed(NamedTuple):

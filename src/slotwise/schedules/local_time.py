@@ -23,6 +23,7 @@ from slotwise.model.records import to_micros
 from slotwise.schedules.base import DAY, SECOND, Schedule, Unbound
 from slotwise.schedules.calendars import Arrangement, Calendar
 from slotwise.schedules.days import EVERY_DAY, Days, days_of
+from slotwise.schedules.words import listed, time_text
 from slotwise.schedules.zones import Span, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
@@ -263,11 +264,40 @@ class LocalSchedule(Schedule, ABC):
                 f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"'
             )
 
+    def _by_clocks(self, words: str) -> list[str]:
+        """The sentence of these words, and one about changes of the clocks where there are any."""
+        first = f"{words}, by the clocks of {self.zone.key}."
+        if self.zone.utcoffset(None) is not None:
+            return [first]
+        if not self.fixed:
+            return [
+                first,
+                "When clocks change, real time continues: it fires in both passes of a "
+                "repeated hour, and not in an hour that does not exist.",
+            ]
+        return [
+            first,
+            f"When clocks change, a time that does not exist {_GAP[self.gap]}, and "
+            f"one that exists twice {_FOLD[self.fold]}.",
+        ]
+
     def _options(self) -> str:
         given = (("gap", self.gap, "end"), ("fold", self.fold, "first"))
         return "".join(
             f"|{name}={value}" for name, value, default in given if value != default
         )
+
+
+_GAP: Final = {
+    "end": "comes right after the gap",
+    "shift": "comes later by the length of the gap",
+    "skip": "does not come",
+}
+_FOLD: Final = {
+    "first": "comes the first time",
+    "second": "comes the second time",
+    "both": "comes both times",
+}
 
 
 def one_of(name: str, value: object, choice: object) -> None:
@@ -310,16 +340,23 @@ class Daily(LocalSchedule):
             raise InvalidSchedule(
                 f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")'
             )
-        listed = sorted({_time_of_day(value) for value in times})
+        found = sorted({_time_of_day(value) for value in times})
         pattern = LocalPattern(
             days_of(EVERY_DAY),
-            [since_midnight(one.hour, one.minute, one.second) for one in listed],
+            [since_midnight(one.hour, one.minute, one.second) for one in found],
         )
         self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
-        text = ",".join(map(time_text, listed))
+        text = ",".join(map(time_text, found))
         self._set(
-            times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}"
+            times=tuple(found), _text=f"DAILY|{text}|{self.zone.key}{self._options()}"
         )
+
+    def in_words(self) -> str:
+        return f"{', '.join(map(time_text, self.times))} {self.zone.key}"
+
+    def sentences(self) -> list[str]:
+        times = listed([time_text(one) for one in self.times])
+        return self._by_clocks(f"At {times} every day")
 
 
 def _time_of_day(value: str | time) -> time:
@@ -334,8 +371,3 @@ def _time_of_day(value: str | time) -> time:
             f"time of day {value!r}: whole seconds, and the zone goes into tz="
         )
     return value.replace(fold=0)
-
-
-def time_text(value: time) -> str:
-    """`02:00`, or `02:00:30`."""
-    return value.isoformat("seconds").removesuffix(":00")

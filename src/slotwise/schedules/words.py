@@ -1,0 +1,43 @@
+"""Words that what people read about schedules shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import time, timedelta
+
+from slotwise.model.durations import format_duration
+
+
+def listed(parts: Sequence[str]) -> str:
+    """a, b and c."""
+    *earlier, last = parts or [""]
+    return f"{', '.join(earlier)} and {last}" if earlier else last
+
+
+def ranges(values: Sequence[int], names: Sequence[str] = ()) -> str:
+    """The values, or their names; three or more that follow each other as a range."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and runs[-1][-1] == value - 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    parts: list[str] = []
+    for run in runs:
+        told = [names[value] if names else str(value) for value in run]
+        parts += [f"{told[0]} to {told[-1]}"] if len(told) > 2 else told
+    return listed(parts)
+
+
+def spaced(duration: timedelta) -> str:
+    """``1 h 30 min``, where `format_duration` writes ``1h30m``."""
+    text = format_duration(duration)
+    parts = re.findall(r"([0-9.]+)([a-z]+)", text)
+    words = [f"{number} {'min' if unit == 'm' else unit}" for number, unit in parts]
+    return " ".join(words) or text
+
+
+def time_text(value: time) -> str:
+    """`02:00`, or `02:00:30`."""
+    return value.isoformat("seconds").removesuffix(":00")
