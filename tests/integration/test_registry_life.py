@@ -30,7 +30,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.contrib.processes import SlotRun
+from slotwise.contrib.processes.slot_run import SlotRun
 from slotwise.engine import sign_in
 from slotwise.engine.loops import held_claims
 from slotwise.model import events

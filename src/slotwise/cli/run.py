@@ -23,7 +23,9 @@ from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
 from slotwise.cli.shared.values import FORMS, Written, duration, read_written
 from slotwise.contrib.logging import LogListener, configure, keep_one_console
-from slotwise.contrib.processes import SlotEnd, SlotRun, StopSignals, reap_as_process_one
+from slotwise.contrib.processes.process_one import reap_as_process_one
+from slotwise.contrib.processes.signals import StopSignals
+from slotwise.contrib.processes.slot_run import SlotEnd, SlotRun
 from slotwise.spi import (
     Ended,
     Outcome,

@@ -34,7 +34,9 @@ from slotwise.contrib.logging import (
     configure,
     keep_one_console,
 )
-from slotwise.contrib.processes import Foreground, Supervisor, reap_as_process_one
+from slotwise.contrib.processes.foreground import Foreground
+from slotwise.contrib.processes.process_one import reap_as_process_one
+from slotwise.contrib.processes.supervisor import Supervisor
 from slotwise.spi import Worker, parse_duration
 
 if TYPE_CHECKING:

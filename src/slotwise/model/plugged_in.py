@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -16,3 +17,9 @@ def plugged_in(group: str, name: str) -> Any:
         f"no installed package has the entry point {name!r} of {group}: this installation of "
         "slotwise is incomplete; install it again"
     )
+
+
+@cache
+def all_plugged_in(group: str) -> tuple[Any, ...]:
+    """Return what all entry points of a group name."""
+    return tuple(entry.load() for entry in entry_points(group=group))

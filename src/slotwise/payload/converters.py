@@ -26,8 +26,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
-from functools import cache, lru_cache
-from importlib.metadata import entry_points
+from functools import lru_cache
 from itertools import combinations
 from typing import (
     Annotated,
@@ -47,6 +46,7 @@ from typing import (
 from uuid import UUID
 
 from slotwise.errors import InvalidPayload
+from slotwise.model.plugged_in import all_plugged_in
 from slotwise.payload.codecs import JSON
 from slotwise.payload.comparison import refuse_changes, refuse_loss
 from slotwise.payload.payload import one_line
@@ -327,20 +327,15 @@ def _record(kind: Any) -> Shape:
             return among(kind, kind)
         if dataclasses.is_dataclass(kind):
             return _data_class(kind)
-        for shape_for in _libraries():
-            if (shape := shape_for(kind)) is not None:
+        for shape_for in all_plugged_in("slotwise.payload_types"):
+            shape: Shape | None = shape_for(kind)
+            if shape is not None:
                 return shape
     raise InvalidPayload(
         f"{called(kind)} is not a type for a payload; use str, int, float, bool, None, "
         "list, dict, a dataclass, a TypedDict, an Enum, datetime, date, time, UUID, Decimal, "
         "or a model of pydantic or msgspec"
     )
-
-
-@cache
-def _libraries() -> tuple[Callable[[type], Shape | None], ...]:
-    """Return what converts the models of libraries: it knows its own types."""
-    return tuple(entry.load() for entry in entry_points(group="slotwise.payload_types"))
 
 
 @contextmanager

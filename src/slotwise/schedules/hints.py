@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Final
 
 from slotwise.errors import InvalidSchedule
+from slotwise.model.plugged_in import all_plugged_in
 
 GROUP: Final = "slotwise.schedule_hints"
 
@@ -23,7 +21,9 @@ def hinted(error: InvalidSchedule, text: str, tz: str) -> InvalidSchedule:
         return error
     token = _looking.set(True)
     try:
-        hint = next(filter(None, (read(text, tz) for read in _readers())), None)
+        hint = next(
+            filter(None, (read(text, tz) for read in all_plugged_in(GROUP))), None
+        )
     finally:
         _looking.reset(token)
     if hint is None:
@@ -31,8 +31,3 @@ def hinted(error: InvalidSchedule, text: str, tz: str) -> InvalidSchedule:
     found = InvalidSchedule(f"{error}; {hint}")
     found.may_be_newer = error.may_be_newer
     return found
-
-
-@cache
-def _readers() -> tuple[Callable[[str, str], str | None], ...]:
-    return tuple(entry.load() for entry in entry_points(group=GROUP))
