@@ -24,7 +24,7 @@ from tests.kit.laws import Ledger, rows_and_ledger
 from tests.kit.patience import PATIENCE
 
 from slotwise import JobRegistry, Schedule
-from slotwise.demo.evidence import HandlerLog, Line, gather
+from slotwise.demo.evidence import HandlerLog, LogLine, gather
 from slotwise.demo.verdict import Verdict, judge
 from slotwise.spi import tables
 
@@ -469,7 +469,7 @@ class Bench:
         seen = [one for one in self.events.all() if (one["job"], one["slot"]) in wanted]
         return "\n".join([*map(str, lines), *map(str, seen), self.events.tail(30)])
 
-    def starts(self, job: str) -> list[Line]:
+    def starts(self, job: str) -> list[LogLine]:
         """What the handlers of this job have written down as starts."""
         return [
             line for line in self.log.read() if line.job == job and line.mark == "start"

@@ -28,7 +28,7 @@ from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
 from slotwise import AnyOf, Once, parse_schedule
-from slotwise.demo.evidence import Line
+from slotwise.demo.evidence import LogLine
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.model.records import from_micros
 from slotwise.schedules import spread_out
@@ -141,7 +141,7 @@ class Scene:
         self.stage.expect_clean(until=until, schedules=dict.fromkeys(MISSED, self.missed))
 
 
-def runs(stage: Bench, job: str) -> list[tuple[Line, Line | None]]:
+def runs(stage: Bench, job: str) -> list[tuple[LogLine, LogLine | None]]:
     """Starts and ends of a job's attempts, in the order in which they started."""
     ends = {
         (line.slot, line.token): line
@@ -154,7 +154,7 @@ def runs(stage: Bench, job: str) -> list[tuple[Line, Line | None]]:
     ]
 
 
-def claimed(start: Line) -> datetime:
+def claimed(start: LogLine) -> datetime:
     """When this attempt was let start, by the database's time: its token says so.
 
     Its handler starts a moment later, and on a machine that is busy much later: that is nobody's
@@ -383,7 +383,7 @@ def ranks_go_first_on_the_worker_that_may(scene: Scene) -> None:
     """Due together where one may run: the highest first. Only the worker with the tag runs
     them.
     """
-    by_slot: dict[datetime | None, list[Line]] = defaultdict(list)
+    by_slot: dict[datetime | None, list[LogLine]] = defaultdict(list)
     for rank in RANKS:
         for line in scene.stage.starts(rank):
             assert line.pid == scene.narrow.pid

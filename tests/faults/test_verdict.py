@@ -20,7 +20,7 @@ from slotwise.demo.evidence import (
     GapRow,
     HandlerLog,
     LedgerRow,
-    Line,
+    LogLine,
     PlanRow,
     Rule,
 )
@@ -54,7 +54,7 @@ def ledger(second: float, outcome: str = "succeeded", **values: Any) -> LedgerRo
 
 def attempt(
     second: float, number: int = 1, *, note: str | None = OK, late: float = 0.0
-) -> list[Line]:
+) -> list[LogLine]:
     """The two lines of an attempt; without a note the handler was killed. Tokens rise by one with
     each attempt.
     """
@@ -66,9 +66,9 @@ def attempt(
         "pid": 7,
         "token": int(1000 + 100 * second) + number - 1,
     }
-    start = Line(mark="start", at=at(second + late + 0.1), **values)
+    start = LogLine(mark="start", at=at(second + late + 0.1), **values)
     return (
-        [start, Line(mark="end", at=at(second + late + 0.2), note=note, **values)]
+        [start, LogLine(mark="end", at=at(second + late + 0.2), note=note, **values)]
         if note
         else [start]
     )
@@ -76,7 +76,7 @@ def attempt(
 
 def evidence(
     rows: list[LedgerRow],
-    log: list[list[Line]],
+    log: list[list[LogLine]],
     *,
     schedule: Schedule | None = None,
     gaps: tuple[GapRow, ...] = (),
@@ -256,7 +256,7 @@ def changed(one: Evidence, second: float, **values: Any) -> Evidence:
     return with_row(one, replace(one.ledger[at(second)], **values))
 
 
-def more(one: Evidence, *lines: Line) -> Evidence:
+def more(one: Evidence, *lines: LogLine) -> Evidence:
     return replace(one, log=[*one.log, *lines])
 
 
