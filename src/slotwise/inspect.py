@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.failures import Failure
     from slotwise.store.reading.health import Health, Unreadable
+    from slotwise.store.reading.histories import DeployInfo, WorkerLife
     from slotwise.store.reading.jobs import JobInfo
     from slotwise.store.reading.monitoring import Backlog, SinceSuccess
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
@@ -54,6 +55,7 @@ _HOMES = {
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.reading.failures": ("Failure",),
     "slotwise.store.reading.health": ("Health", "Unreadable"),
+    "slotwise.store.reading.histories": ("DeployInfo", "WorkerLife"),
     "slotwise.store.reading.jobs": ("JobInfo",),
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
     "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess"),
@@ -67,6 +69,7 @@ __all__ = [
     "AttemptInfo",
     "AuditEntry",
     "Backlog",
+    "DeployInfo",
     "Explanation",
     "Failure",
     "Health",
@@ -86,6 +89,7 @@ __all__ = [
     "Unreadable",
     "Value",
     "WorkerInfo",
+    "WorkerLife",
     "clock",
     "compare_schedules",
     "describe_schedule",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.kit.programs import missing, program
 
-#: The last commit before revision sw0003.
-COMMIT = "1f3b26b5"
+#: The last commit before revision sw0004.
+COMMIT = "dba878d5"
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """

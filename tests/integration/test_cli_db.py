@@ -90,10 +90,10 @@ def test_life(
     assert "warning" not in told.err
     assert told.out.splitlines() == [
         "no tables; this slotwise needs version 1",
-        "applied sw0001, sw0002, sw0003",
+        "applied sw0001, sw0002, sw0003, sw0004",
         "nothing to do: the tables are up to date",
-        "all in place: schema version 1, revision sw0003",
-        "reverted sw0003, sw0002, sw0001",
+        "all in place: schema version 1, revision sw0004",
+        "reverted sw0004, sw0003, sw0002, sw0001",
         "no tables; this slotwise needs version 1",
     ]
     assert caplog.text == ""
@@ -171,16 +171,16 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert status(["db", *arguments, "--json"]) == exits.OK
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
-        {"applied": ["sw0001", "sw0002", "sw0003"], "warnings": []},
+        {"applied": ["sw0001", "sw0002", "sw0003", "sw0004"], "warnings": []},
         {"applied": [], "warnings": []},
         {
             "version": 1,
             "needed": 1,
-            "revision": "sw0003",
+            "revision": "sw0004",
             "problem": None,
             "warnings": [],
         },
-        {"reverted": ["sw0003", "sw0002", "sw0001"]},
+        {"reverted": ["sw0004", "sw0003", "sw0002", "sw0001"]},
     ]
 
 
@@ -198,7 +198,7 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
         )
     assert status(["db", "check"]) == exits.OK
     told = capsys.readouterr()
-    assert told.out == "all in place: schema version 1, revision sw0003\n"
+    assert told.out == "all in place: schema version 1, revision sw0004\n"
     (line,) = told.err.splitlines()
     assert line.startswith(
         "warning: synchronous_commit is off: a crash of the server loses its latest commits"
@@ -207,7 +207,7 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
     assert json.loads(capsys.readouterr().out) == {
         "version": 1,
         "needed": 1,
-        "revision": "sw0003",
+        "revision": "sw0004",
         "problem": None,
         "warnings": [line.removeprefix("warning: ")],
     }
@@ -217,9 +217,9 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
     ("revision", "words"),
     [
         ("base", "will be lost"),
-        ("sw0001", "no data is lost"),
-        ("sw0002", "no data is lost"),
-        ("sw0003", "no data is lost"),
+        ("sw0001", "The histories of deploys and workers and the hourly counts"),
+        ("sw0003", "The histories of deploys and workers and the hourly counts"),
+        ("sw0004", "no data is lost"),
         ("-2", "will be lost"),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_downgrade_does_not_go_up(
         else "the database, where none is applied"
     )
     assert f"--revision {revision} is above {there}" in capsys.readouterr().err
-    assert status(["db", "check"]) == (exits.OK if applied else exits.DATABASE)
+    assert status(["db", "check"]) == exits.DATABASE
     assert (
         "schema version 1, revision sw0001" if applied else "no tables;"
     ) in capsys.readouterr().out
@@ -289,7 +289,7 @@ def test_upgrade_to_a_revision(
     first = ["--revision", "sw0001"]
     for words, told in [
         (first, "applied sw0001"),
-        ([], "applied sw0002, sw0003"),
+        ([], "applied sw0002, sw0003, sw0004"),
         (first, "nothing to do"),
     ]:
         assert status(["db", "upgrade", *words]) == exits.OK
@@ -299,8 +299,8 @@ def test_upgrade_to_a_revision(
 def test_check_names_revisions_that_were_not_applied(
     connection: sa.Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They change no column, so the status is 0; a revision of a newer release that changes none
-    is no trouble.
+    """Without the tables of one of them it fails, and says how to make them; a revision of a newer
+    release is no trouble.
     """
     assert (
         status(["db", "upgrade"])
@@ -308,10 +308,12 @@ def test_check_names_revisions_that_were_not_applied(
         == exits.OK
     )
     capsys.readouterr()
-    assert status(["db", "check"]) == exits.OK
-    told = capsys.readouterr()
-    assert told.out == "all in place: schema version 1, revision sw0001\n"
-    assert told.err == "warning: not applied: sw0002, sw0003; run: slotwise db upgrade\n"
+    assert status(["db", "check"]) == exits.DATABASE
+    told = capsys.readouterr().err
+    assert told.startswith("error: missing in the database: table scheduled_counts, ")
+    assert told.endswith(
+        "not applied: sw0002, sw0003, sw0004; run: slotwise db upgrade\n"
+    )
     assert status(["db", "upgrade"]) == exits.OK
     connection.exec_driver_sql(
         "UPDATE scheduled_alembic_version SET version_num = 'sw9999'"
@@ -407,11 +409,11 @@ def test_check(
     [
         (
             ["downgrade", "--yes", "--revision", "nope"],
-            ["--revision 'nope' is none of base, sw0001, sw0002, sw0003"],
+            ["--revision 'nope' is none of base, sw0001, sw0002, sw0003, sw0004"],
         ),
         (
             ["upgrade", "--revision", "nope"],
-            ["--revision 'nope' is none of base, sw0001, sw0002, sw0003"],
+            ["--revision 'nope' is none of base, sw0001, sw0002, sw0003, sw0004"],
         ),
         (
             ["upgrade"],
@@ -552,5 +554,8 @@ def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
     assert [one.returncode for one in done] == [exits.OK] * 4, [
         one.stderr for one in done
     ]
-    assert sorted(one.stdout for one in done)[0] == "applied sw0001, sw0002, sw0003\n"
+    assert (
+        sorted(one.stdout for one in done)[0]
+        == "applied sw0001, sw0002, sw0003, sw0004\n"
+    )
     assert sum("nothing to do" in one.stdout for one in done) == 3

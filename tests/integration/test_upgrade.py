@@ -37,7 +37,7 @@ from slotwise import (
 )
 from slotwise.spi import tables
 
-DUMMY = Path(__file__).parents[1] / "store" / "upgrade" / "sw0004_dummy.py"
+DUMMY = Path(__file__).parents[1] / "store" / "upgrade" / "sw9999_dummy.py"
 EACH = Every("200ms")
 
 
@@ -98,7 +98,7 @@ def test_old_workers_run_on_after_an_upgrade(
     old.until_it_runs()
     request.getfixturevalue("next_revision")
     with old.registry.database.migrations().connect() as connection:
-        assert migrate.apply(connection) == ["sw0004"]
+        assert migrate.apply(connection) == ["sw9999"]
         migrate.check(connection)
     old.ran.clear()
     new = Side(pg_url)
@@ -164,7 +164,7 @@ def test_an_old_worker_does_not_start_on_newer_tables(
     """What it would miss there it cannot know; the message says what to do."""
     side = Side(pg_url)
     with side.registry.database.migrations().connect() as connection:
-        assert migrate.apply(connection) == ["sw0004"]
+        assert migrate.apply(connection) == ["sw9999"]
     with (
         monkeypatch.context() as old_release
     ):  # undone before the fixture's own change, which it would restore

@@ -77,7 +77,7 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
     """
     address = pg_empty_url.replace("postgresql://", "postgresql+psycopg://")
     made = release_before.run(before, CREATE, address)
-    assert made.communicate(timeout=PATIENCE)[0].split() == ["sw0001", "sw0002"]
+    assert made.communicate(timeout=PATIENCE)[0].split() == ["sw0001", "sw0002", "sw0003"]
     with psycopg.connect(pg_empty_url, autocommit=True) as sql:
         sql.execute(
             "CREATE TABLE runs (name text, id text, slot timestamptz, pid integer)"
@@ -102,7 +102,7 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
             works(old)
             engine = sa.create_engine(address)
             with engine.connect() as connection:
-                assert migrate.apply(connection) == ["sw0003"]
+                assert migrate.apply(connection) == ["sw0004"]
                 migrate.check(connection)
             engine.dispose()
             for _ in range(30):  # the release before deletes their rows under the guard

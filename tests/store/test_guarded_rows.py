@@ -44,13 +44,13 @@ def stored(database: Database, table: sa.Table) -> tuple[str | None, ...]:
 def test_reasons_are_rewritten(database: Database) -> None:
     """The core's own only; a second time changes nothing, and a downgrade keeps them."""
     with database.migrations().connect() as connection:
-        assert migrate.revert(connection, revision="sw0002") == ["sw0003"]
+        migrate.revert(connection, revision="sw0002")
         fill(database, OLD)
         for _ in range(2):
-            assert migrate.apply(connection) == ["sw0003"]
+            assert migrate.apply(connection)[0] == "sw0003"
             assert stored(database, SLOTS) == stored(database, ATTEMPTS) == NEW
-            assert migrate.revert(connection, revision="sw0002") == ["sw0003"]
-        assert migrate.apply(connection) == ["sw0003"]
+            assert migrate.revert(connection, revision="sw0002")[-1] == "sw0003"
+        assert migrate.apply(connection)[0] == "sw0003"
 
 
 def test_readers_know_both_forms(bench: Bench) -> None:
@@ -94,7 +94,7 @@ def test_the_guard_waits_for_five_seconds_at_most(pg_url: str) -> None:
         assert 4 < time.monotonic() - began < 60
         connection.rollback()
         other.rollback()
-        assert migrate.apply(connection) == ["sw0003"]
+        assert migrate.apply(connection)[0] == "sw0003"
     engine.dispose()
 
 

@@ -34,7 +34,7 @@ from slotwise.spi import Database, tables
 from slotwise.store.schema.tables import SCHEMA_VERSION, columns_of_db_scheduler
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-REVISIONS = ["sw0001", "sw0002", "sw0003"]
+REVISIONS = ["sw0001", "sw0002", "sw0003", "sw0004"]
 TABLES = {
     "tasks",
     "slots",
@@ -47,6 +47,9 @@ TABLES = {
     "keys",
     "receipts",
     "meta",
+    "deploys",
+    "worker_history",
+    "counts",
 }
 
 
@@ -202,7 +205,8 @@ def test_the_ledger_has_room_on_its_pages(pg: sa.Connection, adopt: bool) -> Non
     pg.rollback()
     assert migrate.revert(pg, prefix="jobs_", revision="sw0001") == REVISIONS[:0:-1]
     assert pg.scalar(STORAGE, {"name": "jobs_slots"}) is None
-    migrate.check(pg, prefix="jobs_")
+    with pytest.raises(SchemaMismatch, match="not applied: sw0002, sw0003, sw0004; run:"):
+        migrate.check(pg, prefix="jobs_")
     pg.rollback()
     assert migrate.apply(pg, prefix="jobs_") == REVISIONS[1:]
 

@@ -26,6 +26,7 @@ REVISIONS = {
     "sw0001_scheduled_tables.py": "5c15d8808d4481f3",
     "sw0002_room_in_the_ledger.py": "95719ce01237ded7",
     "sw0003_guarded_rows.py": "e990b9a1e916c4a7",
+    "sw0004_histories.py": "a41bdb21aa78b836",
 }
 
 FILL = """
@@ -48,6 +49,13 @@ FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, ended, outcome)
 SELECT 'job', n::text, now(), n, 1, now() - n * interval '1 minute', 'failed' FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_receipts SELECT n::text, NULL, now(), now() + n * interval '1 hour'
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_deploys SELECT 'job', n::text, now() - n * interval '1 hour', NULL, 'EVERY|1d', NULL, 'w'
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_worker_history (worker, host, version, capacity, started, ended)
+SELECT n::text, 'host', '1', 1, now() - n * interval '1 hour', now() - n * interval '1 hour'
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_counts SELECT 'job' || n % 9, now() - n * interval '1 hour', 'slot', 'succeeded', '', 1, 0
 FROM generate_series(1, 20000) AS n;
 ANALYZE;
 """
@@ -119,6 +127,7 @@ def _plays(stage: Explained) -> list[Callable[[], Any]]:
     """Claim, reap, operate, read and prune."""
     store, client, lease = stage.store, Client(lambda: stage.store), timedelta(minutes=1)
     reader = Inspection(lambda: store)
+    long_ago = store.now() - timedelta(days=100)
     return [
         lambda: claim_due(store, "host:1:a", 10, lease=lease, names=["job", "mail"]),
         lambda: store.held.held_by("host:1:a"),
@@ -129,6 +138,9 @@ def _plays(stage: Explained) -> list[Callable[[], Any]]:
         lambda: list(
             Pruner(store, keep=timedelta(0), failure_retention=timedelta(0)).pages()
         ),
+        lambda: reader.deploys(long_ago, long_ago + timedelta(days=1)),
+        lambda: reader.worker_lives(long_ago, long_ago + timedelta(days=1)),
+        lambda: reader.outcome_counts(long_ago, long_ago + timedelta(days=1)),
     ]
 
 

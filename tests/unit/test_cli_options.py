@@ -407,7 +407,7 @@ def test_the_schema_version_as_json(
     assert json.loads(capsys.readouterr().out) == {
         "version": 1,
         "needed": 1,
-        "revision": "sw0003",
+        "revision": "sw0004",
         "problem": None,
         "warnings": [],
     }

@@ -181,21 +181,32 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     A table that was adopted from db-scheduler stays, with db-scheduler's columns and rows, without
     slotwise's jobs.
 
-    Down to a named revision it drops nothing: only storage parameters of the tables are reset.
+    Below sw0004, the histories of deploys and workers and the hourly counts are dropped; jobs,
+    tasks and their slots stay.
     """
-    effect = "Storage parameters of slotwise's tables will be reset; no data is lost."
-    loss = (
-        "All data in slotwise's tables will be lost. A table adopted from "
-        "db-scheduler keeps its columns and rows."
-    )
     schema = Schema(given.table_settings())
-    confirm(effect if schema.keeps_data(revision) else loss, sure=yes, preview="")
+    confirm(_loss(schema, revision), sure=yes, preview="")
     reverted = schema.downgrade(revision)
     with unharmed():
         if given.json:
             print_json({"reverted": reverted})
         else:
             say(f"reverted {', '.join(reverted)}" if reverted else "nothing to do")
+
+
+def _loss(schema: Schema, revision: str) -> str:
+    """Return what a downgrade loses, in a sentence."""
+    if schema.keeps_data(revision):
+        return "Later revisions will be reverted; no data is lost."
+    if revision.startswith("sw"):
+        return (
+            "The histories of deploys and workers and the hourly counts will be lost. "
+            "Jobs, tasks and their slots stay."
+        )
+    return (
+        "All data in slotwise's tables will be lost. A table adopted from "
+        "db-scheduler keeps its columns and rows."
+    )
 
 
 @db.command(

@@ -32,6 +32,7 @@ from slotwise.store.reading import (
     audit,
     failures,
     health,
+    histories,
     jobs,
     monitoring,
     names,
@@ -43,6 +44,7 @@ from slotwise.store.reading import (
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.health import Health
+from slotwise.store.reading.histories import DeployInfo, WorkerLife
 from slotwise.store.reading.jobs import JobInfo
 from slotwise.store.reading.monitoring import Backlog, SinceSuccess
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
@@ -310,18 +312,41 @@ class Reads:
 
     @read
     def outcome_counts(
-        self, start: datetime, end: datetime, *, job: AnyTask | None = None
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        job: AnyTask | None = None,
+        kind: Literal["slot", "task"] = "slot",
     ) -> list[OutcomeCount]:
-        """Return how many slots had which outcome, for each job and hour from ``start`` to before
-        ``end``.
+        """Return how many slots had which outcome and reason, for each job and hour from ``start``
+        to before ``end``.
 
-        A range of skipped slots counts in the hour of its last one. Hours without slots are left
-        out. Raises ConfigurationError for more than 366 days.
+        Slots that were skipped or pruned are among them. Workers add what they have settled once a
+        minute. With the kind "task", one-time tasks are counted, and each failed attempt of them,
+        in the hour of its start.
         """
         begin = instant_of(start)
         until = instant_of(end)
         name = None if job is None else name_of(job)
-        return windows.outcome_counts(self._store, begin, until, name)
+        return windows.outcome_counts(self._store, begin, until, job=name, kind=kind)
+
+    @read
+    def deploys(
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        job: AnyTask | None = None,
+        limit: int | None = PAGE,
+    ) -> list[DeployInfo]:
+        """Return the schedules that deploys have added or changed from ``start`` to before
+        ``end``, the newest first.
+        """
+        begin = instant_of(start)
+        until = instant_of(end)
+        name = None if job is None else name_of(job)
+        return histories.deploys(self._store, begin, until, job=name, limit=limit)
 
     # -- one-time tasks ---------------------------------------------------------------------------
 
@@ -393,6 +418,17 @@ class Reads:
         which are alive.
         """
         return all_workers(self._store)
+
+    @read
+    def worker_lives(
+        self, start: datetime, end: datetime, *, limit: int | None = PAGE
+    ) -> list[WorkerLife]:
+        """Return the workers that were alive between two instants, with how and why they have
+        ended; the newest first.
+        """
+        begin = instant_of(start)
+        until = instant_of(end)
+        return histories.worker_lives(self._store, begin, until, limit=limit)
 
     @read
     def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:

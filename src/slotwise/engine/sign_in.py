@@ -5,6 +5,7 @@ workers.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from slotwise.errors import DatabaseRefused
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model import events
+from slotwise.model.clock import elapsed
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
 from slotwise.model.records import RECURRING, Key
@@ -30,6 +32,7 @@ from slotwise.store.planning.deploy_preview import compare, moved
 from slotwise.store.planning.planner import BATCH, Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
+from slotwise.store.slots.history import History
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class Membership:
     def __init__(
         self,
         workers: WorkerRegistry,
+        history: History,
         make_badge: Callable[[], Badge],
         hangs: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -53,6 +57,10 @@ class Membership:
         self._badge: Badge | None = None
         self._skew: float | None = None
         self._is_skew_told = self.is_draining = False
+        #: What has asked this worker to stop, as a signal.
+        self.stop_reason: str | None = None
+        self._history = history
+        self._draining_since: float | None = None
         self.peers = Peers()
 
     def join(self) -> None:
@@ -60,6 +68,15 @@ class Membership:
         self._badge = self._make_badge()
         self._worker_registry.sweep(FORGET_AFTER)
         self.renew()
+        life = ("worker", "host", "version", "revision", "capacity", "started")
+        told = {name: getattr(self._badge, name) for name in life}
+        told["tags"] = json.dumps(sorted(self._badge.tags))
+        self._history.signed_in(told, self._badge.tasks)
+
+    def drain(self) -> None:
+        """Say that the worker drains, with the next heartbeat."""
+        self._draining_since = elapsed()
+        self.is_draining = True
 
     def renew(self) -> float | None:
         """Renew the registration and return the clock drift against the database, in seconds; None
@@ -74,6 +91,7 @@ class Membership:
                 self._badge, self._state(), self._skew
             )
             self._skew = skew
+            self._tell_drain(self._badge.worker)
         self.peers.count = peers
         if abs(skew) > SKEW_WARNING and not self._is_skew_told:
             self._is_skew_told = True
@@ -83,6 +101,13 @@ class Membership:
             )
             logger.warning(line, skew)
         return skew
+
+    def _tell_drain(self, worker: str) -> None:
+        """Write the drain into the history, once."""
+        if (since := self._draining_since) is not None:
+            self._draining_since = None
+            ago = timedelta(seconds=elapsed() - since)
+            self._history.draining(worker, self.stop_reason or "stop", ago)
 
     def _state(self) -> WorkerState:
         if self.is_draining:
@@ -96,6 +121,8 @@ class Membership:
             self._badge = None
             if badge is None:
                 return
+            self._tell_drain(badge.worker)
+            self._history.left(badge.worker)
             try:
                 self._worker_registry.sign_out(badge.worker)
             except Exception as error:
@@ -155,6 +182,7 @@ class SignIn:
         self._store = common.store
         self.membership = Membership(
             WorkerRegistry(common.store),
+            common.store.history,
             self._make_badge,
             lambda: bool(common.active_claims.hanging()),
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
+from slotwise.engine.loops.counting import Counting
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import Pruning, Reaper, WakeUp
 from slotwise.engine.loops.poller import Poller
@@ -190,7 +191,11 @@ class Worker:
             peers=membership.peers,
             pass_on=self._pass_on,
         )
-        self.settler = Settler(common, on_free=self.poller.poll_now)
+        self.counting = Counting(common)
+        self.listeners.add(self.counting)
+        self.settler = Settler(
+            common, on_free=self.poller.poll_now, counting=self.counting
+        )
         self.lease_watch = LeaseWatch(common, self.settler)
         self.runner.on_end = self.settler.put
         self.runner.limit = self.lease_watch.limit
@@ -227,6 +232,7 @@ class Worker:
             self.poller,
             self.wake_up,
             self.pruning,
+            self.counting,
         )
 
     # -- start ------------------------------------------------------------------------------------
@@ -323,8 +329,12 @@ class Worker:
 
     # -- stop -------------------------------------------------------------------------------------
 
-    def request_stop(self) -> None:
-        """Request a stop, from any thread: the thread that waits for it drains."""
+    def request_stop(self, reason: str | None = None) -> None:
+        """Request a stop, from any thread: the thread that waits for it drains. ``reason`` is kept
+        in the history of workers, as SIGTERM.
+        """
+        membership = self.sign_in.membership
+        membership.stop_reason = membership.stop_reason or reason
         self._stopping.set()
         if self.is_starting:
             self.database.limit_replies(REPLY_PATIENCE)
@@ -362,7 +372,8 @@ class Worker:
                 if self._left_behind is None:
                     self.cancelling.set()
                 return self.unfinished
-            self.runner.is_draining = self.sign_in.membership.is_draining = True
+            self.runner.is_draining = True
+            self.sign_in.membership.drain()
             self.listeners.publish(
                 events.DrainBegan(worker=self.name, running=len(self.active_claims))
             )
@@ -405,7 +416,7 @@ class Worker:
         """
         self._stop_handlers(elapsed() + grace.total_seconds())
         self.database.limit_replies(REPLY_PATIENCE)
-        self._end(self.wake_up, self.reaper, self.pruning)
+        self._end(self.wake_up, self.reaper, self.pruning, self.counting)
         try:
             self._leave(lifespan_patience(self.settings) if ending else None)
         finally:
@@ -516,9 +527,12 @@ class Worker:
         """Sign out, on a thread: the database may answer nothing, to this or to a heartbeat
         before it.
         """
-        leaving = threading.Thread(
-            target=self.sign_in.membership.leave, name="slotwise-leave", daemon=True
-        )
+
+        def leave() -> None:
+            self.counting.run_once()
+            self.sign_in.membership.leave()
+
+        leaving = threading.Thread(target=leave, name="slotwise-leave", daemon=True)
         leaving.start()
         leaving.join(LEAVE_PATIENCE.total_seconds())
 

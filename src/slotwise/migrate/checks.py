@@ -103,6 +103,13 @@ def _refuse_missing(
         connection, target, expected, there
     )
     found = [*lost_tables, *lost_columns, *lost_indexes]
+    if found and has_version:
+        from slotwise.migrate.revisions import revision_warning  # late: it imports this
+
+        if warning := revision_warning(connection, target):
+            raise SchemaMismatch(
+                f"missing in the database: {', '.join(found)}; {warning}"
+            )
     sql = target.command("upgrade --sql")
     if lost_tables:
         cure = (

@@ -18,6 +18,7 @@ from slotwise.model.records import FOREVER, RECURRING, to_micros
 from slotwise.model.vocabulary import Kind, Outcome
 from slotwise.store.operations.transaction import AUTHOR_LIMIT, NOTE_LIMIT, SIGNED_BY
 from slotwise.store.schema.tables import INSTALLATION_KEY, PAUSED_KEY
+from slotwise.store.slots.counts import COUNTED
 from slotwise.store.slots.gates import BUCKET
 from slotwise.store.slots.retention import PRUNED_UNTIL, TURN
 
@@ -42,14 +43,16 @@ _NEW_TASK = f"INSERT ({', '.join(WRITTEN)})"
 #: The server numbers the rows. A backfill's pace locks its row: that needs a right to update,
 #: which a trigger denies.
 _AUDIT = "SELECT, INSERT ({numbered}), UPDATE (id)"
-_HISTORY = ("slots", "gaps", "attempts")
+_LEDGER = ("slots", "gaps", "attempts")
+_HISTORIES = ("deploys", "worker_history", "counts")
 _LISTED = ("workers", "controls", "calendars", "starts", "keys", "meta")
 #: By role and table. Migrations own the tables and need no grant on them. A lock of a row needs
 #: the right to update one of its columns.
 _RIGHTS = {
     "worker": {
         **dict.fromkeys(
-            ("tasks", *_HISTORY, "workers", "starts", "keys", "receipts"), _ALL
+            ("tasks", *_LEDGER, *_HISTORIES, "workers", "starts", "keys", "receipts"),
+            _ALL,
         ),
         "controls": _AUDIT,
         "calendars": "SELECT, INSERT, UPDATE",
@@ -70,13 +73,15 @@ _RIGHTS = {
         "meta": "SELECT",
         "alembic_version": "SELECT",
     },
-    "reader": dict.fromkeys(("tasks", *_HISTORY, *_LISTED, "alembic_version"), "SELECT"),
+    "reader": dict.fromkeys(
+        ("tasks", *_LEDGER, *_HISTORIES, *_LISTED, "alembic_version"), "SELECT"
+    ),
     "operator": {
-        **dict.fromkeys(("tasks", *_HISTORY, "calendars", "receipts"), _ALL),
+        **dict.fromkeys(("tasks", *_LEDGER, "calendars", "receipts"), _ALL),
         "meta": "SELECT, INSERT, UPDATE (value), DELETE",
         "controls": _AUDIT,
         "keys": "SELECT, INSERT, UPDATE (running)",
-        **dict.fromkeys(("workers", "starts", "alembic_version"), "SELECT"),
+        **dict.fromkeys((*_HISTORIES, "workers", "starts", "alembic_version"), "SELECT"),
     },
     "migrator": {},
 }
@@ -89,15 +94,16 @@ def _is_name(column: str) -> str:
     return rf"length({value}) <= 250 AND {value} ~ '\S' AND {value} !~ '[[:cntrl:]]'"
 
 
-#: What a worker notes in ``meta``: its turn to prune, what is pruned, the budget of
-#: ``recovery_rate``. An operator may delete rows, and so pauses everything, and changes the
+#: What a worker notes in ``meta``: its turn to prune, what is pruned and counted, the budget
+#: of ``recovery_rate``. An operator may delete rows, and so pauses everything, and changes the
 #: installation's id. Who may truncate the table owns it.
+_KEYS = f"'{TURN}', '{PRUNED_UNTIL}', '{COUNTED}', '{BUCKET}'"
 _NOTES = f"""\
   IF TG_OP = 'DELETE' THEN
     IF OLD.key = '{PAUSED_KEY}' THEN RETURN OLD; END IF;
-  ELSIF TG_OP = 'INSERT' AND NEW.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}') THEN
+  ELSIF TG_OP = 'INSERT' AND NEW.key IN ({_KEYS}) THEN
     RETURN NEW;
-  ELSIF TG_OP = 'UPDATE' AND OLD.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}') THEN
+  ELSIF TG_OP = 'UPDATE' AND OLD.key IN ({_KEYS}) THEN
     RETURN NEW;
   ELSIF has_table_privilege(TG_RELID, 'DELETE') AND (
     TG_OP = 'INSERT' AND NEW.key = '{PAUSED_KEY}'

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 Steps: TypeAlias = "Callable[[tuple[str, ...]], list[RevisionStep]]"
 
 
+#: Revisions whose tables have no histories and counts.
+WITHOUT_HISTORIES = {"sw0001", "sw0002", "sw0003"}
+
+
 def scripts() -> Path:
     """Where the revisions are: beside this file in a wheel, at the top of the tree in a
     checkout.

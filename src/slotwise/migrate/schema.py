@@ -64,7 +64,8 @@ class Schema:
         self._target = Target(**self._where)
 
     def upgrade(self, *, adopt: bool = False, revision: str = "heads") -> SchemaUpgrade:
-        """Create the tables, or upgrade them, and check them. Several processes may do so at once.
+        """Create the tables, or upgrade them, and check them if they are up to date. Several
+        processes may do so at once.
 
         ``adopt``: take over a table of Java's db-scheduler. ``revision``: go no further than this
         one. Raises SchemaMismatch if a foreign table is in the way, or for an unknown revision.
@@ -74,7 +75,8 @@ class Schema:
                 connection, adopt=adopt, revision=revision, **self._where
             )
             # alembic knows the revision only; columns may be missing
-            checks.check(connection, **self._where)
+            if revision == "heads":
+                checks.check(connection, **self._where)
             warning = creators_warning(connection, self._target)
         return SchemaUpgrade(applied=applied, warnings=[warning] if warning else [])
 
@@ -159,8 +161,10 @@ class Schema:
             connection.commit()
 
     def keeps_data(self, revision: str) -> bool:
-        """Whether a downgrade to this revision loses nothing: later ones change no column."""
-        return revision in revisions.known()
+        """Whether a downgrade to this revision loses nothing. Below ``sw0004`` histories and
+        counts are lost; ``base`` drops all.
+        """
+        return revision in revisions.known() - revisions.WITHOUT_HISTORIES
 
     def downgrade(self, revision: str = "base") -> list[str]:
         """Go back to a revision, and return those that were reverted; ``base`` drops the tables

@@ -78,7 +78,7 @@ class Life:
 
     def end_with_process(self, worker: Worker) -> None:
         """Drain the worker when the script ends, or on a signal; from the main thread only."""
-        hook = ProcessHook(self.stop, worker.cancel)
+        hook = ProcessHook(self.stop, worker.cancel, worker.request_stop)
         hook.install()
         with self._turn:
             if self._worker is worker:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
-from tests.store.bench import LEASE, Bench, at
+from tests.store.bench import LEASE, Bench
 
 from slotwise.engine.sign_in import Membership
 from slotwise.model.clock import host_now
@@ -31,12 +31,12 @@ def a_member(
         tags=[],
         tasks=[],
         lease=lease,
-        started=at(0),
+        started=bench.store.now(),
         revision=None,
         refused=[],
         passed_over={},
     )
-    return Membership(WorkerRegistry(bench.store), lambda: badge)
+    return Membership(WorkerRegistry(bench.store), bench.store.history, lambda: badge)
 
 
 def told(

@@ -166,9 +166,8 @@ def test_a_walk_continues_where_it_stopped(
     assert frozen.take_turn(HOUR)
     bench.tick(6)
     assert other.take_turn(HOUR)
-    with always(
-        Pruner._next_name, None
-    ).at_large():  # no task is searched from its beginning
+    with monkeypatch.context() as later:  # no task is searched from its beginning
+        later.setattr("slotwise.store.slots.retention.next_name", lambda *_: None)
         assert sum(page.slots for page in other.pages()) == 10
     assert len(list(walk)) <= 2
     assert not frozen.take_turn(HOUR)

@@ -7,9 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from tests.store.bench import NOON, Bench, at
 
-from slotwise import ConfigurationError
 from slotwise.inspect import RECURRING, SlotWindow
-from slotwise.model.records import Failed
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -91,40 +89,3 @@ def test_a_window_with_too_many_slots(
     monkeypatch.setattr("slotwise.store.reading.windows.MOST_SLOTS", 30)
     monkeypatch.setattr("slotwise.store.reading.windows.MOST_LINES", 0)
     assert not window(bench, at(0), at(9)).complete
-
-
-def test_counts_by_hour_and_outcome(bench: Bench) -> None:
-    """The bounds cut the first and the last hour; a range counts where it ends."""
-    bench.tick(1)
-    run(bench)
-    bench.tick(1)
-    bench.settle(bench.claim_one("plain"), Failed("boom"))
-    bench.tick(61)
-    run(bench)
-
-    def counted(start: datetime, end: datetime) -> list[tuple[datetime, str, int]]:
-        found = bench.inspect.outcome_counts(start, end, job="plain")
-        return [(one.hour, one.outcome, one.count) for one in found]
-
-    assert counted(at(0), at(120)) == [
-        (at(0), "failed", 1),
-        (at(0), "succeeded", 1),
-        (at(60), "skipped", 60),
-        (at(60), "succeeded", 1),
-    ]
-    assert counted(at(2), at(60)) == [(at(0), "failed", 1)]
-    assert counted(at(180), at(240)) == []
-    jobs = {one.job for one in bench.inspect.outcome_counts(at(0), at(120))}
-    assert "plain" in jobs
-
-
-def test_counts_of_many_hours(bench: Bench) -> None:
-    """Are read in several statements; a window of years is rejected."""
-    bench.tick(1)
-    run(bench)
-    found = bench.inspect.outcome_counts(
-        NOON - 300 * HOUR, NOON + 300 * HOUR, job="plain"
-    )
-    assert [(one.hour, one.count) for one in found] == [(NOON, 1)]
-    with pytest.raises(ConfigurationError, match="366 days"):
-        bench.inspect.outcome_counts(NOON, NOON + timedelta(days=400))

@@ -52,7 +52,10 @@ class Foreground:
         """
         worker = self._worker
         if self._lifeline is not None:
-            self._lifeline.watch(on_drain=worker.request_stop, on_cancel=worker.cancel)
+            self._lifeline.watch(
+                on_drain=lambda: worker.request_stop("supervisor"),
+                on_cancel=worker.cancel,
+            )
         spare_the_collector()
         try:
             with StopSignals(self._react, final=True):
@@ -79,7 +82,7 @@ class Foreground:
                 "%s: draining; send it again, after a second, to cancel running handlers",
                 word,
             )
-            self._worker.request_stop()
+            self._worker.request_stop(word)
         else:
             logger.info("%s: cancelling running handlers", word)
             self._worker.cancel()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
+from slotwise.engine.loops.counting import Counting
 from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
 from slotwise.engine.loops.tuning import HANGS_AFTER, LONGEST_STUCK_PAUSE, STUCK_PAUSE
 from slotwise.engine.run.active_claims import Holding
@@ -39,8 +40,11 @@ class Settler(Service):
 
     name = "settler"
 
-    def __init__(self, common: WorkerCommon, *, on_free: Callable[[], None]) -> None:
+    def __init__(
+        self, common: WorkerCommon, *, on_free: Callable[[], None], counting: Counting
+    ) -> None:
         super().__init__(common)
+        self._counting = counting
         self._store = common.store
         self._active_claims = common.active_claims
         self._on_free = on_free
@@ -200,6 +204,7 @@ class Settler(Service):
         usual: Sequence[Holding],
         others: Sequence[tuple[Holding, str, str | None]] = (),
     ) -> None:
+        self._counting.settled(usual, others)
         if self.listeners.hear(events.BatchSettled):
             count = len(usual) + len(others)
             took = timedelta(seconds=self.elapsed() - begun)

@@ -67,6 +67,9 @@ LONGEST_STUCK_PAUSE = timedelta(seconds=5)
 
 # -- housekeeping ---------------------------------------------------------------------------------
 
+#: Time between two additions of a worker to the hourly counts. Judged.
+COUNT_INTERVAL = timedelta(minutes=1)
+
 #: Time between two walks through the ledger, in the whole cluster. Judged.
 PRUNE_INTERVAL = timedelta(hours=1)
 #: Transactions per round, the shortest pause after it, and the pause as a multiple of the time

@@ -96,7 +96,14 @@ class ProcessHook:
     So a thread drains, which is started in advance: none can be at the end of the interpreter.
     """
 
-    def __init__(self, stop: Callable[[], object], hurry: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        stop: Callable[[], object],
+        hurry: Callable[[], object],
+        request: Callable[[str], object],
+    ) -> None:
+        """``request`` gets the name of the signal, before ``stop`` is called."""
+        self._request = request
         self._stop = stop
         self._hurry = hurry
         self._pid = os.getpid()
@@ -159,11 +166,13 @@ class ProcessHook:
         number = self._numbers.get()
         if number is None:
             return
+        name = signal.Signals(number).name
         logger.info(
             "%s: draining; send it again, after a second, to cancel running handlers",
-            signal.Signals(number).name,
+            name,
         )
         try:
+            self._request(name)
             self._stop()
         except BaseException:
             logger.exception("the drain failed")

@@ -18,6 +18,7 @@ from slotwise.model.clock import host_now
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.dialects.upserts import Upserting
+from slotwise.store.schema.column_types import Instant
 
 _SQLITE = sqlite.dialect()
 
@@ -62,6 +63,10 @@ class SQLite(OneWriter):
 
     def now(self, connection: Joinable) -> datetime:
         return self.clock.override() or host_now()
+
+    def hour(self, instant: sa.ColumnElement[datetime]) -> sa.ColumnElement[datetime]:
+        micros = sa.type_coerce(instant, sa.BigInteger)
+        return sa.type_coerce(micros - micros % 3_600_000_000, Instant)
 
     def merged(
         self, document: sa.ColumnElement[object], changes: Mapping[str, object]

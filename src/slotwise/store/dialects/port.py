@@ -148,6 +148,10 @@ class Dialect(Protocol):
         """Return the time ``span`` ago as a part of a statement."""
 
     @abstractmethod
+    def hour(self, instant: sa.ColumnElement[datetime]) -> sa.ColumnElement[datetime]:
+        """Return the beginning of an instant's hour, in UTC, as a part of a statement."""
+
+    @abstractmethod
     def transaction_id(self, connection: sa.Connection) -> str | None:
         """Return the argument of ``committed``; None if a commit is never in doubt."""
 

@@ -236,6 +236,9 @@ class Planner:
             return []
         added = self._dialect.insert_missing(connection, self._tasks, list(rows.values()))
         at = Transaction(connection, self._dialect, now)
+        self._note(
+            at, {name: (None, rows[name]["schedule"]) for name in added}, deploy.revision
+        )
         for row in connection.execute(_rows_to_plan(self._store, added)).mappings():
             if row["orphaned"]:
                 end_orphans(at, Key(row["task_name"], RECURRING))
@@ -279,11 +282,31 @@ class Planner:
         new = _new_row(job, schedule, newest, at.now, deploy)
         self._keep_distance(at, job, new)
         new["task_data"] = _data_of(job)
-        return (
-            _added(new)
-            if self._dialect.insert_new(at.connection, self._tasks, new)
-            else None
-        )
+        if not self._dialect.insert_new(at.connection, self._tasks, new):
+            return None
+        self._note(at, {job.name: (None, new["schedule"])}, deploy.revision)
+        return _added(new)
+
+    def _note(
+        self,
+        at: Transaction,
+        schedules: Mapping[str, tuple[str | None, str]],
+        ours: Revision,
+    ) -> None:
+        """Write into the history of deploys how schedules have changed, by job: from and to."""
+        changes = [
+            {
+                "task_name": name,
+                "task_instance": RECURRING,
+                "at": at.now,
+                "former": former,
+                "schedule": schedule,
+                "revision": ours.text,
+                "worker": self._author.name,
+            }
+            for name, (former, schedule) in schedules.items()
+        ]
+        self._store.history.deployed(at.connection, changes)
 
     def _change(
         self,
@@ -317,16 +340,14 @@ class Planner:
         write(at.connection, self._store, row, changes, at.now)
         if is_same:
             return kept
+        before = row.schedule if planned is None else str(planned.last)
         operation = Operation(
             connection=at.connection, store=self._store, now=at.now, author=self._author
         )
         operation.sign(
-            DEPLOY,
-            job=job.name,
-            before=None if planned is None else str(planned.last),
-            after=str(schedule),
-            revision=ours.text,
+            DEPLOY, job=job.name, before=before, after=str(schedule), revision=ours.text
         )
+        self._note(at, {job.name: (before, str(schedule))}, ours)
         return replace(
             kept,
             change="changed",

@@ -23,7 +23,7 @@ from slotwise.store.slots.store import Store
 #: Where a query has no limit: a database may refuse a LIMIT that is null.
 NO_LIMIT = 2**31 - 1
 #: Columns of results that no table has.
-_MORE = dict.fromkeys(("last", "hour", "since", "silent_since"), Instant)
+_MORE = dict.fromkeys(("last", "since", "silent_since"), Instant)
 
 
 _NAMES = re.compile(r":(\w+)")
@@ -67,6 +67,9 @@ def _words(tables: Tables, database: sa.Dialect) -> dict[str, str]:
         "controls",
         "calendars",
         "starts",
+        "counts",
+        "deploys",
+        "worker_history",
     )
     return {
         **{name: quote.format_table(getattr(tables, name)) for name in names},

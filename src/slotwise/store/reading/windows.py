@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 
 import sqlalchemy as sa
 
-from slotwise.errors import ConfigurationError
 from slotwise.model.records import TICK, from_micros
 from slotwise.model.values import Value
+from slotwise.model.vocabulary import reason_of
 from slotwise.schedules.text import readable
 from slotwise.store.reading.queries import NO_LIMIT, read
 from slotwise.store.reading.slots import SlotInfo
-from slotwise.store.schema.rows import filled, utc
+from slotwise.store.schema.rows import filled
+from slotwise.store.slots.counts import SLOT, hour_of
 from slotwise.store.slots.store import Store
 
 #: Slots of one job that are computed, and lines of all jobs that are read.
 MOST_SLOTS = 1_000
 MOST_LINES = 20_000
-_HOUR = timedelta(hours=1)
-#: Hours of one statement: a database limits the parts of a union.
-_HOURS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +59,14 @@ class SlotWindow(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeCount(Value):
-    """Slots of a job, with those of its instances, that lie in one hour and have this outcome."""
+    """Slots of a job, with those of its instances, that lie in one hour and have this outcome and
+    reason; or tasks of a name, by the hour of their last start.
+    """
 
     job: str
     hour: datetime
     outcome: str
+    reason: str | None
     count: int
 
 
@@ -158,62 +159,26 @@ def _expected(row: sa.RowMapping, start: datetime, end: datetime) -> Iterator[da
     return schedule.slots(since, end - TICK)
 
 
-#: The hours are rows of the statement, so that every database groups alike.
 _COUNTS = """
-WITH hours (hour, next_hour) AS (VALUES {hours})
-SELECT job, hour, outcome, {f}sum(count) AS count
-FROM (
-    SELECT t.task_name AS job, h.hour, s.outcome, 1 AS count
-    FROM {tasks} AS t CROSS JOIN hours AS h
-    JOIN {slots} AS s ON s.task_name = t.task_name AND s.task_instance = t.task_instance
-        AND s.slot >= h.hour AND s.slot < h.next_hour
-    WHERE t.kind = 'plan'{of_job}
-    UNION ALL
-    SELECT t.task_name, h.hour, 'skipped', g.count
-    FROM {tasks} AS t CROSS JOIN hours AS h
-    JOIN {gaps} AS g ON g.task_name = t.task_name AND g.task_instance = t.task_instance
-        AND g.last_slot >= h.hour AND g.last_slot < h.next_hour
-    WHERE t.kind = 'plan'{of_job}
-) AS lines
-GROUP BY job, hour, outcome"""
+SELECT task_name AS job, hour, outcome, reason, count + pruned AS count
+FROM {counts} WHERE hour >= :start AND hour < :end AND kind = :kind{of_job}
+    AND count + pruned > 0
+ORDER BY task_name, hour, outcome, reason"""
 
 
 def outcome_counts(
-    store: Store, start: datetime, end: datetime, job: str | None = None
+    store: Store,
+    start: datetime,
+    end: datetime,
+    *,
+    job: str | None = None,
+    kind: str = SLOT,
 ) -> list[OutcomeCount]:
-    """Return how many slots of each planned job had which outcome, for each hour from ``start`` to
-    ``end``.
-
-    A gap counts in the hour of its last slot. Raises ConfigurationError for a window of more than
-    a year.
-    """
-    if end - start > timedelta(days=366):
-        raise ConfigurationError(
-            "outcome counts are read for at most 366 days; read parts"
-        )
-    first = start.replace(minute=0, second=0, microsecond=0)
-    ends = [first + number * _HOUR for number in range(1, -((first - end) // _HOUR))]
-    bounds = [start, *ends, end]
-    found = list[OutcomeCount]()
-    for index in range(0, len(bounds) - 1, _HOURS):
-        for row in _counts(store, bounds[index : index + _HOURS + 1], job):
-            hour = utc(row["hour"]).replace(minute=0, second=0, microsecond=0)
-            counted = OutcomeCount(
-                job=row["job"], hour=hour, outcome=row["outcome"], count=int(row["count"])
-            )
-            found.append(counted)
-    return sorted(found, key=lambda one: (one.job, one.hour, one.outcome))
-
-
-def _counts(
-    store: Store, bounds: Sequence[datetime], job: str | None
-) -> Sequence[sa.RowMapping]:
-    """Count between each of these instants and the next."""
-    given: dict[str, object] = {f"at_{n}": bound for n, bound in enumerate(bounds)}
-    of_job = ""
-    if job is not None:
-        given["job"] = job
-        of_job = " AND t.task_name = :job"
-    hours = ", ".join(f"(:at_{n}, :at_{n + 1})" for n in range(len(bounds) - 1))
+    """Return how many slots of each job, or tasks of each name, had which outcome, by the hour."""
+    given = {"start": hour_of(start), "end": end, "job": job, "kind": kind}
+    of_job = "" if job is None else " AND task_name = :job"
     with store.transaction() as connection:
-        return read(connection, store, _COUNTS, given, hours=hours, of_job=of_job)
+        rows = read(connection, store, _COUNTS, given, of_job=of_job)
+    return [
+        filled(OutcomeCount, row, reason=reason_of(row["reason"]) or None) for row in rows
+    ]

@@ -157,8 +157,9 @@ class WorkerRegistry:
         """Delete the rows of workers that were last seen longer ago than ``older_than``; return
         how many.
         """
+        limit = self._store.now() - older_than
+        self._store.history.gone(limit)
         with self._store.database.heart.begin() as connection:
-            limit = self._store.dialect.now(connection) - older_than
             return connection.execute(
                 self._workers.delete().where(self._workers.c.last_seen < limit)
             ).rowcount

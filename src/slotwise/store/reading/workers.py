@@ -76,15 +76,15 @@ def _worker_info(row: sa.RowMapping, now: datetime) -> WorkerInfo:
         live=row["last_seen"] + row["lease"] >= now,
         skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
         passed_over=_lists_of(row["passed_over"]),
-        tags=_texts_of(row["tags"]),
-        tasks=_texts_of(row["tasks"]),
-        refused=_texts_of(row["refused"]),
+        tags=texts_in(row["tags"]),
+        tasks=texts_in(row["tasks"]),
+        refused=texts_in(row["refused"]),
     )
 
 
 #: The lists of most workers are alike: of thousands of rows each is decoded once.
 @lru_cache(maxsize=1024)
-def _texts_of(document: str | None) -> tuple[str, ...]:
+def texts_in(document: str | None) -> tuple[str, ...]:
     return tuple(texts_of(document))
 
 

@@ -69,6 +69,11 @@ _COLUMNS = {
     "keys": "task_name* kind* key* head running=0! full_until",
     "receipts": "receipt* answer created! expires!",
     "meta": "key* value!",
+    "deploys": "task_name* task_instance* at* former schedule! revision worker!",
+    "worker_history": """
+        worker* host! version! revision capacity! tags tasks started! drained ended outcome
+        reason""",
+    "counts": "task_name* hour* kind* outcome* reason* count! pruned=0!",
 }
 #: The types of those that are not text.
 TYPES: dict[str, Any] = {
@@ -82,11 +87,11 @@ TYPES: dict[str, Any] = {
         (
             Instant,
             "wanted_due cancel_requested unheld_since marked first_slot last_slot "
-            "created claimed started ended",
+            "created claimed started ended drained hour",
         ),
         (Instant, "started_before finished expires at last_seen updated full_until"),
         (Duration, "lease"),
-        (BigInteger, "version created_version token collapsed count control"),
+        (BigInteger, "version created_version token collapsed count pruned control"),
         (BigInteger().with_variant(Integer, "sqlite"), "id"),
         (
             Integer,
@@ -144,6 +149,14 @@ class Tables:
             "receipts", self._index("receipts_expires", "expires")
         )
         self.meta = self._table("meta")
+        #: How deploys have changed schedules.
+        self.deploys = self._table("deploys", self._index("deploys_at", "at"))
+        #: One row for each start of a worker.
+        self.worker_history = self._table(
+            "worker_history", self._index("worker_history_ended", "ended"), version=Text
+        )
+        #: Slots that have ended, by job, hour of the slot, outcome and reason.
+        self.counts = self._table("counts", self._index("counts_hour", "hour"))
 
     def _table(self, name: str, *indexes: sa.Index, **kinds: object) -> sa.Table:
         return sa.Table(

@@ -12,9 +12,12 @@ Each function keeps three laws:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -27,7 +30,16 @@ from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, expect, utc
 from slotwise.store.schema.tables import Tables, of_plan
+from slotwise.store.slots.counts import SLOT, Ended, by_hour, hour_of, total
 from slotwise.store.slots.tuning import BATCH, LOOKED_AT
+
+
+class Gone(NamedTuple):
+    """What ``prune`` has deleted: how many rows, the newest slot of a job, and what to count."""
+
+    rows: int
+    newest: datetime | None
+    ended: Mapping[Ended, int]
 
 
 def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
@@ -264,11 +276,8 @@ def prune(
     order: sa.Column[datetime],
     old: Sequence[sa.ColumnElement[bool]],
     limit: int,
-) -> tuple[int, datetime | None]:
-    """Delete the first of these old slots, with their attempts, or gaps. Locked rows stay.
-
-    Return how many, and the newest slot of a job among them.
-    """
+) -> Gone:
+    """Delete the first of these old slots, with their attempts, or gaps. Locked rows stay."""
 
     def taken(*more: sa.ColumnElement[bool]) -> sa.Delete:
         found = (
@@ -280,7 +289,14 @@ def prune(
         return history.delete().where(dialect.locked(connection, found))
 
     if history is not dialect.tables.slots:
-        return connection.execute(taken()).rowcount, None
+        columns = ("task_name", "first_slot", "last_slot", "count", "reason")
+        gaps = dialect.reading(taken(), *(history.c[name] for name in columns))
+        rows = gaps(connection)
+        pieces = (
+            by_hour(name, utc(first), utc(last), count, reason)
+            for name, first, last, count, reason in rows
+        )
+        return Gone(len(rows), None, total(chain.from_iterable(pieces)))
     # Most are tasks that succeeded at once: nothing is read of them.
     attempts = dialect.tables.attempts
     tries = history.c.attempts + history.c.lost + history.c.aborted
@@ -288,7 +304,12 @@ def prune(
     is_plain = sa.and_(history.c.origin == Origin.TASK, is_untried)
     count = connection.execute(taken(is_plain)).rowcount
     gone = dialect.reading(
-        taken(~is_plain), *history.primary_key.columns, history.c.origin, is_untried
+        taken(~is_plain),
+        *history.primary_key.columns,
+        history.c.origin,
+        history.c.outcome,
+        history.c.reason,
+        is_untried,
     )
     found = [
         (name, instance, utc(slot), *rest)
@@ -296,15 +317,20 @@ def prune(
     ]
     if tried := [
         (name, instance, slot)
-        for name, instance, slot, _, untried in found
+        for name, instance, slot, _, _, _, untried in found
         if not untried
     ]:
         theirs = sa.tuple_(
             attempts.c.task_name, attempts.c.task_instance, attempts.c.slot
         ).in_(tried)
         connection.execute(attempts.delete().where(theirs))
-    of_jobs = (slot for _, _, slot, origin, _ in found if origin != Origin.TASK)
-    return count + len(found), max(of_jobs, default=None)
+    newest: datetime | None = None
+    ended = Counter[Ended]()
+    for name, _, slot, origin, outcome, reason, _ in found:
+        if origin != Origin.TASK:
+            newest = slot if newest is None else max(newest, slot)
+            ended[Ended(name, hour_of(slot), SLOT, outcome, reason or "")] += 1
+    return Gone(count + len(found), newest, ended)
 
 
 def prune_attempts(

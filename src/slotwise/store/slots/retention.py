@@ -19,13 +19,13 @@ from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.records import EARLIEST, RECURRING, TICK
+from slotwise.model.records import EARLIEST, TICK
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import OF_INSTANCES
 from slotwise.store.slots import ledger
+from slotwise.store.slots.counts import Counts, next_name
 from slotwise.store.slots.store import Store
-from slotwise.store.slots.tuning import PRUNED, STALLED
+from slotwise.store.slots.tuning import PRUNED, REMEMBERED, STALLED
 
 TURN = "pruning"
 PRUNED_UNTIL = "pruned_until"
@@ -53,14 +53,6 @@ class Place(NamedTuple):
     after: datetime | None = None
 
 
-class _Part(NamedTuple):
-    """A part of the history that an index has in the order of task and slot."""
-
-    table: sa.Table
-    slot: sa.Column[datetime]
-    rows: sa.ColumnElement[bool]
-
-
 class Pruner:
     """``keep`` and ``failure_retention``: how old history may get; zero keeps it for ever."""
 
@@ -72,21 +64,10 @@ class Pruner:
         self._keep = keep
         self._keep_failures = failure_retention
         self._spans = [span for span in (keep, failure_retention) if span]
-        slots = store.tables.slots
-        gaps = store.tables.gaps
-        jobs = _Part(
-            slots,
-            slots.c.slot,
-            slots.c.task_instance == sa.literal_column(f"'{RECURRING}'"),
-        )
+        self._counts = Counts(store)
         #: One-time tasks, too: all of a name are one series, however many ids it has.
-        instances = _Part(slots, slots.c.slot, sa.text(OF_INSTANCES))  # type: ignore[arg-type]
-        parts = [
-            jobs,
-            instances,
-            *([_Part(gaps, gaps.c.last_slot, sa.true())] if keep else []),
-        ]
-        self._parts = parts if self._spans else []
+        parts = len(self._counts.parts) if keep else 2
+        self._parts = self._counts.parts[:parts] if self._spans else ()
         #: What this process has written into the row of the turns.
         self._noted: str | None = None
 
@@ -110,7 +91,11 @@ class Pruner:
         return noted is not None
 
     def pages(self) -> Iterator[Page]:
-        """Delete expired results, then slots and gaps task by task. Each page is a transaction."""
+        """Recount hours that have closed, delete expired results, then slots and gaps task by
+        task, and histories. Each page is a transaction.
+        """
+        while self._counts.recount_closed():
+            yield Page()
         expired = PRUNED
         while expired == PRUNED:
             with self._store.transaction() as connection:
@@ -131,8 +116,33 @@ class Pruner:
                     connection, self._store.dialect, before, PRUNED
                 )
             yield Page()
+        while self._forget():
+            yield Page()
         with self._store.transaction() as connection:
             self._note_place(connection, self._store.dialect.now(connection), None)
+
+    def _forget(self) -> bool:
+        """Delete the oldest entries of histories and counts; return whether more are left."""
+        tables = self._store.tables
+        longest = max(self._spans, default=timedelta(0))
+        horizons = (
+            (tables.deploys.c.at, max(longest, REMEMBERED)),
+            (tables.counts.c.hour, max(longest, REMEMBERED)),
+            (tables.worker_history.c.ended, longest),
+        )
+        most = 0
+        for column, span in horizons:
+            if not span:
+                continue
+            with self._store.transaction() as connection:
+                before = self._store.dialect.now(connection) - span
+                found = sa.select(*column.table.primary_key).where(column < before)
+                old = self._store.dialect.locked(
+                    connection, found.order_by(column).limit(PRUNED)
+                )
+                gone = connection.execute(column.table.delete().where(old)).rowcount
+            most = max(most, gone)
+        return most == PRUNED
 
     def _page(self, place: Place) -> tuple[Page, Place | None]:
         """Delete old rows from this place on; return what is gone, and the next place; None: the
@@ -141,6 +151,7 @@ class Pruner:
         gone = [0, 0]
         seen = 0
         with self._store.transaction() as connection:
+            self._counts.lock(connection)
             now = self._store.dialect.now(connection)
             while seen < PRUNED and place.part < len(self._parts):
                 is_gaps = self._parts[place.part].table is self._store.tables.gaps
@@ -163,7 +174,7 @@ class Pruner:
         name = place.name
         after = place.after
         if after is None:
-            following = self._next_name(connection, part, name, horizon)
+            following = next_name(connection, part, name, part.slot < horizon)
             if following is None:
                 return Place(place.part + 1), 0, 0
             name = following
@@ -184,15 +195,17 @@ class Pruner:
             part.slot <= utc(last),
             *self._old(part.table, now),
         ]
-        gone, newest = ledger.prune(
+        pruned = ledger.prune(
             connection, self._store.dialect, part.table, part.slot, old, most
         )
-        if newest is not None:
+        gone = pruned.rows
+        self._counts.move(connection, pruned.ended)
+        if pruned.newest is not None:
             _note(
                 connection,
                 self._store,
                 PRUNED_UNTIL,
-                _text(newest),
+                _text(pruned.newest),
                 lambda old, new: old < new,
             )
         last = utc(last) if count == most or gone >= most else None
@@ -202,33 +215,6 @@ class Pruner:
             count,
             gone,
         )
-
-    def _next_name(
-        self, connection: sa.Connection, part: _Part, after: str, horizon: datetime
-    ) -> str | None:
-        """Return the next task whose oldest row may be too old: two descents into an index for
-        each one before it.
-        """
-        table = part.table
-        least = sa.func.min(part.table.c.task_name)
-        first = sa.select(least.label("name")).where(table.c.task_name > after, part.rows)
-        found = first.cte("names", recursive=True)
-        before = found.alias("before")
-        following = (
-            sa.select(least)
-            .where(table.c.task_name > before.c.name, part.rows)
-            .scalar_subquery()
-        )
-        found = found.union_all(sa.select(following).where(before.c.name.is_not(None)))
-        mine = table.c.task_name == found.c.name, part.rows
-        oldest = sa.select(sa.func.min(part.slot)).where(*mine).scalar_subquery()
-        wanted = (
-            sa.select(found.c.name)
-            .where(found.c.name.is_not(None), oldest < horizon)
-            .limit(1)
-        )
-        name: str | None = connection.scalar(wanted)
-        return name
 
     def _old(self, history: sa.Table, now: datetime) -> Sequence[sa.ColumnElement[bool]]:
         """Whether a row is too old, and may go."""

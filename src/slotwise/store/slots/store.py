@@ -42,6 +42,7 @@ from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import Claims
 from slotwise.store.slots.due import Due
 from slotwise.store.slots.gates import Gates
+from slotwise.store.slots.history import History
 from slotwise.store.slots.settlements import Settlements
 from slotwise.store.slots.tuning import BATCH, HOUR, MANY_BAD, MINUTE, NEWER_PATIENCE
 
@@ -73,6 +74,7 @@ class Store:
         make = dialect_of(database.dialect_name)
         self.dialect: Dialect = make(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
+        self.history = History(self)
         self.installation = Installation(database, self.tables.meta)
         #: A transaction on the ordinary pool.
         self.transaction = database.transaction if keep else self.rehearsed

@@ -72,6 +72,22 @@ PRUNED = 2000
 #: A walk of the pruner that has written nothing for this long has lost its process. Judged.
 STALLED = timedelta(minutes=5)
 
+# -- histories and counts -------------------------------------------------------------------------
+
+#: Workers add to the counts of younger hours, so that a slot that ends late costs no recount.
+#: Judged.
+CLOSED_AFTER = timedelta(hours=2)
+#: How much of a job's history one statement counts, and how many such statements a transaction has,
+#: which others wait for. Judged.
+RECOUNTED = timedelta(days=7)
+RECOUNTS = 50
+#: Names of tasks in the history of one start of a worker: fleets with thousands of jobs restart
+#: often. Judged.
+NAMES_KEPT = 500
+#: Deploys and counts are kept for at least so long: the same month of the year before is
+#: there to compare with.
+REMEMBERED = timedelta(days=400)
+
 # -- bad rows -------------------------------------------------------------------------------------
 
 #: Seconds between two lines about a task: a minute; an hour if less than MANY_BAD rows have the

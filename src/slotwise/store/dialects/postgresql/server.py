@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from slotwise.model.clock import Clock
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.by_key import ByKey
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import Tables
 
@@ -54,6 +55,10 @@ class PostgreSQLServer(ByKey):
         text = f"{max(int(lease.total_seconds() * 1000), 1)}ms"
         setting = "idle_in_transaction_session_timeout"
         connection.execute(sa.select(sa.func.pg_catalog.set_config(setting, text, True)))
+
+    def hour(self, instant: sa.ColumnElement[datetime]) -> sa.ColumnElement[datetime]:
+        begun = sa.func.pg_catalog.date_trunc("hour", instant, "UTC", type_=Instant())
+        return sa.cast(begun, Instant)
 
     def merged(
         self, document: sa.ColumnElement[object], changes: Mapping[str, object]

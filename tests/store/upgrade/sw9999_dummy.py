@@ -1,7 +1,7 @@
-"""A fourth revision, for the test of upgrades only: a column in each hot table that no release
-knows.
+"""A revision of the next release, for the test of upgrades only: a column in each hot table that
+no release knows.
 
-Revision ID: sw0004
+Revision ID: sw9999
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "sw0004"
-down_revision = "sw0003"
+revision = "sw9999"
+down_revision = "sw0004"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,106 @@
+"""What deploys have changed, and which workers were alive when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from slotwise.model.values import Value
+from slotwise.store.reading.queries import NO_LIMIT, read
+from slotwise.store.reading.workers import texts_in
+from slotwise.store.schema.rows import filled
+from slotwise.store.slots.history import GONE
+from slotwise.store.slots.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployInfo(Value):
+    """A schedule that a deploy has planned. ``former`` is the one before; None for a new job."""
+
+    job: str
+    id: str
+    at: datetime
+    former: str | None
+    schedule: str
+    revision: str | None
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLife(Value):
+    """One start of a worker. ``ended`` is None while it lives, or if its end is unknown.
+
+    ``outcome``: ``left`` (it has signed out) or ``gone`` (it was last seen when it ``ended``).
+    ``reason``: why it began to drain at ``drained``, as SIGTERM. ``tasks`` is empty if the worker
+    knew more than 500.
+    """
+
+    worker: str
+    host: str
+    version: str
+    revision: str | None
+    capacity: int
+    tags: Sequence[str]
+    tasks: Sequence[str]
+    started: datetime
+    drained: datetime | None
+    ended: datetime | None
+    outcome: str | None
+    reason: str | None
+
+
+_DEPLOYS = """
+SELECT task_name AS job, task_instance AS id, at, former, schedule, revision, worker
+FROM {deploys} WHERE at >= :start AND at < :end{of_job}
+ORDER BY at DESC, task_name DESC LIMIT :limit"""
+#: A worker that is silent has no end yet: that is written when its row is deleted.
+_LIVES = """
+SELECT h.*, w.last_seen, w.lease FROM {worker_history} AS h
+LEFT JOIN {workers} AS w ON w.worker = h.worker
+WHERE (h.ended >= :start OR h.ended IS NULL) AND h.started < :end
+ORDER BY h.started DESC LIMIT :limit"""
+
+
+def deploys(
+    store: Store,
+    start: datetime,
+    end: datetime,
+    *,
+    job: str | None = None,
+    limit: int | None = None,
+) -> list[DeployInfo]:
+    """Return the changes of schedules from ``start`` to before ``end``, the newest first."""
+    given = {"start": start, "end": end, "job": job, "limit": limit or NO_LIMIT}
+    of_job = "" if job is None else " AND task_name = :job"
+    with store.transaction() as connection:
+        rows = read(connection, store, _DEPLOYS, given, of_job=of_job)
+    return [filled(DeployInfo, row) for row in rows]
+
+
+def worker_lives(
+    store: Store, start: datetime, end: datetime, *, limit: int | None = None
+) -> list[WorkerLife]:
+    """Return the workers that lived between these instants, those started last first."""
+    given = {"start": start, "end": end, "limit": limit or NO_LIMIT}
+    with store.transaction() as connection:
+        now = store.dialect.now(connection)
+        rows = read(connection, store, _LIVES, given)
+    lives = [_life(row, now) for row in rows]
+    return [one for one in lives if one.ended is None or one.ended >= start]
+
+
+def _life(row: sa.RowMapping, now: datetime) -> WorkerLife:
+    end: Mapping[str, object] = {}
+    last_seen = row["last_seen"]
+    if last_seen is not None:
+        is_silent = last_seen + row["lease"] < now
+        end = {
+            "ended": last_seen if is_silent else None,
+            "outcome": GONE if is_silent else None,
+        }
+    return filled(
+        WorkerLife, row, tags=texts_in(row["tags"]), tasks=texts_in(row["tasks"]), **end
+    )

@@ -1,0 +1,1 @@
+RELEASE SAVEPOINT sa_savepoint_1;
