@@ -37,7 +37,13 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)([ \t]++)[\w.~+/=-]{8,}+", re.IGNORECASE)
-_JWT = re.compile(r"\beyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?")
+#: What is a token by its form: a JWT, and those of GitHub, GitLab, Slack and Stripe.
+_TOKEN = re.compile(
+    r"\b(?:eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?"
+    r"|(?:gh[opsur]_|github_pat_|glpat-|xox[a-z]-|[rs]k_live_)[\w-]{10,}+)"
+)
+#: An element of XML, up to its end.
+_ELEMENT = re.compile(r"(<([\w:.-]++)>)[^<]++(?=</)")
 #: A private key, up to its end or that of the text.
 _PEM = re.compile(
     r"-----BEGIN (?:[A-Z]++ ){0,4}?PRIVATE KEY(?: BLOCK)?-----"
@@ -46,12 +52,12 @@ _PEM = re.compile(
 )
 #: A name, or an option of a command line, with what separates it from its value.
 _NAME = re.compile(
-    r"""(?<![\w-])(?:([\w-]++)["']?+[ \t]*+[=:]>?+[ \t]*+|(--[\w-]++)["']?+,?+[ \t]++)"""
+    r"""(?<![\w-])(?:([\w-]++)["']?+[ \t]*+(?::=|[=:]>?+)[ \t]*+|(--[\w-]++)["']?+,?+[ \t]++)"""
 )
 #: A part of a name that makes its value a secret; not in a plural, nor in the name of an
 #: exception or of a file.
 _SECRET = re.compile(
-    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|credential"
+    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|credential|session_?id"
     r"|(?:api|access|account|private)[_-]?key)"
     r"(?!s(?![a-z])|s?Error|s?Exception|[_-](?:file|path|name|type)(?![a-z]))"
     r"|(?:^|[_-])pass$|(?:^|[_-])sig$|[_-]signature$",
@@ -84,7 +90,9 @@ def redact(text: str) -> str:
     """
     if "://" in text:
         text = _WORD.sub(_without_login, text)
-    text = _JWT.sub("***", _PEM.sub("***", text))
+    text = _TOKEN.sub("***", _PEM.sub("***", text))
+    if "</" in text:
+        text = _ELEMENT.sub(_without_content, text)
     text = _without_values(_BEARER.sub(r"\1\2***", _HEADER.sub(r"\1\2***", text)))
     for pattern in _own_patterns.values():
         text = pattern.sub("***", text)
@@ -102,6 +110,10 @@ def _without_login(word: re.Match[str]) -> str:
             user = f"{login[1]}:" if login[2] == ":" else ""
             return f"{text[: login.start()]}://{user}***{text[end:]}"
     return text
+
+
+def _without_content(element: re.Match[str]) -> str:
+    return f"{element[1]}***" if _SECRET.search(element[2]) else element[0]
 
 
 def _without_values(text: str) -> str:
@@ -123,7 +135,7 @@ def _is_reason(text: str, name: re.Match[str]) -> bool:
     end = name.end()
     if name[2]:
         return text.startswith("-", end)
-    if ":" in name[0]:
+    if ":" in name[0] and ":=" not in name[0]:
         is_path = text[name.start() - 1 : name.start()] == "/"
         return is_path or _PROSE.match(text, end) is not None
     return name[1].lower().endswith("pwd") and text.startswith("/", end)
