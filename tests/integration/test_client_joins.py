@@ -232,6 +232,28 @@ def test_awaited_without_a_connection(kind: str, request: pytest.FixtureRequest)
     registry.database.close()
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_pipeline(registry: JobRegistry, pg_url: str, many: bool) -> None:
+    """Its results come later, so a call would not know what it did: it is refused within one."""
+    client: Any = registry.client
+    call, data = ("schedule_many", [{"n": 1}]) if many else ("schedule", {"n": 1})
+
+    async def main() -> None:
+        async with async_psycopg(pg_url) as connection, connection.pipeline():
+            with pytest.raises(ConfigurationError, match="in a pipeline"):
+                await getattr(client.aio, call)(mail, data, connection=connection)
+
+    with psycopg.connect(pg_url) as connection:
+        with (
+            connection.pipeline(),
+            pytest.raises(ConfigurationError, match="in a pipeline"),
+        ):
+            getattr(client, call)(mail, data, connection=connection)
+        getattr(client, call)(mail, data, connection=connection)
+    asyncio.run(main())
+    assert len(ids(registry)) == 1
+
+
 def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> None:
     """Is told which call takes it."""
 

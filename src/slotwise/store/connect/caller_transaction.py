@@ -164,6 +164,11 @@ def joined(connection: object, database: str, where: str) -> Joinable:
             "(AUTOCOMMIT); pass one with a transaction, or "
             "none"
         )
+    if getattr(getattr(driver, "pgconn", None), "pipeline_status", 0):
+        raise ConfigurationError(
+            f"{where}: the connection is in a pipeline, whose results come later; "
+            "make the call outside of it"
+        )
     return found
 
 
