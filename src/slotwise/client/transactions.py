@@ -57,11 +57,31 @@ class Transactions:
         store = self._make_store()
         with errors_of(store, name, is_own=connection is None):
             if connection is not None:
-                queue = queue_of(store.dialect, self.horizon, store.at_insert)
-                yield queue, store.installation.join(connection, name)
+                yield self._of_caller(store, connection, name)
                 return
             with self._own(store, word, surely=surely) as (queue, own):
                 yield queue, own
+
+    @contextmanager
+    def reading(
+        self, connection: Connection | None, name: str
+    ) -> Iterator[tuple[Queue, Joinable]]:
+        """Yield the caller's transaction; else a connection that only reads: no commit is in
+        doubt, and the role may lack the right to write.
+        """
+        store = self._make_store()
+        with errors_of(store, name, is_own=connection is None):
+            if connection is not None:
+                yield self._of_caller(store, connection, name)
+                return
+            with store.database.alone() as own:
+                yield queue_of(store.dialect), own
+
+    def _of_caller(
+        self, store: Store, connection: Connection, name: str
+    ) -> tuple[Queue, Joinable]:
+        queue = queue_of(store.dialect, self.horizon, store.at_insert)
+        return queue, store.installation.join(connection, name)
 
     @contextmanager
     def _own(

@@ -133,3 +133,18 @@ def test_nothing_inserts_past_the_hooks() -> None:
     )
     callers = {file for file, text in files if call.search(text)}
     assert callers == {"store/queue/queue.py"}
+
+
+def test_a_read_has_no_commit_in_doubt(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no read writes a receipt: a role may read without the right to write."""
+    client.schedule("mail", id="1")
+
+    def refuse(connection: sa.Connection) -> str:
+        raise AssertionError("a read asked for the id of its transaction")
+
+    monkeypatch.setattr(type(bench.store.dialect), "transaction_id", staticmethod(refuse))
+    assert client.get("mail", "1") is not None
+    assert len(client.list("mail")) == 1
+    assert client.history("mail", "1") == []
