@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
+from tests.kit.dialect import grant_receipts
 
 from slotwise import (
     ConfigurationError,
@@ -63,6 +64,8 @@ def a_role(owner: str, role: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
             "DATABASE_URL",
             url := address.set(username=name, password="secret").render_as_string(False),
         )
+        if role != "migrator":  # there are no tables yet
+            grant_receipts(sql, name)
         yield url
         sql.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 import sqlalchemy as sa
+from tests.kit.dialect import grant_receipts
 from tests.store.bench import Bench
 
 from slotwise import (
@@ -178,6 +179,7 @@ def _of(role: str, *parts: str) -> str:
 def _granted(pg_url: str, role: str, text: str) -> None:
     with psycopg.connect(pg_url, autocommit=True) as owner:
         owner.execute(re.sub(r"TO \w+;", f"TO {role};", text).encode())
+        grant_receipts(owner, role)
 
 
 def test_the_rights_of_worker_and_operator_are_enough_for_every_operation(

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from tests.databases import Databases
+from tests.kit.dialect import grant_receipts
 from tests.store.bench import Bench
 
 from slotwise import Settings
@@ -86,6 +87,7 @@ def granted(url: str, *parts: str) -> Iterator[str]:
             sql.execute(
                 f"BEGIN; {grants(part, name, prefix='scheduled_', schema=None)} COMMIT".encode()
             )
+        grant_receipts(sql, name)
         yield owner.set(username=name, password="secret").render_as_string(
             hide_password=False
         )

@@ -9,8 +9,7 @@ keeps the laws, and owes half the speed.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -37,21 +36,10 @@ CHUNK = 500
 #: How long a receipt is kept: no caller asks for it later.
 RECEIPT_KEPT = timedelta(days=1)
 
+#: By statements: a caller's connection may be of any driver.
 _SAVEPOINT = sa.text("SAVEPOINT slotwise_insert")
 _ROLLBACK = sa.text("ROLLBACK TO SAVEPOINT slotwise_insert")
 _RELEASE = sa.text("RELEASE SAVEPOINT slotwise_insert")
-
-
-@contextmanager
-def _savepoint(connection: Joinable) -> Iterator[None]:
-    """By statements: a caller's connection may be of any driver."""
-    connection.execute(_SAVEPOINT)
-    try:
-        yield
-    except Exception:
-        connection.execute(_ROLLBACK)
-        raise
-    connection.execute(_RELEASE)
 
 
 class Locking(ByKey):
@@ -118,14 +106,19 @@ class Locking(ByKey):
         """
         ordered = [dict(row) for row in _by_key(table, rows)]
         chunks = [ordered[at : at + CHUNK] for at in range(0, len(ordered), CHUNK)]
+        connection.execute(_SAVEPOINT)
         try:
-            with _savepoint(connection):
-                for chunk in chunks:
-                    connection.execute(table.insert().inline().values(chunk))
+            for chunk in chunks:
+                connection.execute(table.insert().inline().values(chunk))
         except Exception as error:
-            if not self.is_taken(error):
+            is_taken = self.is_taken(error)
+            # After another error there may be no savepoint any more, or no connection.
+            if is_taken or is_locked(error):
+                connection.execute(_ROLLBACK)
+            if not is_taken:
                 raise
             return False
+        connection.execute(_RELEASE)
         return True
 
     def insert_new(
@@ -287,8 +280,13 @@ class LockingTasks(TaskStatements):
     def _new_rows(
         self, connection: Joinable, name: str, wanted: Sequence[Wanted]
     ) -> list[Values]:
+        """Return rows of the same columns: those that wait for others have more."""
         now = self.dialect.now(connection)
-        return [self.new_row(name, one, now) for one in wanted]
+        rows = [self.new_row(name, one, now) for one in wanted]
+        columns: Values = {}
+        for row in rows:
+            columns |= dict.fromkeys(row)
+        return [columns | row for row in rows]
 
 
 def _by_key(

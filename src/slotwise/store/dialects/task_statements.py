@@ -118,22 +118,24 @@ class TaskStatements:
 
     def new_row(self, name: str, wanted: Wanted, now: datetime) -> Values:
         due = now + wanted.when.delay if wanted.when.at is None else wanted.when.at
-        waits = wanted.waits_for > 0
-        return {
+        row: Values = {
             "task_name": name,
             "task_instance": wanted.instance,
             "task_data": wanted.data,
-            "execution_time": FOREVER if waits else due,
+            "execution_time": due,
             "slot": due,
             "picked": False,
             "kind": Kind.TASK,
             "version": to_micros(now),
             "created_version": to_micros(now),
             "priority": wanted.priority,
-            "state": RowState.BLOCKED if waits else None,
-            "parked_due": due if waits else None,
-            "waits_for": wanted.waits_for if waits else None,
         }
+        if wanted.waits_for > 0:  # other roles may not write these columns
+            row["execution_time"] = FOREVER
+            row["state"] = RowState.BLOCKED
+            row["parked_due"] = due
+            row["waits_for"] = wanted.waits_for
+        return row
 
     def put_many(
         self,
