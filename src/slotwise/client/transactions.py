@@ -57,7 +57,8 @@ class Transactions:
         store = self._make_store()
         with errors_of(store, name, is_own=connection is None):
             if connection is not None:
-                yield self._of_caller(store, connection, name)
+                queue = queue_of(store.dialect, self.horizon, store.at_insert)
+                yield queue, store.installation.join(connection, name)
                 return
             with self._own(store, word, surely=surely) as (queue, own):
                 yield queue, own
@@ -69,19 +70,13 @@ class Transactions:
         """Yield the caller's transaction; else a connection that only reads: no commit is in
         doubt, and the role may lack the right to write.
         """
+        if connection is not None:
+            with self.joining(connection, name) as joined:
+                yield joined
+            return
         store = self._make_store()
-        with errors_of(store, name, is_own=connection is None):
-            if connection is not None:
-                yield self._of_caller(store, connection, name)
-                return
-            with store.database.alone() as own:
-                yield queue_of(store.dialect), own
-
-    def _of_caller(
-        self, store: Store, connection: Connection, name: str
-    ) -> tuple[Queue, Joinable]:
-        queue = queue_of(store.dialect, self.horizon, store.at_insert)
-        return queue, store.installation.join(connection, name)
+        with errors_of(store, name, is_own=True), store.database.alone() as own:
+            yield queue_of(store.dialect), own
 
     @contextmanager
     def _own(

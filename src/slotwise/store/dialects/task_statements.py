@@ -58,10 +58,6 @@ class TaskStatements:
         """Return the parameters of ``now``."""
         return {"now": self.dialect.now(connection)}
 
-    def created(self) -> Expression:
-        """Return the version of a new row as a part of a statement."""
-        return sa.cast(self.now(), sa.BigInteger)
-
     def notification(self) -> list[Expression]:
         """Return what a statement returns besides, to notify workers; empty if no worker could
         receive it.
@@ -208,7 +204,7 @@ class TaskStatements:
         return self.now() + sa.bindparam("due", type_=self.delay)
 
     def due_parameters(self, connection: Joinable, when: When) -> Parameters:
-        """Return the parameters of ``due`` and ``created``."""
+        """Return the parameters of ``due``."""
         return {
             "due": when.delay if when.at is None else when.at,
             **self.time(connection),
