@@ -280,13 +280,9 @@ class LockingTasks(TaskStatements):
     def _new_rows(
         self, connection: Joinable, name: str, wanted: Sequence[Wanted]
     ) -> list[Values]:
-        """Return rows of the same columns: those that wait for others have more."""
+        """Return rows of the same columns: of a chunk all wait for other tasks, or none."""
         now = self.dialect.now(connection)
-        rows = [self.new_row(name, one, now) for one in wanted]
-        columns: Values = {}
-        for row in rows:
-            columns |= dict.fromkeys(row)
-        return [columns | row for row in rows]
+        return [self.new_row(name, one, now) for one in wanted]
 
 
 def _by_key(
