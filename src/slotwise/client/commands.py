@@ -219,7 +219,10 @@ class Commands:
     ) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
         key = self._key(task, id, "get")
-        with self._transactions.reading(connection, key.task_name) as (queue, own):
+        with self._transactions.joining(connection, key.task_name, reads=True) as (
+            queue,
+            own,
+        ):
             return queue.reader.find(own, key)
 
     @call
@@ -241,7 +244,10 @@ class Commands:
         """
         name = None if task is None else self._known(task, "list")[0]
         place = page_place(name, after, state, limit)
-        with self._transactions.reading(connection, name or "") as (queue, own):
+        with self._transactions.joining(connection, name or "", reads=True) as (
+            queue,
+            own,
+        ):
             return queue.reader.page(own, name=name, state=state, after=place, size=limit)
 
     @call
@@ -252,7 +258,10 @@ class Commands:
         ``result_retention``.
         """
         key = self._key(task, id, "history")
-        with self._transactions.reading(connection, key.task_name) as (queue, own):
+        with self._transactions.joining(connection, key.task_name, reads=True) as (
+            queue,
+            own,
+        ):
             return queue.reader.ends(own, key)
 
     @call

@@ -47,12 +47,13 @@ class Transactions:
         word: str | None = None,
         *,
         surely: bool = False,
+        reads: bool = False,
     ) -> Iterator[tuple[Queue, Joinable]]:
         """Yield the caller's transaction; else one for one statement, which is followed by the
         notification.
 
         ``surely``: if the reply to our commit is lost, the database is asked. That costs three
-        more round trips.
+        more round trips. ``reads``: nothing is written, so the role may lack the right to.
         """
         store = self._make_store()
         with errors_of(store, name, is_own=connection is None):
@@ -60,30 +61,16 @@ class Transactions:
                 queue = queue_of(store.dialect, self.horizon, store.at_insert)
                 yield queue, store.installation.join(connection, name)
                 return
-            with self._own(store, word, surely=surely) as (queue, own):
+            with self._own(store, word, surely=surely, reads=reads) as (queue, own):
                 yield queue, own
 
     @contextmanager
-    def reading(
-        self, connection: Connection | None, name: str
-    ) -> Iterator[tuple[Queue, Joinable]]:
-        """Yield the caller's transaction; else a connection that only reads: no commit is in
-        doubt, and the role may lack the right to write.
-        """
-        if connection is not None:
-            with self.joining(connection, name) as joined:
-                yield joined
-            return
-        store = self._make_store()
-        with errors_of(store, name, is_own=True), store.database.alone() as own:
-            yield queue_of(store.dialect), own
-
-    @contextmanager
     def _own(
-        self, store: Store, word: str | None, *, surely: bool
+        self, store: Store, word: str | None, *, surely: bool, reads: bool
     ) -> Iterator[tuple[Queue, sa.Connection]]:
         is_asked = surely and store.database.dialect_name == "postgresql"
-        if not (store.at_insert or is_asked) and store.dialect.is_one_statement:
+        is_alone = not (store.at_insert or is_asked) and store.dialect.is_one_statement
+        if reads or is_alone:
             with store.database.telling(word) as own:
                 yield queue_of(store.dialect), own
             return

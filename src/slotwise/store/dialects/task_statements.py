@@ -127,10 +127,12 @@ class TaskStatements:
             "priority": wanted.priority,
         }
         if wanted.waits_for > 0:  # other roles may not write these columns
-            row["execution_time"] = FOREVER
-            row["state"] = RowState.BLOCKED
-            row["parked_due"] = due
-            row["waits_for"] = wanted.waits_for
+            row |= {
+                "execution_time": FOREVER,
+                "state": RowState.BLOCKED,
+                "parked_due": due,
+                "waits_for": wanted.waits_for,
+            }
         return row
 
     def put_many(
