@@ -22,12 +22,12 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test.utils import override_settings
+from tests.kit.events import SettledDead
 
 from slotwise import ConfigurationError, SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
 from slotwise.contrib.django.management.commands.slotwise import Command
 from slotwise.contrib.django.project import database_address, fresh_connections
-from slotwise.model.events import SettledDead
 from slotwise.testing import ManualClock, ManualWorker, override, scheduled
 
 

@@ -18,11 +18,11 @@ import click
 import pytest
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
+from tests.kit.events import events
 
 from slotwise import Every, JobContext, Retry, Settings, job, task
 from slotwise.cli.entry import cli
 from slotwise.cli.shared import exits
-from slotwise.model import events
 from slotwise.settings.keywords import SettingsKeywords
 from slotwise.spi import Database, format_duration, tables
 from slotwise.testing import ManualClock, ManualWorker

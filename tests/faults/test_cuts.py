@@ -26,8 +26,8 @@ from tests.faults.conftest import MakeBench
 from tests.faults.proxy import CAN_CUT, Proxy
 from tests.kit.laws import Ledger, none_in_two_places
 from tests.kit.patience import PATIENCE
+from tests.kit.records import from_micros
 
-from slotwise.model.records import from_micros
 from slotwise.spi import parse_duration, tables
 
 USUAL = 3

@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 from tests.faults.bench import Bench
 from tests.faults.conftest import MakeBench
+from tests.kit.records import TICK
+from tests.kit.times import succeed
 
 from slotwise import Every, Item, Schedule
-from slotwise.model.records import TICK
-from slotwise.schedules import succeed
 
 OLD, NEW = Every("1s"), Every("700ms")
 

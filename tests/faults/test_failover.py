@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from tests.databases import provision
 from tests.faults.bench import SLACK, eventually, loaded
 from tests.faults.conftest import MakeBench
+from tests.kit.connections import Database, sure_transaction
 from tests.kit.dialect import DIALECT
+from tests.kit.store import Store
 
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.errors import CommitUnknown, PostgresMissing
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database, sure_transaction
-from slotwise.store.slots.store import Store
 
 pytestmark = pytest.mark.extended
 

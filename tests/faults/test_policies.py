@@ -26,12 +26,12 @@ from tests.faults.bench import (
 )
 from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
+from tests.kit.records import from_micros
+from tests.kit.times import spread_out
 
 from slotwise import AnyOf, Once, parse_schedule
 from slotwise.demo.evidence import LogLine
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.model.records import from_micros
-from slotwise.schedules import spread_out
 
 pytestmark = pytest.mark.extended
 

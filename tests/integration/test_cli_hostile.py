@@ -23,12 +23,12 @@ import pytest
 import sqlalchemy as sa
 from tests.databases import provision
 from tests.integration.test_cli_listings import add
+from tests.kit.store import Store
 
 from slotwise import Settings
 from slotwise.cli.entry import COMMANDS, status
 from slotwise.cli.shared import exits
 from slotwise.spi import Database
-from slotwise.store.slots.store import Store
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 #: Clears the screen, forges a line, turns the direction of what follows, rings, moves up, ends a

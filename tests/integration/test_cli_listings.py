@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.integration.shell import Shell
+from tests.kit.store import Store
 
 from slotwise import Settings
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.terminal import moment
 from slotwise.spi import Database
-from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.kit.records import host_now
 
 from slotwise import Every, JobContext, Retry, job
 from slotwise.cli.entry import cli, status
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Done
-from slotwise.model.clock import host_now
 from slotwise.testing import ManualClock, ManualWorker
 
 

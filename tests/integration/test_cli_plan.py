@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import host_now
 
 from slotwise import CatchUp, Every, JobContext, Schedule, job
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import load_registry
-from slotwise.model.clock import host_now
 from slotwise.spi import SlotsSkipped
 from slotwise.testing import ManualClock, ManualWorker
 

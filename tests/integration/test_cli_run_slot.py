@@ -13,12 +13,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.integration.shell import Process, Shell, wait_until
+from tests.kit.store import Store
 
 from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.inspect import Inspection, SlotInfo
 from slotwise.spi import Database
-from slotwise.store.slots.store import Store
 
 JOBS = """
 import os, time

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.records import Failed
 
 from slotwise import Fail, JobRegistry, Retry, TaskContext, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.model.records import Failed
 from slotwise.testing import ManualWorker
 
 APP = """

@@ -12,12 +12,12 @@ from psycopg import sql
 from sqlalchemy import make_url
 from tests.databases import Databases
 from tests.integration.shell import Process, Shell
+from tests.kit.store import Store
 
 from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.inspect import Inspection, SlotInfo
 from slotwise.spi import Database
-from slotwise.store.slots.store import Store
 
 JOBS = """
 import asyncio, concurrent.futures, contextlib, logging, multiprocessing, os, threading, time

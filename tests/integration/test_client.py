@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.integration.hearing import Heard
 from tests.kit.patience import PATIENCE
+from tests.kit.payloads import PAYLOAD_LIMIT
 
 from slotwise import (
     Client,
@@ -36,7 +37,6 @@ from slotwise import (
     task,
 )
 from slotwise.client.arguments import ID_LIMIT
-from slotwise.payload.payload import PAYLOAD_LIMIT
 
 
 def nothing(ctx: JobContext) -> None:

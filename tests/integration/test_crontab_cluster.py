@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.integration.shell import Process, Shell, alive, wait_until
+from tests.kit.store import Store
 from tests.unit.test_crontab import SYSTEM
 
 from slotwise import Settings
@@ -24,7 +25,6 @@ from slotwise.cli.shared import exits
 from slotwise.contrib.crontab import read_crontabs
 from slotwise.inspect import Inspection, SlotInfo
 from slotwise.spi import Database
-from slotwise.store.slots.store import Store
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 

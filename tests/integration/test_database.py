@@ -19,12 +19,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, backend, engines
+from tests.kit.connections import is_transient, postgresql_connections, timeline_of
 
 from slotwise import Settings
 from slotwise.spi import Database, describe_error
-from slotwise.store.connect import postgresql_connections
-from slotwise.store.connect.database import timeline_of
-from slotwise.store.connect.database_errors import is_transient
 
 
 class TestPools:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, conninfo, engines, show, with_query
+from tests.kit.connections import is_transient, read_options, write_options
 
 from slotwise.spi import describe_error
-from slotwise.store.connect.database_errors import is_transient
-from slotwise.store.connect.session_parameters import read_options, write_options
 
 
 class TestDeadlines:

@@ -16,10 +16,10 @@ from psycopg import sql
 from sqlalchemy import make_url
 from tests.connections import with_query
 from tests.databases import Databases, provision
+from tests.kit.records import Failed
 from tests.store.bench import Bench, a_job, a_task
 
 from slotwise import ConfigurationError, Item, Retry, Settings
-from slotwise.model.records import Failed
 from slotwise.spi import Database
 
 DEFINITIONS = (

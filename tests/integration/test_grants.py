@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from tests.kit.dialect import grant_receipts
+from tests.kit.store import LedgerFence, Pruner
 
 from slotwise import (
     ConfigurationError,
@@ -31,8 +32,6 @@ from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.operations import Operations, Schema
 from slotwise.store.operations.transaction import Author
-from slotwise.store.slots.retention import Pruner
-from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualWorker
 
 ran = threading.Event()

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.kit.events import SettledDead
 
 from slotwise import Every, JobContext, JobRegistry, job, task
 from slotwise.cli import task_listings
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.model.events import SettledDead
 from slotwise.store.reading import health as cluster_health
 from slotwise.store.reading import task_counts
 from slotwise.testing import ManualClock, ManualWorker

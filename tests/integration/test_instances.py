@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.kit.records import Failed
 
 from slotwise import (
     Disabled,
@@ -19,7 +20,6 @@ from slotwise import (
     UnknownTask,
     job,
 )
-from slotwise.model.records import Failed
 from slotwise.spi import Settled
 from slotwise.testing import ManualClock, ManualWorker
 

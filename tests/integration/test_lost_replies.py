@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import sqlalchemy as sa
 from tests.faults.proxy import Proxy
+from tests.kit.connections import database as connections
+from tests.kit.ports import PostgreSQL
 
 from slotwise import (
     Client,
@@ -24,8 +26,6 @@ from slotwise import (
     task,
 )
 from slotwise.errors import CommitUnknown
-from slotwise.store.connect import database as connections
-from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 
 HOUR = timedelta(hours=1)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.store import Store
 
 from slotwise import ConfigurationError, Every, JobContext, JobRegistry, Overlap, job
 from slotwise.spi import Database
-from slotwise.store.slots.store import Store
 
 pytestmark = pytest.mark.extended
 

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from tests.connections import Open
+from tests.kit.connections import ALONG, can_go_along
 from tests.kit.patience import PATIENCE
 from tests.store.hearing import hearing
 
 from slotwise import JobContext, JobRegistry, task
 from slotwise.spi import Database
-from slotwise.store.connect.postgresql_connections import ALONG, can_go_along
 
 
 @task(name="mail")

@@ -19,12 +19,12 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from tests.databases import provision
 from tests.integration.test_wakeup_listener import Scene, mail
+from tests.kit.connections import is_transient
 from tests.kit.programs import program
 
 from slotwise import Settings
 from slotwise.operations import Schema
 from slotwise.spi import Database
-from slotwise.store.connect.database_errors import is_transient
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, show
+from tests.kit.connections import is_transient
+from tests.kit.connections import postgresql_connections as plans
+from tests.kit.store import Store
 from tests.store.bench import a_job, a_task
 
 from slotwise import Settings
 from slotwise.spi import Database
-from slotwise.store.connect import postgresql_connections as plans
-from slotwise.store.connect.database_errors import is_transient
-from slotwise.store.slots.store import Store
 
 ASK = "SELECT %(number)s::integer"
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from tests.kit.dialect import grant_receipts
+from tests.kit.store import LedgerFence, Store
 from tests.store.bench import Bench
 
 from slotwise import (
@@ -32,7 +33,6 @@ from slotwise.cli.shared import exits
 from slotwise.migrate.grants import grants
 from slotwise.operations import Operations
 from slotwise.spi import Database
-from slotwise.store.slots.store import LedgerFence, Store
 from slotwise.testing import ManualWorker
 
 SCHEDULE = ["tasks", "schedule", "mail"]

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.integration.hearing import Heard, gone, sorted_out, threads_of_ours
+from tests.kit.events import events
+from tests.kit.loops import held_claims, sign_in
 from tests.kit.patience import PATIENCE
+from tests.kit.records import Failed
 
 from slotwise import (
     ConfigurationError,
@@ -31,10 +34,6 @@ from slotwise import (
     task,
 )
 from slotwise.contrib.processes.slot_run import SlotRun
-from slotwise.engine import sign_in
-from slotwise.engine.loops import held_claims
-from slotwise.model import events
-from slotwise.model.records import Failed
 
 
 def nothing(ctx: JobContext) -> None:

@@ -16,14 +16,13 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from tests.databases import Databases
 from tests.integration.test_formats import DEFINITIONS, runs_once
+from tests.kit.connections import PINNED, ROW_SECURITY, Database
 from tests.store.bench import Bench
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.errors import DatabaseProblem
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-from slotwise.store.connect.session_parameters import PINNED, ROW_SECURITY
 
 PAGE = Path(__file__).parents[2] / "docs" / "connections.md"
 #: Each with a value that our statements do not expect.

@@ -14,10 +14,10 @@ from sqlalchemy.exc import OperationalError
 from tests.connections import Open
 from tests.faults.proxy import Proxy
 from tests.integration.shell import Process, Shell
+from tests.kit.connections import is_transient
 
 from slotwise.cli.shared import exits
 from slotwise.spi import describe_error, elapsed
-from slotwise.store.connect.database_errors import is_transient
 
 JOBS = """
 import os, pathlib, time

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
+from tests.kit.connections import is_transient, sqlite_connections
 
 from slotwise import DatabaseProblem, DatabaseUnreachable, SchemaMissing, Settings
 from slotwise.spi import Database, describe_error
-from slotwise.store.connect import sqlite_connections
-from slotwise.store.connect.database_errors import is_transient
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from tests.integration.shell import Process, Shell, alive, wait_until
+from tests.kit.store import Store
 
 from slotwise import Settings
 from slotwise.cli.shared import exits
 from slotwise.engine.process.tuning import ECHO
 from slotwise.inspect import Inspection, SlotInfo
 from slotwise.spi import Database
-from slotwise.store.slots.store import Store
 
 JOBS = """
 import os, pathlib, sys, time

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, with_query
+from tests.kit.connections import is_transient
 
 from slotwise import DatabaseRefused, DatabaseUnreachable, InvalidSetting
-from slotwise.store.connect.database_errors import is_transient
 
 
 class TestUnreachable:

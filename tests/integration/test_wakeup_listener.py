@@ -20,7 +20,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.databases import Databases
 from tests.faults.proxy import CAN_CUT, Proxy
 from tests.integration.hearing import Heard
+from tests.kit.connections import PAUSE
+from tests.kit.events import Listeners
+from tests.kit.loops import Common, WakeUp
 from tests.kit.patience import PATIENCE
+from tests.kit.store import Store
 
 from slotwise import (
     BulkResult,
@@ -36,13 +40,8 @@ from slotwise import (
     task,
 )
 from slotwise.client.bulk import GATHER
-from slotwise.engine.loops.housekeeping import WakeUp
-from slotwise.engine.loops.service import Common
-from slotwise.model.events import Listeners
 from slotwise.operations import Calendars
 from slotwise.spi import Database, Worker, database_url
-from slotwise.store.connect.notifications import PAUSE
-from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 COMMON = Common(Listeners(), "host:1:a")

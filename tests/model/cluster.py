@@ -9,6 +9,8 @@ import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from tests.kit.records import PAUSED_KEY, AttemptOutcome
+from tests.kit.store import LedgerFence
 from tests.model.comparison import Comparison, shown
 from tests.model.contract import BEAT, LEASE, POLL, Course
 from tests.model.operations import Operated
@@ -16,7 +18,6 @@ from tests.model.policies import Terms
 from tests.model.timeline import Timeline, Times, every
 
 from slotwise import ClaimLost, Disabled, job
-from slotwise.model.records import AttemptOutcome
 from slotwise.operations import Operations
 from slotwise.spi import (
     Claim,
@@ -27,8 +28,6 @@ from slotwise.spi import (
     define,
     tables,
 )
-from slotwise.store.schema.tables import PAUSED_KEY
-from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250000, tzinfo=UTC)

@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from tests.kit.laws import Ledger, none_in_two_places
+from tests.kit.store import Store
 from tests.model.operations import Operated
-
-from slotwise.store.slots.store import Store
 
 
 @dataclass(frozen=True)

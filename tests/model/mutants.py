@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.kit.breaks import Arguments, Mutant, always, answering, given
+from tests.kit.records import Died
+from tests.kit.store import START
 from tests.model import points
 
 from slotwise import Overlap
-from slotwise.model.records import Died
-from slotwise.store.slots.gates import START
 
 LONG_AGO = datetime(1990, 1, 1, tzinfo=UTC)
 NOTHING = timedelta(0)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from slotwise.decide import claim, ending, going_back, pause, slot_choice
-from slotwise.decide.ending import Ending
-from slotwise.engine.run.runner import Runner
-from slotwise.store.dialects import by_key, row_values
-from slotwise.store.dialects.by_key import ByKey
+from tests.kit.decisions import Ending, claim, ending, going_back, pause, slot_choice
+from tests.kit.loops import Runner
+from tests.kit.ports import ByKey, by_key
+from tests.kit.store import (
+    MinInterval,
+    Planner,
+    SettlementWriter,
+    detached,
+    ledger,
+    onward,
+    plan_rows,
+    slot_operations,
+)
+
+from slotwise.store.dialects import row_values
 from slotwise.store.dialects.conditions import Conditions
-from slotwise.store.operations import slot_operations
-from slotwise.store.planning import plan_rows
-from slotwise.store.planning.planner import Planner
-from slotwise.store.slots import detached, ledger
-from slotwise.store.slots.gates import MinInterval
-from slotwise.store.slots.settlement_writer import SettlementWriter
-from slotwise.store.slots.settlements import onward
 
 # ends
 LOST = ending._lost

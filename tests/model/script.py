@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from tests.model.cluster import JOB, Cluster, Member
-from tests.model.contract import Course
-from tests.model.declarations import is_refused
-from tests.model.timeline import Times
-
-from slotwise import InvalidJob
-from slotwise.model.records import (
+from tests.kit.records import (
     Aborted,
     AttemptOutcome,
     Cancelled,
@@ -20,6 +14,12 @@ from slotwise.model.records import (
     Snoozed,
     Succeeded,
 )
+from tests.model.cluster import JOB, Cluster, Member
+from tests.model.contract import Course
+from tests.model.declarations import is_refused
+from tests.model.timeline import Times
+
+from slotwise import InvalidJob
 from slotwise.spi import Claim, define
 
 #: The name of a method, and what it is given.

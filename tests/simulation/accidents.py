@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from tests.kit.records import Aborted, AttemptOutcome
 from tests.simulation.agent import Agent
 from tests.simulation.cast import SCHEDULES
 from tests.simulation.stage import Stage
 
-from slotwise.model.records import Aborted, AttemptOutcome
 from slotwise.spi import Claim
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tests.kit.records import PLANNED
 from tests.simulation.trace import Trace
 
-from slotwise.model.vocabulary import PLANNED
 from slotwise.spi import Claim, Definition
 
 

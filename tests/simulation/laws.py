@@ -18,14 +18,14 @@ from tests.kit.laws import (
     none_missing,
     nothing_left,
 )
+from tests.kit.records import TICK, Fence
+from tests.kit.times import succeed
 from tests.simulation.claim_laws import ClaimLaws
 from tests.simulation.operation_laws import OperationLaws
 from tests.simulation.row_laws import RowLaws
 from tests.simulation.trace import Trace
 
 from slotwise import Schedule
-from slotwise.model.records import TICK, Fence
-from slotwise.schedules import succeed
 from slotwise.spi import Claim, Definition, Key, Reaped, Reason, Settled
 
 #: Rows that operators have requested, beside the slots of the plan.

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.kit.breaks import Arguments, Mutant, always, answering, given
+from tests.kit.store import Limits
 from tests.model.mutants import MUTANTS as OF_THE_MODEL
 from tests.simulation import points
-
-from slotwise.store.slots.gates import Limits
 
 
 def _without_row(a: Arguments) -> Any:

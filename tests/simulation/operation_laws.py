@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from tests.kit.laws import Ledger
+from tests.kit.records import Fence
 from tests.simulation.trace import Trace
 
-from slotwise.model.records import Fence
 from slotwise.spi import Claim, Definition
 
 Slot = tuple[str, Any]

@@ -10,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from tests.kit.laws import Ledger
+from tests.kit.records import ENDED_BADLY
 from tests.simulation.operation_laws import OperationLaws
 
 from slotwise import ConfigurationError
-from slotwise.model.vocabulary import ENDED_BADLY
 from slotwise.operations import Operations
 from slotwise.spi import Tables
 

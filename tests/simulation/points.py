@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from slotwise.decide import ending
+from tests.kit.decisions import ending
+from tests.kit.ports import ByKey
+from tests.kit.store import HeldRows, Limits, Settlements, gates, onward
+
 from slotwise.spi import Definition
-from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.dialects.due_rows import DueRows
-from slotwise.store.slots import gates
-from slotwise.store.slots.gates import Limits
-from slotwise.store.slots.settlements import Settlements, onward
-from slotwise.store.slots.store import HeldRows
 
 # claims
 ENTER = ByKey._enter_slot

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.kit.laws import Ledger, rows_and_ledger
+from tests.kit.records import PLANNED
 from tests.simulation.trace import Trace
 
-from slotwise.model.vocabulary import PLANNED
 from slotwise.spi import Definition
 
 

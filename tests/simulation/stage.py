@@ -11,7 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
+from tests.kit.events import Planned
 from tests.kit.laws import Ledger
+from tests.kit.records import Fence
 from tests.simulation.agent import Agent, SimulatedWorker
 from tests.simulation.cast import NOON, SCHEDULES, TAG, subjects
 from tests.simulation.laws import Laws
@@ -20,8 +22,6 @@ from tests.simulation.replies import Replies
 from tests.simulation.trace import Trace
 
 from slotwise import Schedule
-from slotwise.model.events import Planned
-from slotwise.model.records import Fence
 from slotwise.spi import (
     Claim,
     ClaimLostEvent,

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from tests.kit.records import AttemptOutcome, Failed, HandedBack, Succeeded
+from tests.kit.store import LOOK_BACK
 
 from slotwise import Retry, task
-from slotwise.model.records import AttemptOutcome, Failed, HandedBack, Succeeded
 from slotwise.spi import Database
-from slotwise.store.queue.queue_cursors import LOOK_BACK
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

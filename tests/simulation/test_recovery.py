@@ -12,18 +12,12 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 from tests.kit.breaks import Mutant
+from tests.kit.records import AttemptOutcome, Failed, HandedBack, Succeeded, from_micros
 from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 from tests.simulation.mutants import OF_RECOVERY
 
 from slotwise import CatchUp, Every, Overlap, Retry, Settings, job
-from slotwise.model.records import (
-    AttemptOutcome,
-    Failed,
-    HandedBack,
-    Succeeded,
-    from_micros,
-)
 from slotwise.operations import Schema
 from slotwise.spi import Claim, Database
 from slotwise.store.slots.tuning import LATE

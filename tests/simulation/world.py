@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from tests.kit.records import AttemptOutcome, Failed, Succeeded, to_micros
+from tests.kit.store import LedgerFence
 from tests.simulation.accidents import Accidents
 from tests.simulation.agent import Agent
 from tests.simulation.laws import Laws
 from tests.simulation.operators import audit
 
 from slotwise import ClaimLost
-from slotwise.model.records import AttemptOutcome, Failed, Succeeded, to_micros
 from slotwise.operations import Operations
 from slotwise.spi import Claim, Row
-from slotwise.store.slots.store import LedgerFence
 
 #: How long everybody works well, in tens of seconds, until nothing is left to be done.
 CALM = 30

@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from tests.kit.records import ROW_COLUMNS, AttemptOutcome, Succeeded, Transition, row_of
+from tests.kit.store import Plan, Planner, Revision, Settlement, Store
 
 from slotwise import (
     Client,
@@ -23,13 +25,7 @@ from slotwise import (
     task,
 )
 from slotwise.inspect import RECURRING, Inspection
-from slotwise.model.records import AttemptOutcome, Succeeded, Transition
 from slotwise.spi import Claim, Database, Definition, Row, define
-from slotwise.store.planning.planner import Plan, Planner
-from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.rows import ROW_COLUMNS, row_of
-from slotwise.store.slots.settlements import Settlement
-from slotwise.store.slots.store import Store
 from slotwise.testing import ManualClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
+from tests.kit.store import Store
 from tests.store.hearing import Sent, hearing, listening
 
 from slotwise import Settings
 from slotwise.spi import Database, Definition
-from slotwise.store.slots.store import Store
 
 
 class Explained:

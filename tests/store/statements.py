@@ -8,17 +8,21 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.kit.records import Failed, HandedBack, Succeeded
+from tests.kit.store import (
+    Badge,
+    LedgerFence,
+    Planner,
+    Revision,
+    Store,
+    WorkerRegistry,
+    claim_trigger,
+)
 from tests.store.bench import LEASE, Bench, a_job, a_task, claim_due
 from tests.store.hearing import hearing
 
 from slotwise import Client, Every
-from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.spi import Claim
-from slotwise.store.operations.slot_operations import claim_trigger
-from slotwise.store.planning.planner import Planner
-from slotwise.store.planning.revision import Revision
-from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.store import LedgerFence, Store
 from slotwise.store.slots.tuning import MANY
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import psycopg
 import pytest
-
-from slotwise.store.dialects.postgresql.arrays import instants, integers, intervals, texts
+from tests.kit.ports import instants, integers, intervals, texts
 
 VALUES = {
     "none": [],

@@ -9,12 +9,10 @@ from dataclasses import replace
 
 import pytest
 from tests.kit.breaks import Mutant, always, given
+from tests.kit.decisions import ending
+from tests.kit.store import ledger, plan_rows, settlement_writer
 from tests.store.bench import Bench
 from tests.store.conformance import test_instances, test_planner, test_take_over
-
-from slotwise.decide import ending
-from slotwise.store.planning import plan_rows
-from slotwise.store.slots import ledger, settlement_writer
 
 #: By the rule that is not there then, and the test that finds it out.
 BROKEN: dict[str, tuple[Mutant, Callable[[Bench], object]]] = {

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.ports import LockingPostgreSQL, PostgreSQL
 
 from slotwise.spi import Database, DatabaseClock, OneWriter, Tables
-from slotwise.store.dialects.locking_postgresql import LockingPostgreSQL
-from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.testing.dialects import DialectConformance
 
 CHECKS = [

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 from tests.databases import Databases
+from tests.kit.ports import FIRST, LAST, ClaimRequest, Range
+from tests.kit.records import HandedBack, Succeeded
+from tests.kit.store import BatchSize, Planner, Store
 from tests.store.bench import LEASE, a_job, a_task, claim_due
 from tests.store.explained import Analysed, Explained, Sent, analysing, nodes, scanned
 
 from slotwise import Client, Every
-from slotwise.model.records import HandedBack, Succeeded
 from slotwise.spi import Claim
-from slotwise.store.dialects.port import FIRST, LAST, ClaimRequest, Range
-from slotwise.store.planning.planner import Planner
-from slotwise.store.slots.claims import BatchSize
-from slotwise.store.slots.store import Store
 from slotwise.testing import ManualClock
 
 ROWS = 200_000

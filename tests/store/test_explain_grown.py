@@ -10,11 +10,11 @@ from datetime import timedelta
 
 import pytest
 from tests.databases import Databases
+from tests.kit.store import Pruner
 from tests.store.bench import a_task
 from tests.store.explained import Explained, nodes, scanned
 
 from slotwise import Client
-from slotwise.store.slots.retention import Pruner
 
 pytestmark = pytest.mark.extended
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from psycopg import sql
 from tests.databases import Databases
+from tests.kit.records import WINDOW
+from tests.kit.store import BatchSize
 from tests.store.bench import a_job
 from tests.store.explained import Explained, nodes
 from tests.store.hearing import Sent
 
 from slotwise import Disabled
-from slotwise.store.schema.tables import WINDOW
-from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.tuning import FEW
 
 MANY, NAMES, FOREIGN = 100_000, 10_000, 1_000

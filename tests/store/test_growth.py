@@ -24,14 +24,13 @@ from typing import Any
 import psycopg
 import pytest
 from tests.databases import provision
+from tests.kit.records import Succeeded
+from tests.kit.store import Pruner, Store
 from tests.store.bench import LEASE, MINUTE, Bench, a_job, claim_due
 
 from slotwise import Item, JobContext, JobRegistry, Settings, task
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.model.records import Succeeded
 from slotwise.spi import Claim, Database
-from slotwise.store.slots.retention import Pruner
-from slotwise.store.slots.store import Store
 from slotwise.store.slots.tuning import PRUNED as BATCH_OF_PRUNER
 from slotwise.store.slots.tuning import STALLED
 

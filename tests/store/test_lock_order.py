@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Failed, Follow, FollowUps, Succeeded, Wanted, When
 from tests.store.bench import Bench, a_job, a_task
 from tests.store.waiting import run_into_lock
 
 from slotwise import Calendar, Daily, Disabled, Every, Item, Settings
-from slotwise.model.records import Failed, Follow, FollowUps, Succeeded, Wanted, When
 from slotwise.operations import Calendars
 from slotwise.spi import Database, Key
 

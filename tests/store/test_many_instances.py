@@ -11,13 +11,12 @@ from statistics import median
 import psycopg
 import pytest
 from tests.databases import Databases
+from tests.kit.records import HAS_SLOT, RANK, WINDOW, Succeeded
+from tests.kit.store import Store
 from tests.store.bench import LEASE, a_job, claim_due
 
 from slotwise import Disabled, Settings
-from slotwise.model.records import Succeeded
 from slotwise.spi import Database
-from slotwise.store.schema.tables import HAS_SLOT, RANK, WINDOW
-from slotwise.store.slots.store import Store
 from slotwise.testing import ManualClock
 
 FEW, MANY, BATCH = 100, 100_000, 100

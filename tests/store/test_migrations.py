@@ -24,14 +24,13 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.config import CommandLine, Config
 from alembic.runtime.migration import MigrationContext
+from tests.kit.records import FOREVER, SCHEMA_VERSION, columns_of_db_scheduler
 from tests.store.bench import DB_SCHEDULER, JAVA_ROW, Bench, at
 
 from slotwise import SchemaMismatch, Settings, migrate
 from slotwise.contrib.db_scheduler.adoption import LOCK_TIMEOUT
 from slotwise.migrate.target import UNUSED
-from slotwise.model.records import FOREVER
 from slotwise.spi import Database, tables
-from slotwise.store.schema.tables import SCHEMA_VERSION, columns_of_db_scheduler
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REVISIONS = ["sw0001", "sw0002", "sw0003", "sw0004"]

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import psycopg
+from tests.kit.connections import WakeUps
 from tests.kit.patience import PATIENCE
-
-from slotwise.store.connect.notifications import WakeUps
 
 LONG = timedelta(hours=1)
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from tests.databases import Databases
+from tests.kit.ports import Transaction
+from tests.kit.store import end_orphans, trigger
 from tests.store.explained import Explained
 
 from slotwise.inspect import Inspection
 from slotwise.spi import Key
-from slotwise.store.dialects.port import Transaction
-from slotwise.store.operations.slot_operations import trigger
-from slotwise.store.slots.ledger import end_orphans
 
 #: 60,000 slots of 600 of 10,000 instances, 40,000 of the job itself, and as many ranges of its
 #: slots that did not run.

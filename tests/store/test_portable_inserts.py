@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+from tests.kit.connections import sqlstate
+from tests.kit.ports import LockingPostgreSQL
+from tests.kit.records import Wanted, When
 
 from slotwise.migrate.grants import WRITTEN
-from slotwise.model.records import Wanted, When
 from slotwise.spi import Database, DatabaseClock, Tables
-from slotwise.store.connect.database_errors import sqlstate
-from slotwise.store.dialects.locking_postgresql import LockingPostgreSQL
 
 WHEN = When(at=datetime(2020, 1, 1, tzinfo=UTC))
 WANTED = Wanted(instance="1", data=None, when=WHEN, priority=50)

@@ -13,15 +13,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import CompileError
 from tests.databases import Databases
+from tests.kit.ports import LockingPostgreSQL, Transaction
+from tests.kit.records import Gap
 from tests.ledger_author import sender
 from tests.store.bench import LEASE, Bench
 from tests.store.conftest import opened, plan
 from tests.store.statements import FAR_AWAY, LONG_AGO, VERBS, Stage
 
-from slotwise.model.records import Gap
 from slotwise.spi import ClaimRequest, Dialect, Key, Kind, Row, register_dialect
-from slotwise.store.dialects.locking_postgresql import LockingPostgreSQL
-from slotwise.store.dialects.port import Transaction
 from slotwise.store.dialects.quarantine import quarantine
 from slotwise.store.slots.counts import Counts, Ended
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.databases import Databases
+from tests.kit.connections import lacks_permission
+from tests.kit.store import Store
 from tests.store.bench import Bench
 from tests.store.conftest import granted, opened, plan
 from tests.store.statements import VERBS, Stage
 
 from slotwise import DatabaseProblem
-from slotwise.store.connect.database_errors import lacks_permission
-from slotwise.store.slots.store import Store
 
 #: What an enqueuer may do; besides scheduling it only reads, and nothing of payloads.
 OWN = {

@@ -11,14 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 from tests.docs.markdown import ROOT
+from tests.kit.store import Pruner, failed_attempts
 from tests.store.bench import a_job, a_task, claim_due
 from tests.store.explained import Explained, nodes
 
 from slotwise import Client, Disabled, Every, migrate
 from slotwise.inspect import Inspection
 from slotwise.spi import tables
-from slotwise.store.reading.failures import failed_attempts
-from slotwise.store.slots.retention import Pruner
 
 PAGE = (ROOT / "docs" / "schema.md").read_text()
 #: Of each revision that was ever released.

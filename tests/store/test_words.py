@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Record
 
-from slotwise.model.records import Record
 from slotwise.spi import Database, Outcome, Reason, RowState, tables
 
 PREPARED = """

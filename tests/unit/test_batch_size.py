@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.kit.store import BatchSize
 
-from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.tuning import FIRST
 
 MOST = 500

@@ -13,6 +13,9 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.decisions import around, passed_over
+from tests.kit.records import TICK, Gap
+from tests.kit.times import due_at, slot_after, succeed
 
 from slotwise import (
     Calendar,
@@ -23,11 +26,7 @@ from slotwise import (
     Overlap,
     Schedule,
 )
-from slotwise.decide.slot_choice import around, passed_over
 from slotwise.inspect import SlotInfo
-from slotwise.model.records import TICK, Gap
-from slotwise.schedules import succeed
-from slotwise.schedules.base import due_at, slot_after
 from slotwise.testing import ManualClock, ManualWorker
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

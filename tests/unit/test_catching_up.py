@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.kit.decisions import at_finish
+from tests.kit.decisions import claim as decide
+from tests.kit.records import Died, Gap, LedgerEntry, Succeeded
 
 from slotwise import CatchUp, Every, Overlap, job
-from slotwise.decide import claim as decide
-from slotwise.decide.ending import at_finish
 from slotwise.inspect import RECURRING
-from slotwise.model.records import Died, Gap, LedgerEntry, Succeeded
 from slotwise.spi import Claim, Definition, Row
 from slotwise.testing import ManualWorker
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.kit.payloads import UNTYPED
+from tests.kit.records import When
 
 from slotwise import ConfigurationError, InvalidPayload, InvalidSetting, Item
 from slotwise.client.bulk import BYTES, Chunk, chunks
-from slotwise.model.records import When
-from slotwise.payload.payload import UNTYPED
 from slotwise.store.connect.caller_transaction import copy_into
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, get_origin, get_type_hints
 
 import pytest
+from tests.kit.events import events
 
 from slotwise.contrib.logging import (
     HumanFormatter,
@@ -25,7 +26,6 @@ from slotwise.contrib.logging import (
     escaped_lines,
     keep_one_console,
 )
-from slotwise.model import events
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SETTLED = events.Settled(

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from tests.kit.connections import is_transient, unreachable
 
 from slotwise import DatabaseUnreachable, SchemaMissing
 from slotwise.spi import database_url, describe_error
-from slotwise.store.connect.database_errors import is_transient, unreachable
 
 
 def wrapped(error: BaseException, *, invalidated: bool = False) -> DBAPIError:

@@ -8,22 +8,9 @@ from typing import Any
 
 import pytest
 import tenacity
-
-from slotwise import (
-    CatchUp,
-    Disabled,
-    Every,
-    FixedDelay,
-    Once,
-    Overlap,
-    Retry,
-    Schedule,
-    parse_schedule,
-)
-from slotwise.decide import claim as decide
-from slotwise.decide import ending, going_back
-from slotwise.inspect import RECURRING
-from slotwise.model.records import (
+from tests.kit.decisions import claim as decide
+from tests.kit.decisions import ending, going_back
+from tests.kit.records import (
     FOREVER,
     Aborted,
     AttemptOutcome,
@@ -37,7 +24,20 @@ from slotwise.model.records import (
     Succeeded,
     Transition,
 )
-from slotwise.schedules import succeed
+from tests.kit.times import succeed
+
+from slotwise import (
+    CatchUp,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Overlap,
+    Retry,
+    Schedule,
+    parse_schedule,
+)
+from slotwise.inspect import RECURRING
 from slotwise.spi import Definition, Kind, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

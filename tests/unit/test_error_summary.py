@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
+from tests.kit.loops import error_text
+from tests.kit.records import LIMIT
 
-from slotwise.engine.run.outcomes import error_text
-from slotwise.model.error_text import LIMIT
 from slotwise.spi import error_summary
 
 

@@ -6,11 +6,10 @@ import logging
 from dataclasses import FrozenInstanceError
 
 import pytest
+from tests.kit.events import Claimed, Listeners, PollBegan, about, events
 from tests.unit.engine.parts import NOON, a_claim
 
 from slotwise.contrib.logging import LogListener
-from slotwise.model import events
-from slotwise.model.events import Claimed, Listeners, PollBegan, about
 from slotwise.spi import DatabaseLost, Event
 
 LOST = DatabaseLost(worker="w", loop="poller", error="gone")

@@ -8,6 +8,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.kit.decisions import at_finish
+from tests.kit.records import SUCCEEDED
+from tests.kit.store import is_usual, onward
+from tests.kit.times import slot_after, spread_out, succeed
 from tests.store.bench import a_job, a_task
 
 from slotwise import (
@@ -22,13 +26,8 @@ from slotwise import (
     Retry,
     Schedule,
 )
-from slotwise.decide.ending import at_finish
 from slotwise.inspect import RECURRING
-from slotwise.model.records import SUCCEEDED
-from slotwise.schedules import spread_out, succeed
-from slotwise.schedules.base import slot_after
 from slotwise.spi import Definition, Kind, Origin, Row
-from slotwise.store.slots.settlements import is_usual, onward
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TICK = timedelta(microseconds=1)

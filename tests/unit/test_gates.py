@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit.store import ORDER, Gate, gates
 
 import slotwise
-from slotwise.store.slots import gates
-from slotwise.store.slots.gates import ORDER, Gate
 
 SOURCE = Path(slotwise.__file__).parent
 LIST = "store/slots/gates.py"

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.loops import Holding
 from tests.kit.patience import PATIENCE
 from tests.unit.engine.parts import MINUTE, NOON, NoFence, a_claim
 
@@ -24,7 +25,6 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.engine.run.active_claims import Holding
 from slotwise.jobs.context import Signal
 from slotwise.jobs.job import declared
 from slotwise.spi import Claim

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.kit.records import Failed, HandedBack
 
 from slotwise import (
     ClaimLost,
@@ -24,7 +25,6 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.model.records import Failed, HandedBack
 from slotwise.spi import Pruned, Settled
 from slotwise.testing import ManualClock, ManualWorker
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.times import schedules
 
 from slotwise import (
     ConfigurationError,
@@ -20,7 +21,6 @@ from slotwise import (
     TaskContext,
     UnknownTask,
     job,
-    schedules,
     task,
 )
 from slotwise.testing import (

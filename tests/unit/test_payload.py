@@ -23,6 +23,14 @@ from typing import (
 from uuid import UUID
 
 import pytest
+from tests.kit.payloads import (
+    JSON,
+    PAYLOAD_LIMIT,
+    UNTYPED,
+    Payload,
+    encode_result,
+    shape_of,
+)
 
 from slotwise import (
     ConfigurationError,
@@ -34,10 +42,6 @@ from slotwise import (
     task,
 )
 from slotwise.errors import NewerPayload
-from slotwise.payload.codecs import JSON
-from slotwise.payload.converters import shape_of
-from slotwise.payload.payload import PAYLOAD_LIMIT, UNTYPED, Payload
-from slotwise.payload.results import encode_result
 from slotwise.spi import define, register_codec
 
 

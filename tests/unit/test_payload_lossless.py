@@ -19,10 +19,9 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.kit.payloads import Payload, encode_result
 
 from slotwise import InvalidJob, InvalidPayload, JobContext, task
-from slotwise.payload.payload import Payload
-from slotwise.payload.results import encode_result
 from slotwise.spi import define, register_codec
 
 # With the oldest typing-extensions that slotwise allows, pydantic, which needs a newer one, cannot

@@ -8,10 +8,9 @@ from typing import Any, Literal
 from uuid import UUID
 
 import pytest
+from tests.kit.payloads import Payload, shape_of
 
 from slotwise import InvalidPayload
-from slotwise.payload.converters import shape_of
-from slotwise.payload.payload import Payload
 
 # With the oldest typing-extensions that slotwise allows, pydantic, which needs a newer one, cannot
 # be imported.

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from importlib.metadata import version
 
+from tests.kit.records import vocabulary
+
 import slotwise
 import slotwise.inspect
 import slotwise.operations
 import slotwise.spi
-from slotwise.model import vocabulary
 
 
 def test_the_package_lists_its_public_names_only() -> None:

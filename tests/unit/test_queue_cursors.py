@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.kit.ports import FIRST, LAST, Range
+from tests.kit.store import LOOK_BACK, MOST, SHARE, QueueCursors
 
 from slotwise.spi import Claim, Row
-from slotwise.store.dialects.port import FIRST, LAST, Range
-from slotwise.store.queue.queue_cursors import LOOK_BACK, MOST, SHARE, QueueCursors
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAMES = ("mail", "post")

@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from tests.kit.store import Facts
 
 from slotwise import Calendar, Cron
 from slotwise.explain.slot_explanation import explain
 from slotwise.inspect import SlotInfo
 from slotwise.spi import REASONS, Row
-from slotwise.store.reading.facts import Facts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: Of a Thursday; the next day is closed, and so is the week's end after it.

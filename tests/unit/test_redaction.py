@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.kit.loops import error_text
+from tests.kit.records import ERROR_LIMIT, bounded, redact_also, storable
+from tests.kit.records import error_text as module
 
 from slotwise import InvalidSetting, Settings
 from slotwise.contrib.logging import HumanFormatter, JsonFormatter
-from slotwise.engine.run.outcomes import error_text
-from slotwise.model import error_text as module
-from slotwise.model.error_text import ERROR_LIMIT, bounded, redact_also, storable
 from slotwise.spi import error_summary, redact
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nhu\nsh=\n-----END RSA PRIVATE KEY-----"

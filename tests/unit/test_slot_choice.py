@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.decisions import Choice, choose_missed, choose_overlapped
+from tests.kit.records import Gap
 
 from slotwise import (
     CatchUp,
@@ -19,8 +21,6 @@ from slotwise import (
     Overlap,
     Schedule,
 )
-from slotwise.decide.slot_choice import Choice, choose_missed, choose_overlapped
-from slotwise.model.records import Gap
 from slotwise.spi import define
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -13,12 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.kit.ports import ByKey, PostgreSQL
 
 import slotwise.store
 from slotwise.spi import Dialect, Locking, OneWriter
-from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.dialects.locking import LockingTasks
-from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.dialects.postgresql.server import PostgreSQLServer
 from slotwise.store.dialects.registered import dialect_of
 from slotwise.store.dialects.task_statements import TaskStatements

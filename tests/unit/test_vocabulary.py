@@ -15,12 +15,11 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+from tests.kit.records import LossPolicy, Release, Sentences, vocabulary
 
 import slotwise
 from slotwise import ConfigurationError
 from slotwise.explain.sentences import how_ended
-from slotwise.model import vocabulary
-from slotwise.model.vocabulary import LossPolicy, Release, Sentences
 from slotwise.spi import (
     REASONS,
     Kind,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.kit.loops import Watch
 
-from slotwise.engine.loops.housekeeping import Watch
 from slotwise.spi import Key, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

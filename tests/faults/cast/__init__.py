@@ -22,9 +22,9 @@ from tests.faults.cast import (
     ticks,
 )
 from tests.faults.cast.trap import Trap
+from tests.kit.events import Listener
 
 from slotwise import DistributedJob, JobRegistry, OneTimeTask
-from slotwise.model.events import Listener
 
 KNOWN: dict[str, type[Any]] = {
     kind.name: kind

@@ -8,9 +8,9 @@ import os
 from typing import Any
 
 from tests.faults.cast.witness import LOG
+from tests.kit.payloads import JSON
 
 from slotwise import DistributedJob, Every, JobContext, OneTimeTask, TaskContext
-from slotwise.payload.codecs import JSON
 from slotwise.spi import register_codec
 
 IS_NEW = os.environ.get("CAST_RELEASE", "2") == "2"

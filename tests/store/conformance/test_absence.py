@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.records import Aborted, Failed, HandedBack, Snoozed
 from tests.store.conformance.test_policies import drain, ledger, working
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.model.records import Aborted, Failed, HandedBack, Snoozed
 from slotwise.spi import Claim, Database
 from slotwise.testing import ManualWorker
 

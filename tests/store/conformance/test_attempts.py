@@ -8,11 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from tests.store.bench import Bench, a_job, a_task, at, stale
-from tests.store.conformance.test_retention import prune
-
-from slotwise.inspect import Failure
-from slotwise.model.records import (
+from tests.kit.records import (
     Aborted,
     Failed,
     FollowUps,
@@ -21,8 +17,12 @@ from slotwise.model.records import (
     Snoozed,
     Succeeded,
 )
+from tests.kit.store import failed_attempts, failures
+from tests.store.bench import Bench, a_job, a_task, at, stale
+from tests.store.conformance.test_retention import prune
+
+from slotwise.inspect import Failure
 from slotwise.spi import Reason
-from slotwise.store.reading.failures import failed_attempts, failures
 
 SECOND = timedelta(seconds=1)
 

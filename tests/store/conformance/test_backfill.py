@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Failed, HandedBack
+from tests.kit.store import facts
 from tests.store.bench import Bench, at
 from tests.store.hearing import hearing
 
 from slotwise import ConfigurationError
 from slotwise.explain.slot_explanation import explain
-from slotwise.model.records import Failed, HandedBack
 from slotwise.operations import Operations
 from slotwise.spi import Claim
-from slotwise.store.reading.facts import facts
 
 
 @pytest.fixture

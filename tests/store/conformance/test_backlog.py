@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.kit.records import Failed
 from tests.store.bench import Bench
 
 from slotwise import Every
 from slotwise.inspect import Backlog
-from slotwise.model.records import Failed
 
 MINUTE = timedelta(minutes=1)
 

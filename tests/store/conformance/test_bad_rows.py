@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
+from tests.kit.decisions import claim, ending
+from tests.kit.payloads import PAYLOAD_LIMIT
+from tests.kit.ports import by_key
+from tests.kit.records import Duration, Failed, HandedBack, Instant, Snoozed, Succeeded
 from tests.store.bench import MINUTE, NOON, Bench, at, claim_due
 
-from slotwise.decide import claim, ending
 from slotwise.inspect import RECURRING
-from slotwise.model.records import Failed, HandedBack, Snoozed, Succeeded
-from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.spi import Claim
-from slotwise.store.dialects import by_key
 from slotwise.store.dialects.postgresql import statements
-from slotwise.store.schema.column_types import Duration, Instant
 
 #: Beyond what Python can hold, as each database writes it.
 INSTANTS = {

@@ -10,13 +10,13 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.kit.records import FOREVER, Failed, HandedBack, to_micros
+from tests.kit.store import trigger
 from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at, claim_due
 
 from slotwise import Every
 from slotwise.inspect import RECURRING
-from slotwise.model.records import FOREVER, Failed, HandedBack, to_micros
 from slotwise.spi import Database
-from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.slots.tuning import FEW, MANY
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import TimeoutError
+from tests.kit.records import Aborted, Failed, HandedBack
 from tests.store.conformance.test_policies import MINUTE, NOON, ledger, minute, rows
 
 from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
-from slotwise.model.records import Aborted, Failed, HandedBack
 from slotwise.spi import Claim, Database, Settled
 from slotwise.testing import ManualClock, ManualWorker
 

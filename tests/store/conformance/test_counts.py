@@ -12,12 +12,11 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 from tests.kit.patience import PATIENCE
+from tests.kit.records import Failed, Outcome
+from tests.kit.store import Pruner
 from tests.store.bench import NOON, Bench, at
 
-from slotwise.model.records import Failed
-from slotwise.model.vocabulary import Outcome
 from slotwise.store.slots.counts import SLOT, Counts, Ended, by_hour, hour_of
-from slotwise.store.slots.retention import Pruner
 
 HOUR = timedelta(hours=1)
 

@@ -10,13 +10,12 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from tests.kit.records import Failed, HandedBack, Succeeded
+from tests.kit.store import detach, trigger
 from tests.store.bench import MINUTE, NOON, Bench, at
 
 from slotwise.inspect import RECURRING
-from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.spi import Key
-from slotwise.store.operations.slot_operations import trigger
-from slotwise.store.slots.detached import detach
 
 
 def detached(

@@ -14,10 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from tests.faults.bench import eventually
 from tests.faults.proxy import Proxy
 from tests.kit.dialect import DIALECT
+from tests.kit.records import Failed, HandedBack, Succeeded
 from tests.store.bench import LEASE, Bench, at
 
 from slotwise import Settings
-from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.spi import Claim, Database
 
 IS_LOCKING = DIALECT == "locking"

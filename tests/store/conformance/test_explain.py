@@ -7,17 +7,15 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from tests.kit.records import Aborted, Died, Failed, HandedBack, to_micros
+from tests.kit.store import Badge, Pruner, WorkerRegistry, facts
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise import CatchUp, Every, Overlap, Retry
 from slotwise.explain.job_explanation import explain_now
 from slotwise.explain.slot_explanation import explain
 from slotwise.inspect import Explanation
-from slotwise.model.records import Aborted, Died, Failed, HandedBack, to_micros
 from slotwise.spi import Claim, Database
-from slotwise.store.reading.facts import facts
-from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.retention import Pruner
 
 
 def told(bench: Bench, slot: datetime, name: str = "plain") -> Explanation:

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.kit.patience import PATIENCE
+from tests.kit.ports import Parted
+from tests.kit.records import SUCCEEDED, Fence
+from tests.kit.store import SettlementHooks, usual
 from tests.store.bench import LEASE, Bench, a_job, at, stale
 from tests.store.waiting import run_into_lock
 
 from slotwise import Every, Settings
-from slotwise.model.records import SUCCEEDED, Fence
 from slotwise.spi import Claim, Database, RowState
-from slotwise.store.dialects.port import Parted
-from slotwise.store.slots.settlement_hooks import SettlementHooks
-from slotwise.store.slots.settlements import usual
 
 NAMES = ("plain", "retried", "strict")
 

@@ -10,6 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.payloads import RESULT_LIMIT
+from tests.kit.records import FOREVER
 from tests.store.bench import NOON, Bench, at
 
 from slotwise import (
@@ -23,8 +25,6 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.model.records import FOREVER
-from slotwise.payload.results import RESULT_LIMIT
 from slotwise.spi import Database, define, elapsed
 from slotwise.testing import ManualClock, ManualWorker
 

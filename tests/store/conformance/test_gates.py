@@ -11,15 +11,14 @@ from typing import ClassVar
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import HandedBack
+from tests.kit.store import START, Answer, Gate, Later, gates
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 from tests.store.hearing import hearing
 
 from slotwise import Overlap, Skip
-from slotwise.model.records import HandedBack
 from slotwise.operations import Operations
 from slotwise.spi import Database, Definition, Key, Row
-from slotwise.store.slots import gates
-from slotwise.store.slots.gates import START, Answer, Gate, Later
 
 
 class Closed(Gate):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
+from tests.kit.records import Aborted, AttemptOutcome, Failed, Succeeded
+from tests.kit.store import LedgerFence
 from tests.store.bench import Bench, a_task, at, stale
 
 from slotwise import ClaimLost, ConfigurationError, Settings
-from slotwise.model.records import Aborted, AttemptOutcome, Failed, Succeeded
 from slotwise.spi import Claim, Database
-from slotwise.store.slots.store import LedgerFence
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 

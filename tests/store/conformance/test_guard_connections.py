@@ -15,11 +15,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from tests.kit.records import Succeeded
 from tests.store.bench import Bench
 from tests.store.conformance.test_guard import KINDS, LEVELS, User, claimed, pg_user
 
 from slotwise import ClaimLost, ConfigurationError
-from slotwise.model.records import Succeeded
 
 __all__ = ["pg_user"]
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import HandedBack
 from tests.store.bench import Bench, at, stale
 
-from slotwise.model.records import HandedBack
 from slotwise.spi import Claim
 
 

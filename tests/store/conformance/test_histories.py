@@ -7,13 +7,11 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.store import Planner, Pruner, Revision
 from tests.store.bench import NOON, Bench, a_job, at
 from tests.store.conformance.test_membership import LEASE, a_member
 
 from slotwise import Every
-from slotwise.store.planning.planner import Planner
-from slotwise.store.planning.revision import Revision
-from slotwise.store.slots.retention import Pruner
 
 HOUR = timedelta(hours=1)
 YEARS = 9000 * HOUR

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.store import Store
 from tests.store.bench import Bench
 
 import slotwise
 from slotwise import Client, JobContext, JobRegistry, task
 from slotwise.spi import Inserted
-from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Aborted, Failed
+from tests.kit.store import facts
 from tests.store.bench import MINUTE, Bench, a_job, at
 
 from slotwise import ConfigurationError, Disabled, Every, Overlap, Retry, UnknownTask
 from slotwise.explain.slot_explanation import explain
 from slotwise.inspect import RECURRING
-from slotwise.model.records import Aborted, Failed
 from slotwise.operations import Operations
 from slotwise.spi import Database
-from slotwise.store.reading.facts import facts
 
 EACH = Every(MINUTE)
 DEFINITIONS = (

@@ -9,6 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Failed, HandedBack, Succeeded
+from tests.kit.store import EndOfRun
 from tests.store.bench import MINUTE, NOON, Bench, a_job, a_task, at
 
 from slotwise import (
@@ -30,10 +32,8 @@ from slotwise import (
     UnknownTask,
     parse_schedule,
 )
-from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.operations import Calendars
 from slotwise.spi import Database
-from slotwise.store.slots.settlement_writer import EndOfRun
 
 DEFINITIONS = (
     a_job("feed", Disabled()),

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from tests.kit.records import Succeeded
 from tests.store.bench import Bench
 
 from slotwise import Settings
-from slotwise.model.records import Succeeded
 from slotwise.spi import Database
 
 WHOSE = ["DATABASE {database}", "ROLE CURRENT_USER IN DATABASE {database}"]

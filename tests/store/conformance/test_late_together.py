@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.decisions import claim as decide
+from tests.kit.records import HandedBack, Row
 from tests.store.bench import LEASE, MINUTE, Bench, a_job, at, claim_due
 
 from slotwise import CatchUp, Every, Overlap
-from slotwise.decide import claim as decide
-from slotwise.model.records import HandedBack, Row
 from slotwise.spi import Claim, Database
 
 #: Rows with the same decision.

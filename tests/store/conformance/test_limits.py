@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Failed
+from tests.kit.store import gates
 from tests.store.bench import LEASE, NOON, Bench, a_job, a_task, at
 
 from slotwise import Every, InvalidJob, Retry, job, task
-from slotwise.model.records import Failed
 from slotwise.spi import Claim, Database, define
-from slotwise.store.slots import gates
 from slotwise.testing import ManualClock, ManualWorker
 
 

@@ -10,12 +10,10 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.loops import Membership
+from tests.kit.records import host_now
+from tests.kit.store import Badge, WorkerRegistry, worker_registry
 from tests.store.bench import LEASE, Bench
-
-from slotwise.engine.sign_in import Membership
-from slotwise.model.clock import host_now
-from slotwise.store.reading import worker_registry
-from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
 def a_member(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.kit.records import FOREVER, Failed, HandedBack, Succeeded
+from tests.kit.store import claim_trigger
 from tests.store.bench import Bench, a_job, at
 
 from slotwise import CatchUp, ConfigurationError, Every, Overlap, UnknownTask
-from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
 from slotwise.operations import Operations
-from slotwise.store.operations.slot_operations import claim_trigger
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import FOREVER, Failed, HandedBack, Succeeded, to_micros
+from tests.kit.store import EndOfRun, Plan, Planner, Revision
+from tests.kit.times import succeed
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
@@ -27,12 +30,7 @@ from slotwise import (
 )
 from slotwise.errors import NewerPayload
 from slotwise.explain.job_explanation import explain_now
-from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded, to_micros
-from slotwise.schedules import succeed
 from slotwise.spi import Definition, Reason
-from slotwise.store.planning.planner import Plan, Planner
-from slotwise.store.planning.revision import Revision
-from slotwise.store.slots.settlement_writer import EndOfRun
 
 HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
 
@@ -756,7 +754,7 @@ def test_an_activation_is_the_time_at_which_planning_has_the_row(pg_bench: Bench
 
 def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
     """Detached rows never do: a run by hand between two slots takes neither away."""
-    from slotwise.store.operations.slot_operations import trigger
+    from tests.kit.store import trigger
 
     bench.clock.set(at(5.5))
     bench.delete("plain")
@@ -1055,7 +1053,7 @@ def test_planning_ends_nothing_that_stands(bench: Bench, state: str) -> None:
     """A slot is open for as long as its row stands at it: held, between two attempts, or beside
     the plan row.
     """
-    from slotwise.store.operations.slot_operations import trigger
+    from tests.kit.store import trigger
 
     if state == "triggered":
         with bench.store.transaction() as connection:

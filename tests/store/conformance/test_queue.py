@@ -9,11 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.store.bench import Bench, at
-
-from slotwise import BulkResult, ConfigurationError, Every, InstanceExists, Item, Receipt
-from slotwise.inspect import RECURRING
-from slotwise.model.records import (
+from tests.kit.records import (
     FOREVER,
     Failed,
     HandedBack,
@@ -23,6 +19,10 @@ from slotwise.model.records import (
     When,
     to_micros,
 )
+from tests.store.bench import Bench, at
+
+from slotwise import BulkResult, ConfigurationError, Every, InstanceExists, Item, Receipt
+from slotwise.inspect import RECURRING
 from slotwise.spi import Key, Row
 from slotwise.store.queue.queue import queue_of
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from tests.kit.ports import FIRST, LAST, Range
 from tests.store.bench import LEASE, Bench, at
-
-from slotwise.store.dialects.port import FIRST, LAST, Range
 
 SECOND = timedelta(seconds=1)
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Failed, Succeeded, to_micros
 from tests.store.bench import Bench, at
 
-from slotwise.model.records import Failed, Succeeded, to_micros
 from slotwise.operations import Operations
 
 

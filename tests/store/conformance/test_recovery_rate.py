@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import tenacity
+from tests.kit.records import TICK, Failed, HandedBack
+from tests.kit.store import START, Answer, Later, RecoveryRate
 from tests.store.bench import Bench
 from tests.store.conformance.test_policies import MINUTE, NOON
 
 from slotwise import CatchUp, Every, Overlap, Retry, Schedule, job
-from slotwise.model.records import TICK, Failed, HandedBack
 from slotwise.spi import Database, Row
-from slotwise.store.slots.gates import START, Answer, Later, RecoveryRate
 from slotwise.testing import ManualClock, ManualWorker
 
 SECOND = timedelta(seconds=1)

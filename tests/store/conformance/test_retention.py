@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 from tests.kit.breaks import always
+from tests.kit.records import Failed, FollowUps, Succeeded
+from tests.kit.store import Page, Pruner
 from tests.store.bench import Bench, a_job, a_task, at
 
 from slotwise import ConfigurationError
-from slotwise.model.records import Failed, FollowUps, Succeeded
-from slotwise.store.slots.retention import Page, Pruner
 
 HOUR = timedelta(hours=1)
 

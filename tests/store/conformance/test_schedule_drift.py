@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.kit.events import events
+from tests.kit.records import Failed, HandedBack
+from tests.kit.store import Moved, moved
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise import (
@@ -20,10 +23,7 @@ from slotwise import (
     Retry,
     job,
 )
-from slotwise.model import events
-from slotwise.model.records import Failed, HandedBack
 from slotwise.spi import Database
-from slotwise.store.planning.deploy_preview import Moved, moved
 from slotwise.store.reading.monitoring import since_success
 
 CLOSED = "EXCLUDING(DAILY|09:00|UTC; CO@1[SAT,SUN 2026:0102]; skip)"

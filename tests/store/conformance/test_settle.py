@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
-
-from slotwise import Settings
-from slotwise.model.records import (
+from tests.kit.records import (
     FOREVER,
     Aborted,
     AttemptOutcome,
@@ -21,8 +18,11 @@ from slotwise.model.records import (
     HandedBack,
     Succeeded,
 )
+from tests.kit.store import trigger
+from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
+
+from slotwise import Settings
 from slotwise.spi import Database
-from slotwise.store.operations.slot_operations import trigger
 
 OUTCOMES = [
     Succeeded(),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import Failed, HandedBack, Succeeded
+from tests.kit.store import SettlementHooks
 from tests.store.bench import Bench
 from tests.store.hearing import hearing
 
 from slotwise import ConfigurationError, JobRegistry, task
-from slotwise.model.records import Failed, HandedBack, Succeeded
 from slotwise.spi import Settled
-from slotwise.store.slots.settlement_hooks import SettlementHooks
 from slotwise.testing import ManualWorker
 
 

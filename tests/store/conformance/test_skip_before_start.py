@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from tests.kit.records import AttemptOutcome, Failed, Skipped, Succeeded
 from tests.store.bench import Bench, a_job, a_task, at
 
 from slotwise import Overlap, Retry
-from slotwise.model.records import AttemptOutcome, Failed, Skipped, Succeeded
 
 
 @pytest.mark.parametrize("name", ["plain", "strict"])

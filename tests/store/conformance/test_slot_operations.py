@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.kit.patience import PATIENCE
-from tests.store.bench import LEASE, Bench, a_job, at
-from tests.store.waiting import run_into_lock
-
-from slotwise import ConfigurationError, Cron, UnknownTask
-from slotwise.inspect import RECURRING
-from slotwise.model.records import (
+from tests.kit.records import (
     Aborted,
     AttemptOutcome,
     Cancelled,
@@ -27,9 +22,13 @@ from slotwise.model.records import (
     Snoozed,
     Succeeded,
 )
+from tests.kit.store import Badge, SettlementHooks, WorkerRegistry
+from tests.store.bench import LEASE, Bench, a_job, at
+from tests.store.waiting import run_into_lock
+
+from slotwise import ConfigurationError, Cron, UnknownTask
+from slotwise.inspect import RECURRING
 from slotwise.operations import Operations
-from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.settlement_hooks import SettlementHooks
 
 
 @pytest.fixture

@@ -5,18 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.kit.records import Failed
+from tests.kit.store import Badge, Claims, Planner, Revision, WorkerRegistry, slot_state
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 
 from slotwise import Cron, Every, FixedDelay, Overlap
 from slotwise.contrib.processes.slot_steps import Leave, Over, Stay, Step, Take, next_step
 from slotwise.inspect import RECURRING
-from slotwise.model.records import Failed
 from slotwise.spi import Key
-from slotwise.store.planning.planner import Planner
-from slotwise.store.planning.revision import Revision
-from slotwise.store.reading.facts import slot_state
-from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.claims import Claims
 
 ME = "pod:1:a"
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.faults.bench import eventually
+from tests.kit.records import Fence, HandedBack
+from tests.kit.store import Settlement
 from tests.store.bench import Bench, a_job, at, stale
 from tests.store.conformance.test_concurrent_slots import begun, workers
 
-from slotwise.model.records import Fence, HandedBack
 from slotwise.spi import Claim, Database
-from slotwise.store.slots.settlements import Settlement
 
 
 def labels(settlements: list[Settlement]) -> dict[str, str | None]:

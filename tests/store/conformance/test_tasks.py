@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.records import FOREVER, to_micros
 from tests.store.bench import Bench, at
 
 from slotwise import Every, InstanceExists, JobContext, job, task
-from slotwise.model.records import FOREVER, to_micros
 from slotwise.spi import Database
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -45,7 +45,7 @@ def test_an_id_is_taken_once(bench: Bench) -> None:
 
 def test_an_id_of_a_dead_task_is_taken(bench: Bench) -> None:
     """Nothing vanishes by being scheduled again."""
-    from slotwise.model.records import Failed
+    from tests.kit.records import Failed
 
     bench.client.schedule("mail", id="1")
     bench.settle(bench.claim_one("mail"), Failed("boom", final=True))

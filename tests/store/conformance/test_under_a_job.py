@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.store import Store
 from tests.store.bench import Bench, a_task, at
 
 from slotwise import Client, InvalidJob, task
 from slotwise.spi import Database
 from slotwise.store.reading.routing import UNDER_A_JOB
-from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import tenacity
+from tests.kit.records import FOREVER, Failed, Snoozed, Succeeded
 from tests.model.canonical_cases import (
     ALL,
     CASES,
@@ -21,7 +22,6 @@ from tests.model.canonical_cases import (
 )
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.model.records import FOREVER, Failed, Snoozed, Succeeded
 from slotwise.spi import Claim, Database, Outcome, Row
 from slotwise.testing import ManualClock, ManualWorker
 

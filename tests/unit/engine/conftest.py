@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.connections import WakeUps
+from tests.kit.loops import Holding
+from tests.kit.records import AttemptOutcome, Succeeded
 from tests.store.bench import claim_due
 from tests.unit.engine.parts import NOON, Gate
 
 from slotwise import Every, JobContext, JobRegistry, job, task
-from slotwise.engine.run.active_claims import Holding
-from slotwise.model.records import AttemptOutcome, Succeeded
 from slotwise.spi import Event, Worker
-from slotwise.store.connect.notifications import WakeUps
 from slotwise.testing import ManualClock
 
 

@@ -11,17 +11,14 @@ from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
 from typing import Any
 
+from tests.kit.events import Listeners
+from tests.kit.loops import ActiveClaims, EventLoop, Holding, Runner
 from tests.kit.patience import PATIENCE
+from tests.kit.records import AttemptOutcome, Stopwatch
 
 from slotwise import JobContext
-from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.hooks import BeforeStart, Hooks, Interceptor
-from slotwise.engine.run.runner import Runner
 from slotwise.inspect import RECURRING
-from slotwise.model.clock import Stopwatch
-from slotwise.model.events import Listeners
-from slotwise.model.records import AttemptOutcome
 from slotwise.spi import Claim, Definition, Event, Kind, Row, define, elapsed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,10 +8,9 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from tests.kit.loops import ActiveClaims, Holding
 from tests.kit.patience import PATIENCE
 from tests.unit.engine.parts import MINUTE, a_claim
-
-from slotwise.engine.run.active_claims import ActiveClaims, Holding
 
 
 class Stopwatch:

@@ -9,11 +9,8 @@ import sys
 from datetime import timedelta
 
 import pytest
-from tests.unit.engine.parts import a_claim
-
-from slotwise.contrib.isolation.attempts import Channel, _Attempt, outcome_of, say_outcome
-from slotwise.engine.run.active_claims import ActiveClaims
-from slotwise.model.records import (
+from tests.kit.loops import ActiveClaims
+from tests.kit.records import (
     Aborted,
     AttemptOutcome,
     Cancelled,
@@ -23,6 +20,9 @@ from slotwise.model.records import (
     Snoozed,
     Succeeded,
 )
+from tests.unit.engine.parts import a_claim
+
+from slotwise.contrib.isolation.attempts import Channel, _Attempt, outcome_of, say_outcome
 
 OUTCOMES: list[AttemptOutcome] = [
     Succeeded(),

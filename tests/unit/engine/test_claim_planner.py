@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
-from slotwise.engine.loops.claim_planner import (
+from tests.kit.loops import (
+    AT_ONCE,
     DUE_NOW,
     ClaimPlanner,
     Look,
@@ -31,7 +31,7 @@ from slotwise.engine.loops.claim_planner import (
     Terms,
     Turns,
 )
-from slotwise.engine.loops.service import AT_ONCE
+
 from slotwise.engine.loops.tuning import (
     CROWDED,
     FILLING,

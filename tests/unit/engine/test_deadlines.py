@@ -6,11 +6,11 @@ import logging
 from datetime import timedelta
 
 import pytest
+from tests.kit.events import HandlerHangs
 from tests.unit.engine.conftest import Bench
 
 from slotwise import Every, JobContext, TaskContext, job, task
 from slotwise.engine.loops.tuning import HANGS_AFTER
-from slotwise.model.events import HandlerHangs
 from slotwise.testing import ManualWorker
 
 SECOND = timedelta(seconds=1)

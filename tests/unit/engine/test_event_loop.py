@@ -10,10 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.kit.loops import EventLoop, event_loop
 from tests.kit.patience import PATIENCE
-
-from slotwise.engine.run import event_loop
-from slotwise.engine.run.event_loop import EventLoop
 
 #: Loops of tests before: of lifespans, say, that were never left.
 OTHERS: set[threading.Thread] = set()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from tests.kit.records import Aborted, AttemptOutcome, Cancelled, Failed, Reason, Snoozed
 from tests.unit.engine.parts import Rig
 
 from slotwise import (
@@ -20,14 +21,6 @@ from slotwise import (
     Snooze,
     job,
 )
-from slotwise.model.records import (
-    Aborted,
-    AttemptOutcome,
-    Cancelled,
-    Failed,
-    Snoozed,
-)
-from slotwise.model.vocabulary import Reason
 
 
 def group(*errors: BaseException) -> BaseExceptionGroup[BaseException]:

@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.events import Claimed
+from tests.kit.loops import AT_ONCE
 from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import JobContext, task
-from slotwise.engine.loops.service import AT_ONCE
-from slotwise.model.events import Claimed
 from slotwise.spi import Settled
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from asgiref.local import Local
+from tests.kit.records import SUCCEEDED
 from tests.unit.engine.parts import Rig
 
 from slotwise import Context, Every, JobContext, job
-from slotwise.model.records import SUCCEEDED
 
 tenant: ContextVar[str] = ContextVar("tenant", default="none")
 #: Django keeps its active time zone and language in such ones.

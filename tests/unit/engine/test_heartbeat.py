@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
+from tests.kit.events import ClaimSuspect
+from tests.kit.loops import LeaseWatch
+from tests.kit.records import HandedBack, Succeeded
 from tests.unit.engine.conftest import Bench, MakeBench
 
 from slotwise import task
-from slotwise.engine.loops.held_claims import LeaseWatch
-from slotwise.model.events import ClaimSuspect
-from slotwise.model.records import HandedBack, Succeeded
 from slotwise.spi import Claim, ClaimLostEvent, HandedBackEvent, HeartbeatSent, Settled
 
 INTERVAL = timedelta(seconds=10)

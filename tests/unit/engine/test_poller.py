@@ -5,16 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.kit.connections import LOOK
+from tests.kit.events import Claimed, PollBegan
+from tests.kit.loops import AT_ONCE, Peers
 from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import Disabled, Every, JobContext, job, task
-from slotwise.engine.loops.poller import Peers
-from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.loops.tuning import CROWDED, LONGEST_OFFSET
-from slotwise.model.events import Claimed, PollBegan
 from slotwise.spi import HandedBackEvent, Settled
-from slotwise.store.connect.notifications import LOOK
 
 
 def nothing(ctx: JobContext) -> None:

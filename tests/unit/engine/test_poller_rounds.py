@@ -11,12 +11,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.kit.events import Listeners, PollBegan
+from tests.kit.loops import (
+    AT_ONCE,
+    ActiveClaims,
+    Peers,
+    Poller,
+    Runner,
+    TasksFound,
+    WorkerCommon,
+)
+from tests.kit.ports import Range
 from tests.unit.engine.parts import a_claim
 
 from slotwise import Every, job, task
-from slotwise.engine.loops.claim_planner import TasksFound
-from slotwise.engine.loops.poller import Peers, Poller
-from slotwise.engine.loops.service import AT_ONCE, WorkerCommon
 from slotwise.engine.loops.tuning import (
     CROWDED,
     FILLING,
@@ -25,11 +33,7 @@ from slotwise.engine.loops.tuning import (
     RATE_WINDOW,
     SHORTLY,
 )
-from slotwise.engine.run.active_claims import ActiveClaims
-from slotwise.engine.run.runner import Runner
-from slotwise.model.events import Listeners, PollBegan
 from slotwise.spi import Claim, Event, define
-from slotwise.store.dialects.port import Range
 from slotwise.store.slots.tuning import BATCH
 
 POLL = timedelta(seconds=10)

@@ -8,13 +8,13 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from tests.kit.events import Claimed, PollBegan
+from tests.kit.loops import AT_ONCE
 from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate, a_claim
 
 from slotwise import Every, TaskContext, job, task
-from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.loops.tuning import FILLING, MOST_AHEAD, RATE_WINDOW
-from slotwise.model.events import Claimed, PollBegan
 from slotwise.spi import OnLost
 from slotwise.store.slots.tuning import BATCH
 

@@ -14,7 +14,11 @@ from typing import Any
 
 import pytest
 from tests.kit.breaks import always
+from tests.kit.events import HandlerEnded
+from tests.kit.loops import error_text, outcomes
 from tests.kit.patience import PATIENCE
+from tests.kit.payloads import plain
+from tests.kit.records import ERROR_LIMIT, Aborted, Failed, HandedBack, Succeeded
 from tests.unit.engine.parts import NOON, Gate, Rig
 
 from slotwise import (
@@ -28,13 +32,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.engine.run import outcomes
-from slotwise.engine.run.outcomes import error_text
 from slotwise.engine.run.tuning import UNSETTLED
-from slotwise.model.error_text import ERROR_LIMIT
-from slotwise.model.events import HandlerEnded
-from slotwise.model.records import Aborted, Failed, HandedBack, Succeeded
-from slotwise.payload.payload import plain
 from slotwise.spi import Claim, elapsed
 from slotwise.testing import ManualClock
 

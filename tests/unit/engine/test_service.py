@@ -10,9 +10,9 @@ from datetime import timedelta
 import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
+from tests.kit.events import DatabaseBack, Listeners
+from tests.kit.loops import AT_ONCE, Common
 
-from slotwise.engine.loops.service import AT_ONCE, Common
-from slotwise.model.events import DatabaseBack, Listeners
 from slotwise.spi import DatabaseLost, Event, Service
 
 PATIENCE = timedelta(seconds=30)

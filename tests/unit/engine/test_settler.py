@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.unit.engine.conftest import Bench, MakeBench
-
-from slotwise.engine.loops.service import AT_ONCE
-from slotwise.engine.loops.tuning import LONGEST_STUCK_PAUSE
-from slotwise.model.events import SettledDead, SettleSent
-from slotwise.model.records import (
+from tests.kit.connections import sqlite_connections
+from tests.kit.events import SettledDead, SettleSent
+from tests.kit.loops import AT_ONCE
+from tests.kit.records import (
     SUCCEEDED,
     Aborted,
     AttemptOutcome,
@@ -27,9 +25,11 @@ from slotwise.model.records import (
     HandedBack,
     Succeeded,
 )
+from tests.kit.store import Settlement
+from tests.unit.engine.conftest import Bench, MakeBench
+
+from slotwise.engine.loops.tuning import LONGEST_STUCK_PAUSE
 from slotwise.spi import ClaimLostEvent, HandedBackEvent, Reaped, Settled
-from slotwise.store.connect import sqlite_connections
-from slotwise.store.slots.settlements import Settlement
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.kit.records import Failed
 
 from slotwise import CatchUp, Every, Overlap, job
-from slotwise.model.records import Failed
 from slotwise.spi import SlotsSkipped
 from slotwise.testing import ManualWorker
 

@@ -11,17 +11,10 @@ from datetime import timedelta
 
 import pytest
 from tests.kit.patience import PATIENCE
+from tests.kit.records import Aborted, Cancelled, Failed, HandedBack, Skipped, Succeeded
 from tests.unit.engine.parts import NOON, Rig
 
 from slotwise import Every, JobContext, Skip, job
-from slotwise.model.records import (
-    Aborted,
-    Cancelled,
-    Failed,
-    HandedBack,
-    Skipped,
-    Succeeded,
-)
 from slotwise.spi import Claim
 from slotwise.testing import ManualClock
 

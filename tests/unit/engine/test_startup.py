@@ -9,12 +9,11 @@ from collections.abc import Callable
 import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
+from tests.kit.events import Listeners
+from tests.kit.loops import Common, keep_trying
 
 from slotwise import DatabaseRefused
 from slotwise.engine import tuning
-from slotwise.engine.loops.service import Common
-from slotwise.engine.sign_in import keep_trying
-from slotwise.model.events import Listeners
 from slotwise.spi import Event
 
 

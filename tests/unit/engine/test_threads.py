@@ -6,9 +6,9 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from tests.kit.loops import Standby, Threads
 from tests.kit.patience import PATIENCE
 
-from slotwise.engine.run.threads import Standby, Threads
 from slotwise.engine.run.tuning import LATE, LOOK, MOST_LATE, SELDOM
 
 #: Looks of a standby thread: how many pieces of work were taken, and how late it looked, in

@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.events import Listeners
+from tests.kit.loops import Common, WakeUp
 
 from slotwise import InvalidSetting, Settings
-from slotwise.engine.loops.housekeeping import WakeUp
-from slotwise.engine.loops.service import Common
-from slotwise.model.events import Listeners
 from slotwise.spi import Database
 
 NOBODY = "postgresql://127.0.0.1:1/shop"

@@ -6,6 +6,7 @@ import pickle
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from tests.kit.times import succeed
 
 from slotwise import (
     AnyOf,
@@ -19,7 +20,6 @@ from slotwise import (
     Schedule,
     parse_schedule,
 )
-from slotwise.schedules import succeed
 from slotwise.schedules.calendars import parse_calendar
 
 DAY, TICK = timedelta(days=1), timedelta(microseconds=1)

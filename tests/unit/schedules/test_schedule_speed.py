@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
 import pytest
+from tests.kit.times import zones
 from tests.unit.schedules.work import within
 
 from slotwise import (
@@ -18,7 +19,6 @@ from slotwise import (
     Schedule,
     parse_schedule,
 )
-from slotwise.schedules import zones
 from slotwise.schedules.days import days_of
 
 T = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)

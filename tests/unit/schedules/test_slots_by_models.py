@@ -11,6 +11,7 @@ import pytest
 from cronsim import CronSim
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.kit.times import succeed
 from tests.unit.schedules.models import (
     DAY,
     FIRST_YEAR,
@@ -39,7 +40,6 @@ from slotwise import (
     Schedule,
     parse_schedule,
 )
-from slotwise.schedules import succeed
 
 SECOND = timedelta(seconds=1)
 VIXIE_SPECS = SPECS.map(lambda spec: Spec(spec.minute, spec.hour, spec.day, spec.weekday))

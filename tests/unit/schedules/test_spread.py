@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.kit.times import spread_out, succeed
 
 from slotwise import Cron, Daily, Every, FixedDelay, InvalidSchedule, parse_schedule
-from slotwise.schedules import spread_out, succeed
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.kit.times import succeed
 
 from slotwise import Cron, Disabled, Every, FixedDelay, InvalidSchedule, parse_schedule
-from slotwise.schedules import succeed
 
 AT, JANUARY = datetime(2026, 11, 21, 2, 0, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)

@@ -8,10 +8,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.records import from_micros, to_micros
+from tests.kit.times import BEGINNING, DAY, END, SECOND, changes_between, span_at
 
-from slotwise.model.records import from_micros, to_micros
-from slotwise.schedules.base import BEGINNING, DAY, END, SECOND
-from slotwise.schedules.zones import changes_between, span_at
 from slotwise.spi import zone_named
 
 ZONES = [

@@ -1,0 +1,37 @@
+"""The port to a database, and the dialects behind it.
+
+Tests import inner names from here: a module that moves is named in one place.
+"""
+
+from __future__ import annotations
+
+from slotwise.store.dialects import by_key
+from slotwise.store.dialects.by_key import ByKey
+from slotwise.store.dialects.locking_postgresql import LockingPostgreSQL
+from slotwise.store.dialects.port import (
+    FIRST,
+    LAST,
+    ClaimRequest,
+    Parted,
+    Range,
+    Transaction,
+)
+from slotwise.store.dialects.postgresql.arrays import instants, integers, intervals, texts
+from slotwise.store.dialects.postgresql.dialect import PostgreSQL
+
+__all__ = [
+    "FIRST",
+    "LAST",
+    "ByKey",
+    "ClaimRequest",
+    "LockingPostgreSQL",
+    "Parted",
+    "PostgreSQL",
+    "Range",
+    "Transaction",
+    "by_key",
+    "instants",
+    "integers",
+    "intervals",
+    "texts",
+]

@@ -1,0 +1,96 @@
+"""The parts of the store that tests drive one by one.
+
+Tests import inner names from here: a module that moves is named in one place.
+"""
+
+from __future__ import annotations
+
+from slotwise.store.operations import slot_operations
+from slotwise.store.operations.slot_operations import claim_trigger, trigger
+from slotwise.store.planning import plan_rows
+from slotwise.store.planning.deploy_preview import Moved, moved
+from slotwise.store.planning.planner import Plan, Planner
+from slotwise.store.planning.revision import Revision
+from slotwise.store.queue.queue_cursors import LOOK_BACK, MOST, SHARE, QueueCursors
+from slotwise.store.reading import worker_registry
+from slotwise.store.reading.facts import Facts, facts, slot_state
+from slotwise.store.reading.failures import failed_attempts, failures
+from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
+from slotwise.store.slots import detached, gates, ledger, settlement_writer
+from slotwise.store.slots.claims import BatchSize, Claims
+from slotwise.store.slots.detached import detach
+from slotwise.store.slots.gates import (
+    ORDER,
+    START,
+    Answer,
+    Gate,
+    Later,
+    Limits,
+    MinInterval,
+    RecoveryRate,
+)
+from slotwise.store.slots.ledger import end_orphans
+from slotwise.store.slots.retention import Page, Pruner
+from slotwise.store.slots.settlement_hooks import SettlementHooks
+from slotwise.store.slots.settlement_writer import EndOfRun, SettlementWriter
+from slotwise.store.slots.settlements import (
+    Settlement,
+    Settlements,
+    is_usual,
+    onward,
+    usual,
+)
+from slotwise.store.slots.store import HeldRows, LedgerFence, Store
+
+__all__ = [
+    "LOOK_BACK",
+    "MOST",
+    "ORDER",
+    "SHARE",
+    "START",
+    "Answer",
+    "Badge",
+    "BatchSize",
+    "Claims",
+    "EndOfRun",
+    "Facts",
+    "Gate",
+    "HeldRows",
+    "Later",
+    "LedgerFence",
+    "Limits",
+    "MinInterval",
+    "Moved",
+    "Page",
+    "Plan",
+    "Planner",
+    "Pruner",
+    "QueueCursors",
+    "RecoveryRate",
+    "Revision",
+    "Settlement",
+    "SettlementHooks",
+    "SettlementWriter",
+    "Settlements",
+    "Store",
+    "WorkerRegistry",
+    "claim_trigger",
+    "detach",
+    "detached",
+    "end_orphans",
+    "facts",
+    "failed_attempts",
+    "failures",
+    "gates",
+    "is_usual",
+    "ledger",
+    "moved",
+    "onward",
+    "plan_rows",
+    "settlement_writer",
+    "slot_operations",
+    "slot_state",
+    "trigger",
+    "usual",
+    "worker_registry",
+]
