@@ -56,6 +56,14 @@ def in_utc(value: datetime | str) -> datetime:
     raise InvalidSchedule(f"{value!r:.60} {cure}")
 
 
+def _micros(instant: datetime) -> int:
+    """Return the instant in microseconds. Raise InvalidSchedule for a naive datetime."""
+    try:
+        return to_micros(instant)
+    except TypeError:
+        return to_micros(in_utc(instant))
+
+
 class Line(Protocol):
     """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is
     below `low`.
@@ -179,7 +187,7 @@ class Schedule(ABC):
 
     def next_after(self, t: datetime) -> datetime | None:
         """The first slot strictly after `t`; None if there is none."""
-        return _instant(self.line.first(max(to_micros(t) + 1, BEGINNING), END))
+        return _instant(self.line.first(max(_micros(t) + 1, BEGINNING), END))
 
     def latest_before(
         self, t: datetime, *, floor: datetime | None = None
@@ -187,21 +195,20 @@ class Schedule(ABC):
         """The newest slot strictly before `t`, and strictly after `floor` if given; None
         without one.
         """
-        low = BEGINNING if floor is None else max(to_micros(floor) + 1, BEGINNING)
-        return _instant(self.line.last(low, min(to_micros(t), END)))
+        low = BEGINNING if floor is None else max(_micros(floor) + 1, BEGINNING)
+        return _instant(self.line.last(low, min(_micros(t), END)))
 
     def count_between(self, a: datetime, b: datetime) -> int:
         """The number of slots after `a` up to and including `b`: exact, and cheap over years of
         seconds.
         """
-        return self.line.count(
-            max(to_micros(a) + 1, BEGINNING), min(to_micros(b) + 1, END)
-        )
+        return self.line.count(max(_micros(a) + 1, BEGINNING), min(_micros(b) + 1, END))
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
         """The slots after `a` up to and including `b`, in order."""
         slot = self.next_after(a)
-        while slot is not None and slot <= b:
+        end = in_utc(b)
+        while slot is not None and slot <= end:
             yield slot
             slot = None if self.from_end else self.next_after(slot)
 
@@ -229,7 +236,7 @@ class Schedule(ABC):
 
     def runs(self, slot: datetime) -> bool:
         """Whether a slot runs: false if a calendar excludes it."""
-        before = slot - TICK
+        before = in_utc(slot) - TICK
         return (
             self.running is self
             or self.running.next_after(before) == slot

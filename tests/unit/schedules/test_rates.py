@@ -6,7 +6,17 @@ from datetime import UTC, datetime, time, timedelta, timezone
 
 import pytest
 
-from slotwise import Daily, Disabled, Every, FixedDelay, InvalidSchedule, Schedule
+from slotwise import (
+    AnyOf,
+    Cron,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    InvalidSchedule,
+    Once,
+    Schedule,
+)
 
 T = datetime(2026, 6, 1, 12, 0, 30, 250_000, tzinfo=UTC)
 HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
@@ -130,3 +140,34 @@ def test_settled_and_last_are_the_schedule_itself(schedule: Schedule) -> None:
     """Only a succession has something to settle."""
     assert schedule.settled(T) is schedule
     assert schedule.last is schedule
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Every("5m"),
+        Cron("0 2 * * *"),
+        Daily("02:00"),
+        Once("2026-11-21T02:00:00Z"),
+        FixedDelay("5m"),
+        Disabled(),
+        AnyOf(Daily("02:00"), Daily("03:00")),
+        Daily("02:00").between("2026-01-01T00:00Z", "2027-01-01T00:00Z"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_naive_datetime_is_no_instant(schedule: Schedule) -> None:
+    """Each method says so, with the cure."""
+    naive, aware = datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)
+    for ask in (
+        lambda: schedule.next_after(naive),
+        lambda: schedule.latest_before(naive),
+        lambda: schedule.latest_before(aware, floor=naive),
+        lambda: schedule.count_between(naive, aware),
+        lambda: schedule.count_between(aware, naive),
+        lambda: list(schedule.slots(naive, aware)),
+        lambda: list(schedule.slots(aware, naive)),
+        lambda: schedule.runs(naive),
+    ):
+        with pytest.raises(InvalidSchedule, match=r"not an aware datetime; give it a tz"):
+            ask()
