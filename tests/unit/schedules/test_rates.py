@@ -158,7 +158,8 @@ def test_settled_and_last_are_the_schedule_itself(schedule: Schedule) -> None:
 )
 def test_a_naive_datetime_is_no_instant(schedule: Schedule) -> None:
     """Each method says so, with the cure."""
-    naive, aware = datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)
+    aware = datetime(2026, 1, 1, tzinfo=UTC)
+    naive = aware.replace(tzinfo=None)
     for ask in (
         lambda: schedule.next_after(naive),
         lambda: schedule.latest_before(naive),
