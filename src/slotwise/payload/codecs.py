@@ -51,7 +51,8 @@ def _writer() -> Writer:
 
 
 _write = _writer()
-_read = json.JSONDecoder().decode
+_decoder = json.JSONDecoder()
+_scan: Callable[[str, int], tuple[object, int]] = _decoder.scan_once  # type: ignore[attr-defined]
 
 
 class JsonCodec:
@@ -67,7 +68,13 @@ class JsonCodec:
             return _ascii.encode(value).encode()
 
     def decode(self, data: bytes, /) -> object:
-        return _read(data.decode())
+        text = data.decode()
+        try:
+            # A tenth of the time that ``decode`` takes for a short text, but no white space.
+            value, end = _scan(text, 0)
+        except StopIteration:
+            return _decoder.decode(text)
+        return value if end == len(text) else _decoder.decode(text)
 
 
 JSON = JsonCodec()

@@ -239,10 +239,14 @@ class Claims:
                 return Taken(0, [], [])
             now = found[0][1]
             begun = self.dialect.clock.elapsed()
-            entered = {row.key for row, _, is_entered in found if is_entered}
+            undecided = {
+                row.key
+                for row, _, is_entered in found
+                if not (is_entered and _can_read(row))
+            }
             rows: Sequence[Row] = [row for row, _, _ in found]
             rows = self._admitted(connection, rows, now, Moment.CLAIM)
-            late = [row for row in rows if not (row.key in entered and _can_read(row))]
+            late = [row for row in rows if row.key in undecided] if undecided else []
             decided: Mapping[Key, Row | None] = {}
             skipped: list[tuple[Row, Gap]] = []
             count = len(found)
@@ -255,11 +259,12 @@ class Claims:
                 self._gates.give_back(left, now, connection, Moment.CLAIM)
             took = self.dialect.clock.elapsed() - begun
             self._batch_size.learn(len(found), len(late), took, request.lease)
-        started = [decided.get(row.key, row) for row in rows]
+        if decided:
+            started = (decided.get(row.key, row) for row in rows)
+            rows = [row for row in started if row is not None]
         claims = [
             Claim(row=row, holder=request.holder, lease=request.lease, claimed_at=now)
-            for row in started
-            if row is not None
+            for row in rows
         ]
         return Taken(count, claims, skipped)
 
