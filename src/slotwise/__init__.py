@@ -53,12 +53,12 @@ from slotwise.schedules import (
     Schedule,
     parse_schedule,
 )
-from slotwise.settings.settings import Settings
 
 if TYPE_CHECKING:
     from slotwise.client.arguments import Item, Receipt
     from slotwise.client.client import Client
     from slotwise.registry.registry import JobRegistry
+    from slotwise.settings.settings import Settings
     from slotwise.store.queue.queue import BulkResult
 
     __version__: str
@@ -122,6 +122,7 @@ _HOMES = {
     "slotwise.client.arguments": ("Item", "Receipt"),
     "slotwise.client.client": ("Client",),
     "slotwise.registry.registry": ("JobRegistry",),
+    "slotwise.settings.settings": ("Settings",),
     "slotwise.store.queue.queue": ("BulkResult",),
 }
 

@@ -11,59 +11,98 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
 
 import click
 from click.shell_completion import get_completion_class
 
-from slotwise import __version__
 from slotwise.cli.plugins import BrokenCommand, plugin, plugins
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import DONE, Command, Group, common
 from slotwise.cli.shared.terminal import discard_lost_output, say, say_document
 from slotwise.spi import Section
 
-#: The module of each command, by its place in the help. It is imported on first use: a health
-#: probe that runs every few seconds must not load the engine.
+#: The module of each command, and its line in the help, by its place there. The module is imported
+#: on first use: a health probe that runs every few seconds must not load the engine.
 SECTIONS: Final = {
     Section.SEE: {
-        "audit": "operations",
-        "explain": "slots",
-        "failures": "slots",
-        "health": "cluster",
-        "jobs": "jobs",
-        "plan": "deploys",
-        "slots": "slots",
-        "workers": "cluster",
+        "audit": ("operations", "List the operations on jobs: author, time and reason."),
+        "explain": ("slots", "Why a slot ran, or did not; why a job does not run now."),
+        "failures": ("slots", "What failed lately, of all jobs and tasks."),
+        "health": ("cluster", "One exit status for probes and alarms."),
+        "jobs": ("jobs", "List the jobs in the database, by name, or show one."),
+        "plan": ("deploys", "Preview what a deploy would change."),
+        "slots": ("slots", "What ran, what did not, and why."),
+        "workers": ("cluster", "List workers that have signed in and not out."),
     },
     Section.OPERATE: {
-        "backfill": "operations",
-        "cancel": "operations",
-        "delete": "operations",
-        "pause": "operations",
-        "resume": "operations",
-        "retry": "operations",
-        "run": "run",
-        "skip-next": "operations",
-        "tasks": "tasks",
-        "trigger": "operations",
+        "backfill": ("operations", "Run the slots of a range that never ran."),
+        "cancel": ("operations", "Ask the running handlers of a job to stop."),
+        "delete": ("operations", "Remove a job that is no longer in the code."),
+        "pause": ("operations", "Start no slots of a job, or of all jobs."),
+        "resume": ("operations", "End the pause of a job, or of all."),
+        "retry": ("operations", "Retry a failed slot, as the same slot."),
+        "run": ("run", "Run one slot of the job NAME in the foreground."),
+        "skip-next": ("operations", "Skip a job's next slot."),
+        "tasks": ("tasks", "List, schedule, retry and cancel one-time tasks."),
+        "trigger": ("operations", "Run a job now, on some worker, beside its schedule."),
     },
     Section.TIME: {
-        "calendar": "calendars",
-        "schedule": "schedules",
-        "simulate": "simulate",
+        "calendar": ("calendars", "Manage business calendars."),
+        "schedule": ("schedules", "Explain schedules, list their slots, compare them."),
+        "simulate": ("simulate", "Preview what would run, with outages."),
     },
     Section.SET_UP: {
-        "completion": "entry",
-        "db": "db",
-        "demo": "start",
-        "init": "start",
-        "worker": "worker",
+        "completion": (
+            "entry",
+            "Print the script that completes slotwise's commands in SHELL.",
+        ),
+        "db": ("db", "Create the tables, check them, drop them."),
+        "demo": (
+            "start",
+            "See slotwise at work: three workers, three disasters, a verdict.",
+        ),
+        "init": (
+            "start",
+            "Write a first application: jobs.py, settings, a compose file.",
+        ),
+        "worker": ("worker", "Run due slots and tasks, until a signal stops the worker."),
     },
 }
 #: The commands that no plug-in replaces.
 COMMANDS: Final = {
-    name: module for section in SECTIONS.values() for name, module in section.items()
+    name: module for section in SECTIONS.values() for name, (module, _) in section.items()
+}
+
+
+class OwnPlugin(NamedTuple):
+    """The place in the help of a plug-in of our own, and what it needs besides slotwise."""
+
+    section: str
+    line: str
+    needs: tuple[str, ...] = ()
+
+
+#: By their entry points. Other plug-ins are imported for the help, as those that lack something.
+OWN_PLUGINS: Final = {
+    "slotwise.cli.advisory:CRON_JOBS": OwnPlugin(
+        Section.TIME, "List the jobs of CRON_JOBS, or all its problems."
+    ),
+    "slotwise.cli.advisory:LOCK_KEYS": OwnPlugin(
+        Section.SET_UP, "Check the registry of lock keys; list keys in use and free ones."
+    ),
+    "slotwise.cli.crontabs:CRONTAB": OwnPlugin(
+        Section.TIME, "Check crontabs, or convert them to Python."
+    ),
+    "slotwise.cli.export:EXPORT": OwnPlugin(
+        Section.SET_UP, "Print manifests, a dashboard and alert rules."
+    ),
+    "slotwise.contrib.dashboard.command:DASHBOARD [dashboard]": OwnPlugin(
+        Section.SEE,
+        "Serve pages that show what ran, what did not, and why.",
+        needs=("jinja2", "uvicorn"),
+    ),
 }
 
 
@@ -182,27 +221,48 @@ class Program(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section; of a plug-in that cannot be loaded, say why on stderr."""
-        names = {section: list(built_in) for section, built_in in SECTIONS.items()}
-        for name in plugins().keys() - COMMANDS.keys():
-            names.setdefault(plugin(name).section, []).append(name)
+        rows: dict[str, list[tuple[str, str]]] = {
+            section: [(name, line) for name, (_, line) in built_in.items()]
+            for section, built_in in SECTIONS.items()
+        }
         width = formatter.width - 6 - max(map(len, self.commands))
-        for section, listed in names.items():
-            rows = []
-            for name in sorted(listed):
-                command = self.commands[name]
-                if isinstance(command, BrokenCommand) and command.hidden:
-                    say(f"warning: {command.problem}", err=True)
-                elif not command.hidden:
-                    rows.append((name, command.get_short_help_str(width)))
-            if rows:
-                with formatter.section(section):
-                    formatter.write_dl(rows)
+        for name in plugins().keys() - COMMANDS.keys():
+            if (listed := _listed(name, width)) is not None:
+                section, line = listed
+                rows.setdefault(section, []).append((name, line))
+        for section, lines in rows.items():
+            with formatter.section(section):
+                formatter.write_dl(sorted(lines))
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             raise PipeClosed from None
+
+
+def _tell_version(ctx: click.Context, option: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from slotwise import __version__
+
+        libraries = (
+            f"Python {platform.python_version()}, SQLAlchemy {version('SQLAlchemy')}"
+        )
+        say(f"slotwise {__version__} ({libraries})")
+        ctx.exit()
+
+
+def _listed(name: str, width: int) -> tuple[str, str] | None:
+    """Return section and line of a plug-in in the help; None if it is not listed."""
+    own = OWN_PLUGINS.get(plugins()[name].value)
+    if own is not None and all(map(find_spec, own.needs)):
+        return own.section, own.line
+    found = plugin(name)
+    if isinstance(found.command, BrokenCommand) and found.command.hidden:
+        say(f"warning: {found.command.problem}", err=True)
+    if found.command.hidden:
+        return None
+    return found.section, found.command.get_short_help_str(width)
 
 
 @click.group(
@@ -219,11 +279,13 @@ class Program(Group):
     slotwise slots nightly-report                 what ran, what did not, and why
     """,
 )
-@click.version_option(
-    __version__,
-    prog_name="slotwise",
-    message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy "
-    f"{version('SQLAlchemy')})",
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version and exit.",
 )
 @common
 def cli() -> None:

@@ -13,10 +13,13 @@ import sys
 import time
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from slotwise.inspect import json_value
-from slotwise.spi import Event, storable
+from slotwise.spi import storable
+
+if TYPE_CHECKING:  # every command imports this module for its escapes, few for the events
+    from slotwise.spi import Event
 
 #: The attributes of every record; all others come from ``extra`` and are shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}

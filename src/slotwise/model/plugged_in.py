@@ -1,9 +1,11 @@
-"""What lodgers plug in: found by an entry point, and loaded when it is needed."""
+"""What lodgers plug in: found by an entry point, and loaded when it is needed.
+
+So is ``importlib.metadata``, which takes as long as all schedules.
+"""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from slotwise.errors import ConfigurationError
@@ -11,6 +13,8 @@ from slotwise.errors import ConfigurationError
 
 def plugged_in(group: str, name: str) -> Any:
     """Return what an entry point names. Raise ConfigurationError if there is none."""
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=group, name=name):
         return entry.load()
     raise ConfigurationError(
@@ -22,4 +26,6 @@ def plugged_in(group: str, name: str) -> Any:
 @cache
 def all_plugged_in(group: str) -> tuple[Any, ...]:
     """Return what all entry points of a group name."""
+    from importlib.metadata import entry_points
+
     return tuple(entry.load() for entry in entry_points(group=group))

@@ -4,7 +4,6 @@ after another.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -321,7 +320,9 @@ def spread_out(schedule: Schedule, name: str, limit: timedelta) -> Schedule:
     """The schedule, each run due later by less than `limit`: how much is the name's own,
     everywhere and always.
     """
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    from hashlib import sha256  # loads OpenSSL, for spread schedules only
+
+    number = int.from_bytes(sha256(name.encode()).digest()[:8], "big")
     by = number % max(limit // _MILLISECOND, 1) * _MILLISECOND
     return Spread(schedule, by) if by else schedule
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -75,7 +74,9 @@ class Field:
             self.refuse(item, f"H({self.low}-{high}) is the widest")
         step = self._step(item, match["step"])
         width = min(step, last - first + 1) if match["step"] else last - first + 1
-        digest = hashlib.sha256(f"{self.name}|{name}".encode()).digest()[:8]
+        from hashlib import sha256  # loads OpenSSL, for schedules with H only
+
+        digest = sha256(f"{self.name}|{name}".encode()).digest()[:8]
         value = first + int.from_bytes(digest, "big") % width
         return f"{value}-{last}/{step}" if match["step"] else str(value)
 

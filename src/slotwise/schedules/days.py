@@ -20,12 +20,10 @@ from slotwise.schedules.cron_fields import LAST
 
 _BEFORE_1970: Final = 719_162  # days from 1 January of year 1, a Monday, to 1970
 
+#: After 400 years all recurs.
+_LENGTHS: Final = [365 + isleap(year) for year in range(1, 401)]
 #: The first day of each year, from year 1 on.
-_YEAR_STARTS: Final = tuple(
-    accumulate(
-        (365 + isleap(year) for year in range(1, MAXYEAR + 1)), initial=-_BEFORE_1970
-    )
-)
+_YEAR_STARTS: Final = (*accumulate((_LENGTHS * 25)[:MAXYEAR], initial=-_BEFORE_1970),)
 
 
 def weekday(day: int) -> int:
@@ -33,8 +31,7 @@ def weekday(day: int) -> int:
     return (day + 4) % 7
 
 
-#: The kind of each year: the weekday on which it begins, plus 7 for a leap year. After 400 years
-#: all recurs.
+#: The kind of each year: the weekday on which it begins, plus 7 for a leap year.
 _KINDS: Final = tuple(
     weekday(_YEAR_STARTS[year - 1]) + 7 * isleap(year) for year in range(1, 401)
 )
