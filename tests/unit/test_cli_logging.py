@@ -399,3 +399,37 @@ def test_a_traceback_of_megabytes_is_cut() -> None:
         record = logging.makeLogRecord({"msg": "m", "exc_info": sys.exc_info()})
     for formatter in (HumanFormatter(), JsonFormatter()):
         assert len(formatter.format(record).encode()) < 20_000
+
+
+def _looped() -> list[object]:
+    looped: list[object] = []
+    looped.append(looped)
+    return looped
+
+
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (float("nan"), "nan"),
+        ([float("inf")], "[inf]"),
+        (_looped(), "[[...]]"),
+        (Shy(), "a Shy that cannot be shown"),
+        (10**5000, "a int that cannot be shown"),
+    ],
+    ids=["nan", "inf", "loop", "repr", "big"],
+)
+def test_a_field_that_json_cannot_express(value: object, shown: str) -> None:
+    """The record is a line all the same, and the line is JSON; its other fields stay."""
+    record = logging.makeLogRecord({"msg": "m", "name": "shop", "x": value, "y": 1})
+
+    def refuse(constant: str) -> object:
+        raise AssertionError(constant)
+
+    line = json.loads(JsonFormatter().format(record), parse_constant=refuse)
+    assert (line["x"], line["y"], line["message"]) == (shown, 1, "m")
+    assert HumanFormatter().format(record).endswith(" y=1")

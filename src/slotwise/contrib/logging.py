@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # every command imports this module for its escapes, few for 
 #: The attributes of every record; all others come from ``extra`` and are shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
+#: Characters of a value that JSON cannot express.
+_LONGEST: Final = 500
 #: These come first, in this order, in both formats.
 _FIRST: Final = (
     "event",
@@ -84,7 +86,12 @@ class HumanFormatter(logging.Formatter):
         """The message of an event; of other records, the logger, the message and the fields."""
         if hasattr(record, "event"):
             return _message(record)
-        return " ".join([f"{record.name}: {_message(record)}", *_pairs(_extra(record))])
+        head = f"{record.name}: {_message(record)}"
+        extra = _extra(record)
+        try:
+            return " ".join([head, *_pairs(extra)])
+        except Exception:  # of a value, such as a list that contains itself
+            return " ".join([head, *_pairs(_expressible(extra))])
 
 
 class JsonFormatter(logging.Formatter):
@@ -101,6 +108,13 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         extra = _extra(record)
+        try:
+            return self._line(record, extra)
+        except Exception:  # of a value, such as NaN, or a list that contains itself
+            return self._line(record, _expressible(extra))
+
+    def _line(self, record: logging.LogRecord, facts: dict[str, object]) -> str:
+        extra = dict(facts)
         line: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname,
@@ -113,7 +127,7 @@ class JsonFormatter(logging.Formatter):
             line.setdefault("worker", self.worker)
         if trace := _trace(self, record):
             line["traceback"] = trace
-        return json.dumps(line, default=repr)
+        return json.dumps(line, default=repr, allow_nan=False)
 
 
 class _Lines(logging.StreamHandler[TextIO]):
@@ -229,6 +243,20 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
         for name, value in vars(record).items()
         if name not in _STANDARD and value is not None
     }
+
+
+def _expressible(facts: dict[str, object]) -> dict[str, object]:
+    """Return the fields; of one that JSON cannot express its repr, or else its type."""
+    return {name: _value(value) for name, value in facts.items()}
+
+
+def _value(value: object) -> object:
+    with suppress(Exception):
+        json.dumps(json_value(value), default=repr, allow_nan=False)
+        return value
+    with suppress(Exception):
+        return repr(value)[:_LONGEST]
+    return f"a {type(value).__name__} that cannot be shown"
 
 
 def _time(record: logging.LogRecord) -> str:
