@@ -113,6 +113,31 @@ def test_narrow(
     )  # one more stands in a cell's escape code
 
 
+def test_spare_columns_go_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 80 columns a list stays a list: a line per row, without the columns that matter least."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    rows = [[f"job-{number}", "waiting", "3", "x" * 40] for number in range(3)]
+    for width, left in (
+        ("80", []),
+        ("60", ["FAILURES"]),
+        ("50", ["FAILURES", "STATE"]),
+        ("40", ["FAILURES", "STATE"]),
+    ):
+        monkeypatch.setenv("COLUMNS", width)
+        print_table(COLUMNS, rows, spare=("FAILURES", "STATE"), folds="NOTE")
+        told = capsys.readouterr()
+        lines = click.unstyle(told.out).splitlines()
+        assert lines[0].split() == [one for one in COLUMNS if one not in left]
+        assert max(map(len, lines)) <= int(width)
+        assert (told.err != "") == bool(left)
+        for one in left:
+            assert one in told.err
+    assert len(lines) == 7, "the note is folded"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     slot: datetime

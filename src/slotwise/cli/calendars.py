@@ -98,7 +98,11 @@ def _list_calendars(given: Given) -> None:
             "JOBS",
             "CHANGED",
         )
-        print_table(columns, [_row(line, zone) for line in lines])
+        print_table(
+            columns,
+            [_row(line, zone) for line in lines],
+            spare=("REVISION", "CHANGED", "WEEKEND"),
+        )
         say_zones([zone])
 
 

@@ -81,6 +81,7 @@ def workers(given: Given, count: int | None) -> None:
         print_table(
             [*_COLUMNS, *["REVISION"] * told],
             [_row(line, now, told, zone) for line in lines],
+            spare=("VERSION", "REVISION", "SKEW", "TAGS", "STARTED"),
         )
         say_zones([zone])
 

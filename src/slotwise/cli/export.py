@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from importlib.resources import files
+from pathlib import Path
 
 import click
 
@@ -18,13 +20,14 @@ _EXAMPLES = """
 slotwise export kubernetes --app jobs --image registry.example/shop:1.4 > shop.yaml
 slotwise export kubernetes --app jobs --mapping kubernetes.toml --revision 1.4 | kubectl apply -f -
 slotwise export kubernetes --app jobs --mapping kubernetes.toml --strict
+slotwise export systemd --app jobs > slotwise.service
 slotwise export alerts > slotwise.rules.yml
 """
 
 
 @click.group(
     cls=Group,
-    short_help="Print manifests, a dashboard and alert rules.",
+    short_help="Print manifests, a unit of systemd, a dashboard, alert rules.",
     examples=_EXAMPLES,
 )
 @common
@@ -105,6 +108,46 @@ def kubernetes(
     for note in notes:
         say(f"note: {note}", err=True)
     return exits.FAILED if strict and notes else exits.OK
+
+
+@export.command(
+    cls=Command,
+    short_help="Print a unit of systemd.",
+    examples="""
+    slotwise export systemd --app jobs | sudo tee /etc/systemd/system/slotwise.service
+    slotwise export systemd --app shop.jobs --name shop-worker
+    """,
+)
+@click.option(
+    "--name",
+    default="slotwise",
+    show_default=True,
+    metavar="NAME",
+    help="The unit's name.",
+)
+@common
+@pass_given
+def systemd(given: Given, name: str) -> None:
+    """Print a unit that runs a worker of this application, from this directory and this Python.
+
+    systemd waits until the worker is ready, restarts it if a loop hangs, and lets it drain. The
+    worker gets few rights: open in the unit what your handlers need. The database's address comes
+    from /etc/NAME.env.
+    """
+    from slotwise.contrib.systemd import unit
+
+    settings = given.registry().settings
+    text = unit(
+        given.text("app") or settings.app or "",
+        name=name,
+        command=str(Path(sys.executable).with_name("slotwise")),
+        directory=given.app_dir,
+        shutdown_grace=settings.shutdown_grace,
+    )
+    if given.json:
+        print_json({"name": f"{name}.service", "unit": text})
+    else:
+        say_document(text)
 
 
 @export.command(

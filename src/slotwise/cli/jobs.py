@@ -42,6 +42,8 @@ INSTANCE_LINES = 20
 #: Lines that are read at once.
 PAGE = 500
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
+#: Left out on a narrow terminal.
+_SPARE = ("LAST SUCCESS", "FAILURES")
 
 
 @click.command(
@@ -162,6 +164,8 @@ def _print_page(page: Sequence[_Entry], now: datetime, *, compared: bool) -> Non
     print_table(
         [*_COLUMNS, "CODE"] if compared else _COLUMNS,
         [_row(entry, now) for entry in page],
+        spare=_SPARE,
+        folds="SCHEDULE",
     )
     for line in (entry.line for entry in page):
         if line is not None and line.reason:
@@ -290,7 +294,12 @@ def _list_instances(
         say(f"{name}: no recurring instances")
         return
     shown = lines if everything else lines[:count]
-    print_table(("ID", *_COLUMNS[1:]), [[line.id, *_cells(line, now)] for line in shown])
+    print_table(
+        ("ID", *_COLUMNS[1:]),
+        [[line.id, *_cells(line, now)] for line in shown],
+        spare=_SPARE,
+        folds="SCHEDULE",
+    )
     if len(shown) < len(lines):
         again = f"slotwise jobs {shlex.quote(name)} --instances --after {shlex.quote(shown[-1].id)}"
         say(f"… more: {again}", err=True)

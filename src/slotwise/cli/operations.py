@@ -472,7 +472,12 @@ def audit(given: Given, name: str | None, count: int) -> None:
         _audit_row(entry, zones.get((entry.job or "", entry.id or RECURRING), UTC))
         for entry in entries
     ]
-    print_table(("AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"), rows)
+    print_table(
+        ("AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"),
+        rows,
+        spare=("WITH", "SLOT"),
+        folds="NOTE",
+    )
     say_zones(zones.values())
 
 

@@ -337,7 +337,8 @@ def _print(
                 *_row(line, zone),
             ]
         )
-    print_table(columns, rows)
+    spare = ("WORKER", "ORIGIN", "TRIES", "TOOK", "STARTED")
+    print_table(columns, rows, spare=spare, folds="WHY")
     say_zones(zones.get((job, line.id), UTC) for job, line in shown)
 
 
@@ -444,7 +445,10 @@ def failures(
         "ERROR",
     )
     print_table(
-        columns, [_failure(one, zones.get((one.name, one.id), UTC)) for one in shown]
+        columns,
+        [_failure(one, zones.get((one.name, one.id), UTC)) for one in shown],
+        spare=("TRIES", "ATTEMPT"),
+        folds="ERROR",
     )
     say_zones(zones.values())
     if len(found) > count:

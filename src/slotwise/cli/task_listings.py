@@ -121,7 +121,12 @@ def _list_rows(
     if given.json or not lines:
         return
     columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]
-    print_table(columns, [_row(line, zone) for line in lines])
+    print_table(
+        columns,
+        [_row(line, zone) for line in lines],
+        spare=("PRIORITY", "ATTEMPT"),
+        folds="LAST ERROR",
+    )
     say_zones([zone])
     for task, line in sorted({line.task: line for line in lines if line.reason}.items()):
         _tell_reason(
@@ -144,7 +149,11 @@ def _print_counts(given: Given, name: str | None) -> None:
         say("no such tasks")
     else:
         columns = ["TASK", "WAITING", "NEXT DUE", "RUNNING", "PAUSED", "BLOCKED", "DEAD"]
-        print_table(columns, [_counts(line, zone) for line in lines])
+        print_table(
+            columns,
+            [_counts(line, zone) for line in lines],
+            spare=("BLOCKED", "PAUSED", "NEXT DUE"),
+        )
         say_zones([zone])
         for line in lines:
             _tell_reason(line.task, line.reason, is_unroutable=line.is_unroutable)

@@ -60,6 +60,13 @@ class Monitoring:
     alive_file: str | None
     stuck_after: timedelta | None
     max_names: int
+    #: Where systemd listens.
+    notify: str | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anything outside asks how this process is."""
+        return bool(self.http or self.alive_file or self.notify)
 
     @classmethod
     def chosen(cls, http: str | None, report: str | None) -> Monitoring:
@@ -70,6 +77,7 @@ class Monitoring:
             alive_file=os.environ.get("SLOTWISE_ALIVE_FILE") or None,
             stuck_after=_stuck_after(os.environ.get("SLOTWISE_STUCK_AFTER")),
             max_names=_max_names(os.environ.get("SLOTWISE_METRICS_MAX_NAMES")),
+            notify=os.environ.get("NOTIFY_SOCKET") or None,
         )
 
     def of_worker(
@@ -78,7 +86,7 @@ class Monitoring:
         """Count what the registry's next worker does; return what shows it while that worker
         runs.
         """
-        if not (self.http or self.alive_file or self.report):
+        if not (self.is_shown or self.report):
             return lambda made: nullcontext()
         if (self.http or self.report) and find_spec("prometheus_client") is None:
             logger.warning(
@@ -110,7 +118,7 @@ class Monitoring:
     @contextmanager
     def of_children(self, processes: int) -> Iterator[list[str]]:
         """Show the children of a supervisor as one; yield the options for each child."""
-        if not (self.http or self.alive_file):
+        if not self.is_shown:
             yield []
             return
         from slotwise.contrib.metrics.children import Children
@@ -126,6 +134,7 @@ class Monitoring:
     def _shown(self, source: Source, child: Path | None = None) -> Iterator[None]:
         from slotwise.contrib.metrics.alive_file import AliveFile
         from slotwise.contrib.metrics.port import Port
+        from slotwise.contrib.metrics.service_manager import ServiceManager
 
         with ExitStack() as stack:
             for address in (
@@ -144,6 +153,8 @@ class Monitoring:
                     )
             if self.alive_file is not None and child is None:
                 stack.callback(AliveFile(Path(self.alive_file), source.check).close)
+            if self.notify is not None and child is None:
+                stack.callback(ServiceManager(self.notify, source.check).close)
             yield
 
 

@@ -227,3 +227,27 @@ def test_health_of_one_worker(shell: Shell) -> None:
     wait_until(
         lambda: shell.ask("health", "--worker").returncode == exits.OK, "a healthy worker"
     )
+
+
+# -- by systemd -----------------------------------------------------------------------------------
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_systemd_hears_of_a_worker(shell: Shell, tmp_path: Path, processes: str) -> None:
+    """It is ready when it runs, alive meanwhile, and stops; of several processes, the
+    supervisor.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        worker = shell.worker(
+            "--processes", processes, NOTIFY_SOCKET=str(tmp_path / "notify")
+        )
+        told = ""
+        while "READY=1" not in told:
+            told = manager.recv(1000).decode()
+        assert "WATCHDOG=1" in told
+        assert worker.stop() == exits.OK
+        while told != "STOPPING=1":
+            told = manager.recv(1000).decode()

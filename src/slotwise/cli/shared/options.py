@@ -453,10 +453,17 @@ class _Sections(click.Command):
         ]
         own = [record for name, record in records if name not in COMMON_NAMES]
         common = [record for name, record in records if name in COMMON_NAMES]
-        for title, rows in (("Options", own), ("Before or after the command", common)):
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        if own:
+            with formatter.section("Options"):
+                formatter.write_dl(own)
+        if not common:
+            return
+        with formatter.section("Before or after the command"):
+            if ctx.parent is None:
+                formatter.write_dl(common)
+            else:
+                names = ", ".join(record[0].partition(" ")[0] for record in common)
+                formatter.write_text(f"{names}; see slotwise --help")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, text in (("Exit status", self.notes), ("Examples", self.examples)):

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: The width of the console where no terminal limits it: nothing is folded.
 _UNBOUNDED = 10_000
+#: A column is folded to no less than this.
+NARROWEST = 24
 #: What stands between two columns.
 _GAP = "  "
 
@@ -106,19 +108,72 @@ def warn_paused(paused: Paused | None) -> None:
 # -- tables ---------------------------------------------------------------------------------------
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print a table without rules; if the terminal is too narrow for it, print a few lines for
-    each row instead.
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    spare: Sequence[str] = (),
+    folds: str | None = None,
+) -> None:
+    """Print a table without rules.
+
+    On a terminal that is too narrow, the columns ``spare`` are left out, the first one first, with
+    a note on stderr; then the column ``folds`` is folded. If that does not do, each row becomes a
+    few lines.
     """
     cells = [list(map(_cell, row)) for row in rows]
     console = _console()
     lines = [[Text(column, style="bold") for column in columns], *cells]
     widths = [max(map(_cell_width, column)) for column in zip(*lines, strict=True)]
-    if sum(widths) + len(_GAP) * (len(widths) - 1) > console.width:
+    kept = _fitting(columns, widths, console.width, spare, folds)
+    if kept is None:
         _print(console, Group(*(_stacked(columns, row) for row in cells)))
         return
-    text = Text("\n").join(_aligned(line, widths) for line in lines)
-    _print(console, text, fits=True)
+    lines = [[line[number] for number in kept] for line in lines]
+    widths = [widths[number] for number in kept]
+    if _total(widths) <= console.width:
+        text = Text("\n").join(_aligned(line, widths) for line in lines)
+        _print(console, text, fits=True)
+    else:
+        _print(console, _folded(lines, widths, kept.index(columns.index(folds or ""))))
+    left = [column for number, column in enumerate(columns) if number not in kept]
+    if left:
+        say(f"not shown at this width: {', '.join(left)}; --json has all", err=True)
+
+
+def _fitting(
+    columns: Sequence[str],
+    widths: Sequence[int],
+    room: int,
+    spare: Sequence[str],
+    folds: str | None,
+) -> list[int] | None:
+    """Return the numbers of the columns that fit; None if those that are not ``spare`` do not."""
+    kept = list(range(len(columns)))
+    for column in spare:
+        if _total([widths[number] for number in kept]) <= room:
+            break
+        if column in columns:
+            kept.remove(columns.index(column))
+    least = [
+        min(widths[number], NARROWEST) if columns[number] == folds else widths[number]
+        for number in kept
+    ]
+    return kept if _total(least) <= room else None
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _folded(lines: Sequence[Sequence[Text]], widths: Sequence[int], folds: int) -> Table:
+    """The same as a grid of rich, which folds the cells of one column."""
+    table = _grid()
+    for number, width in enumerate(widths):
+        table.add_column(overflow="fold", width=None if number == folds else width)
+    for line in lines:
+        table.add_row(*line)
+    return table
 
 
 def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:
