@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from slotwise.store.reading.histories import DeployInfo, WorkerLife
     from slotwise.store.reading.jobs import JobInfo
     from slotwise.store.reading.monitoring import Backlog, SinceSuccess
+    from slotwise.store.reading.rates import JobRates, Rate
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.windows import OutcomeCount, SlotWindow
@@ -57,6 +58,7 @@ _HOMES = {
     "slotwise.store.reading.health": ("Health", "Unreadable"),
     "slotwise.store.reading.histories": ("DeployInfo", "WorkerLife"),
     "slotwise.store.reading.jobs": ("JobInfo",),
+    "slotwise.store.reading.rates": ("JobRates", "Rate"),
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
     "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess"),
     "slotwise.store.reading.task_counts": ("TaskCount",),
@@ -76,8 +78,10 @@ __all__ = [
     "Inspection",
     "JobExplanation",
     "JobInfo",
+    "JobRates",
     "OutcomeCount",
     "OutlookEntry",
+    "Rate",
     "ScheduleComparison",
     "SinceSuccess",
     "SlotInfo",

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from tests.integration.shell import Shell
 
-from slotwise import Every, job
+from slotwise import Daily, Every, job
 from slotwise.cli.shared import exits
 from slotwise.testing import ManualWorker
 
 JOBS = """
 import os
-from slotwise import Every, JobRegistry, job
+from slotwise import Daily, Every, JobRegistry, job
 
 @job(name="report", schedule=Every("1d"))
 def report(ctx):
@@ -116,3 +116,17 @@ def test_a_job_that_is_gone_without_history(pg_url: str, tmp_path: Path) -> None
         answer = shell.ask(*words)
         assert answer.returncode == exits.FAILED
         assert "ada requested delete" in answer.stdout
+
+
+def test_a_date_alone_is_the_slot_of_that_day(pg_url: str, tmp_path: Path) -> None:
+    """In the job's zone; a day with several slots, or none, is read as its midnight."""
+    shell = Shell(tmp_path, pg_url)
+    nightly = job(name="nightly", schedule=Daily("02:30", tz="Europe/Vienna"))(print)
+    often = job(name="often", schedule=Every("1h"))(print)
+    with ManualWorker([nightly, often], pg_url):
+        answer = shell.ask("explain", "nightly", "2999-07-01", "--json")
+        assert answer.returncode == exits.OK
+        found = json.loads(answer.stdout)
+        assert (found["slot"], found["outcome"]) == ("2999-07-01T00:30:00Z", "upcoming")
+        found = json.loads(shell.ask("explain", "often", "2999-07-01", "--json").stdout)
+        assert found["slot"] == "2999-07-01T00:00:00Z"

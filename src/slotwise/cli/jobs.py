@@ -29,10 +29,19 @@ from slotwise.cli.shared.output import (
     print_json,
     print_json_list,
     print_table,
+    span,
     warn_paused,
 )
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.inspect import RECURRING, Inspection, JobInfo, describe_schedule, zone_of
+from slotwise.inspect import (
+    RECURRING,
+    Inspection,
+    JobInfo,
+    JobRates,
+    Rate,
+    describe_schedule,
+    zone_of,
+)
 from slotwise.spi import Definition, ListedState, error_summary
 
 #: Lines of a table of jobs.
@@ -331,10 +340,29 @@ def _show_job(given: Given, name: str, id: str | None) -> None:
                     is_task=is_task,
                 )
             )
+        rates = inspect.rates(line.job)
     if given.json:
-        print_json(line)
+        print_json({**as_json(line), "rates": as_json(rates)})
         return
-    print_fields(_fields(line))
+    print_fields([*_fields(line), *_rates(rates)])
+
+
+def _rates(rates: JobRates) -> list[tuple[str, str | Text]]:
+    return [
+        ("last 20", rates.strip or "–"),
+        ("last 24 hours", _rate(rates.day)),
+        ("last 7 days", _rate(rates.week)),
+    ]
+
+
+def _rate(rate: Rate) -> str:
+    if not rate.runs:
+        return f"no runs, {rate.skipped:,} skipped" if rate.skipped else "no runs"
+    return (
+        f"{rate.runs:,} runs, {rate.failures:,} failed, {rate.skipped:,} skipped; "
+        f"took {span(rate.duration_p50)}, 95 % at most {span(rate.duration_p95)}; "
+        f"late by {span(rate.lateness_p50)}, 95 % at most {span(rate.lateness_p95)}"
+    )
 
 
 def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:

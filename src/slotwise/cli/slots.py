@@ -24,6 +24,7 @@ from slotwise.cli.shared.options import (
     exact_slot,
     lines_option,
     pass_given,
+    slot_of_day,
 )
 from slotwise.cli.shared.output import (
     outcome,
@@ -510,7 +511,8 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
     """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations
     and schedule.
 
-    SLOT is any instant, as the listings show it; without a zone it is read in the job's. Without
+    SLOT is any instant, as the listings show it; without a zone it is read in the job's. A date
+    alone is that day's slot, if it has one. Without
     SLOT, explain why the job, its recurring instance or the one-time task with this --id does not
     run now, and when it will. With --app, declared policies and limits count, too.
     """
@@ -521,7 +523,9 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
             found = _explain_now(inspect, name, id)
         else:
             inspect.check_name(name, id=id)
-            wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
+            wanted = slot_of_day(inspect, name, id, slot, zone)
+            if wanted is None:
+                wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
             found = inspect.explain(name, wanted, id=id)
     if given.json:
         print_json(found)

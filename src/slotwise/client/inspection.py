@@ -36,6 +36,7 @@ from slotwise.store.reading import (
     jobs,
     monitoring,
     names,
+    rates,
     slots,
     task_counts,
     tasks,
@@ -47,6 +48,7 @@ from slotwise.store.reading.health import Health
 from slotwise.store.reading.histories import DeployInfo, WorkerLife
 from slotwise.store.reading.jobs import JobInfo
 from slotwise.store.reading.monitoring import Backlog, SinceSuccess
+from slotwise.store.reading.rates import JobRates
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import TaskCount
 from slotwise.store.reading.windows import OutcomeCount, SlotWindow
@@ -330,6 +332,16 @@ class Reads:
         until = instant_of(end)
         name = None if job is None else name_of(job)
         return windows.outcome_counts(self._store, begin, until, job=name, kind=kind)
+
+    @read
+    def rates(self, job: AnyTask) -> JobRates:
+        """Return how often a job, with its instances, ran and failed in the last day and week, how
+        long it took and how late it was.
+
+        The counts are those of ``outcome_counts``, from the beginning of an hour; durations and
+        lateness are those of the newest 500 slots that the ledger has.
+        """
+        return rates.rates(self._store, name_of(job))
 
     @read
     def deploys(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from slotwise.explain.circumstances import changed_by, fares, usually
 from slotwise.explain.sentences import latest, paused_by, when
 from slotwise.explain.slot_explanation import explain
 from slotwise.model.records import RECURRING
@@ -20,6 +21,7 @@ from slotwise.store.reading.audit import audit
 from slotwise.store.reading.facts import Facts, facts
 from slotwise.store.reading.jobs import JobInfo
 from slotwise.store.reading.jobs import job as job_of
+from slotwise.store.reading.rates import WEEK, JobRates, rates
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.slots import attempts as attempts_of
 from slotwise.store.reading.slots import slots as slots_of
@@ -37,6 +39,7 @@ class JobExplanation(Value):
     state: str
     sentences: tuple[str, ...]
     attempts: tuple[AttemptInfo, ...] = ()
+    rates: JobRates | None = None
 
 
 def explain_now(store: Store, name: str, id: str = RECURRING) -> JobExplanation | None:
@@ -48,7 +51,10 @@ def explain_now(store: Store, name: str, id: str = RECURRING) -> JobExplanation 
     if line is None and not _was_job(store, name, id, last):
         return None
     told, attempts = _now(store, name, id, line)
-    sentences = [*told]
+    found = rates(store, name)
+    sentences = [*told, *fares(found)]
+    if line is not None and line.state == ListedState.RUNNING:
+        sentences += usually(found)
     if last is not None:
         sentences.append(_last(last))
         if not attempts and last.last is None:
@@ -59,6 +65,7 @@ def explain_now(store: Store, name: str, id: str = RECURRING) -> JobExplanation 
         state=SlotState.UNKNOWN if line is None else line.state,
         sentences=tuple(sentences),
         attempts=tuple(attempts),
+        rates=found,
     )
 
 
@@ -124,6 +131,9 @@ def _present(line: JobInfo, facts: Facts) -> Iterator[str]:
     ):  # as after a restore of the queue alone
         yield paused_by(facts)
     yield from explain(facts).sentences
+    for deploy in facts.deploys[:1]:
+        if deploy.former is not None and facts.now - deploy.at < WEEK:
+            yield changed_by(deploy)
 
 
 def _last(line: SlotInfo) -> str:

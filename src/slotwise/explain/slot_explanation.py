@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from slotwise.explain.circumstances import changed, nobody_there
 from slotwise.explain.due_times import deferred, until_due
 from slotwise.explain.ledger_entries import began, skipped
 from slotwise.explain.no_slot import why_no_slot
@@ -44,12 +45,14 @@ def explain(facts: Facts) -> Explanation:
     """Explain why this slot ran or did not."""
     outcome, reason, sentences = _verdict(facts)
     asked = [said(operation) for operation in facts.asked]
+    is_foreign = outcome in (SlotState.NO_SLOT, SlotState.UNKNOWN)
+    deployed = changed(facts) if is_foreign or reason == Reason.SUPERSEDED else ()
     return Explanation(
         job=facts.job,
         slot=facts.slot,
         outcome=outcome,
         reason=reason,
-        sentences=(*sentences, *asked),
+        sentences=(*sentences, *deployed, *nobody_there(facts, outcome, reason), *asked),
         attempts=tuple(facts.attempts),
     )
 

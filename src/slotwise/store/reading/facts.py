@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, TICK, Key, Row
+from slotwise.model.records import EARLIEST, FOREVER, RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Schedule
 from slotwise.schedules.description import zone_of
@@ -20,6 +20,7 @@ from slotwise.schedules.text import readable
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
+from slotwise.store.reading.histories import Absence, DeployInfo, absence, deploys
 from slotwise.store.reading.jobs import paused_by
 from slotwise.store.reading.queries import read
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
@@ -34,6 +35,9 @@ from slotwise.store.reading.workers import WorkerInfo, workers_in
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
+
+#: Changes of a schedule that are read, the newest ones.
+MOST_DEPLOYS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,10 @@ class Facts:
     pruned_until: datetime | None = None
     load: Load = field(default_factory=Load)
     attempts: Sequence[AttemptInfo] = ()
+    #: Changes of the job's schedule, the newest first.
+    deploys: Sequence[DeployInfo] = ()
+    #: The time around the slot without a worker.
+    absence: Absence | None = None
     #: What the job declares, if this process knows it.
     definition: Definition | None = None
 
@@ -175,6 +183,8 @@ def slot_state(store: Store, job: str, slot: datetime) -> Facts:
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
+    changes = deploys(store, EARLIEST, FOREVER, job=job, limit=MOST_DEPLOYS)
+    absent = absence(store, job, slot)
     with _reading(store, job, instance) as reader:
         state = reader.state(slot)
         started = "s.started IS NOT NULL AND s.slot"
@@ -186,6 +196,8 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
             operations=reader.operations(),
             pruned_until=pruned_until(reader.connection, store),
             load=reader.load(),
+            deploys=changes,
+            absence=absent,
         )
 
 

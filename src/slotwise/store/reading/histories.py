@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -52,6 +53,16 @@ class WorkerLife(Value):
     reason: str | None
 
 
+class Absence(NamedTuple):
+    """A time without a worker; ``last`` was the last one before, ``until`` is None if it lasts."""
+
+    since: datetime
+    until: datetime | None
+    last: WorkerLife
+
+
+#: How far from an instant its neighbours are looked for.
+_NEAR = timedelta(days=2)
 _DEPLOYS = """
 SELECT task_name AS job, task_instance AS id, at, former, schedule, revision, worker
 FROM {deploys} WHERE at >= :start AND at < :end{of_job}
@@ -78,6 +89,31 @@ def deploys(
     with store.transaction() as connection:
         rows = read(connection, store, _DEPLOYS, given, of_job=of_job)
     return [filled(DeployInfo, row) for row in rows]
+
+
+def absence(store: Store, job: str, at: datetime) -> Absence | None:
+    """Return the time around an instant in which no worker that knew this job claimed anything, up
+    to two days; None if one did, or if the history knows none.
+    """
+    able = _able(store, job, at)
+    before = [life for life in able if life.started <= at]
+    if not before or any(_claimed_until(life, at) >= at for life in before):
+        return None
+    last = max(before, key=lambda life: _claimed_until(life, at))
+    later = [life.started for life in able if life.started > at]
+    since = _claimed_until(last, at)
+    return Absence(since=since, until=min(later, default=None), last=last)
+
+
+def _able(store: Store, job: str, at: datetime) -> list[WorkerLife]:
+    """Return the workers around an instant that knew this job."""
+    near = worker_lives(store, at - _NEAR, at + _NEAR)
+    return [life for life in near if job in life.tasks or not life.tasks]
+
+
+def _claimed_until(life: WorkerLife, at: datetime) -> datetime:
+    """Return when a worker ceased to claim; ``at`` if it has not."""
+    return life.drained or life.ended or at
 
 
 def worker_lives(

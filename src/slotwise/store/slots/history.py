@@ -83,10 +83,7 @@ class History:
         mine = self._workers.c.worker == self._lives.c.worker
         last_seen = sa.select(self._workers.c.last_seen).where(mine)
         silent = sa.exists().where(mine, self._workers.c.last_seen < before)
-        ended = (
-            self._lives.update()
-            .where(self._lives.c.ended.is_(None), silent)
-            .values(ended=last_seen.scalar_subquery(), outcome=GONE)
-        )
+        open_lives = self._lives.update().where(self._lives.c.ended.is_(None), silent)
+        end = {"ended": last_seen.scalar_subquery(), "outcome": GONE}
         with self._spared("workers"), self._store.database.heart.begin() as connection:
-            connection.execute(ended)
+            connection.execute(open_lives.values(**end))

@@ -1,0 +1,59 @@
+"""Rates and histories are read by an index, whatever the size of the history."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.store.bench import a_job
+from tests.store.explained import Explained, nodes
+
+from slotwise import Every
+from slotwise.inspect import Inspection
+
+FILL = """
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, origin, started, finished)
+SELECT 'job' || n % 50, CASE WHEN n % 2 = 0 THEN 'recurring' ELSE (n % 100)::text END,
+       now() - n * interval '1 minute',
+       'succeeded', 'schedule', now(), now() FROM generate_series(1, 100000) AS n;
+INSERT INTO scheduled_counts
+SELECT 'job' || n % 50, date_trunc('hour', now()) - n / 50 * interval '1 hour', 'slot',
+       'succeeded', '', 1, 0
+FROM generate_series(1, 100000) AS n;
+INSERT INTO scheduled_deploys
+SELECT 'job' || n % 50, n::text, now() - n * interval '1 hour', NULL, 'EVERY|1d', NULL, 'w'
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_worker_history (worker, host, version, capacity, started, ended)
+SELECT n::text, 'host', '1', 1, now() - n * interval '1 hour', now() - n * interval '1 hour'
+FROM generate_series(1, 20000) AS n;
+ANALYZE;
+"""
+
+
+def test_no_table_is_read_as_a_whole(pg_url: str) -> None:
+    stage = Explained(pg_url, [a_job("job", Every("1d"))])
+    try:
+        stage.driver.execute(FILL)
+        store = stage.store
+        reader = Inspection(lambda: store)
+        now = store.now()
+        day = timedelta(days=1)
+        plays = (
+            lambda: reader.rates("job7"),
+            lambda: reader.outcome_counts(now - day, now),
+            lambda: reader.deploys(now - day, now, job="job7"),
+            lambda: reader.worker_lives(now - day, now),
+        )
+        scans = [
+            (node["Node Type"], node.get("Relation Name"))
+            for play in plays
+            for sent in stage.sent(play)
+            if sent[0].lstrip().upper().startswith("SELECT") and "scheduled_" in sent[0]
+            for node in nodes(stage.plan(sent, "custom"))
+        ]
+    finally:
+        stage.close()
+    assert scans
+    whole = [
+        name for kind, name in scans if kind == "Seq Scan" and name != "scheduled_workers"
+    ]
+    assert whole == []
