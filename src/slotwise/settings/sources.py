@@ -42,6 +42,7 @@ OTHERS_VARIABLES = frozenset(
         "ALIVE_FILE",
         "STUCK_AFTER",
         "METRICS_MAX_NAMES",
+        "DASHBOARD_SECRET",
     )
 )
 

@@ -20,9 +20,16 @@ from slotwise.spi import CommandLine, PluginCommand, Section
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8228
+_EXAMPLES: Final = """\b
+Examples:
+  slotwise dashboard --open
+  slotwise dashboard --operate --port 8300
+"""
 
 
-@click.command(short_help="Serve pages that show what ran, what did not, and why.")
+@click.command(
+    short_help="Serve pages that show what ran, what did not, and why.", epilog=_EXAMPLES
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

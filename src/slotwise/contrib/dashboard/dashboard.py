@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
 
-from slotwise import DatabaseProblem, SchemaMismatch, SchemaMissing, SlotwiseError
+from slotwise import (
+    DatabaseProblem,
+    InvalidSetting,
+    SchemaMismatch,
+    SchemaMissing,
+    SlotwiseError,
+)
 from slotwise.contrib.dashboard.access import (
     Access,
     Refused,
@@ -94,13 +100,16 @@ class Dashboard:
             return self._answer(request, visitor)
         except Refused as error:
             return text(error.status, str(error))
+        except InvalidSetting as error:
+            logger.error("the dashboard cannot read its settings: %s", in_one_line(error))
+            return text(500, "the settings are wrong; the log says why")
         except SlotwiseError as error:  # an unknown name, an id that cannot be
             return text(404, in_one_line(error))
         except Exception:
             logger.exception("the dashboard could not answer %.200r", request.path)
             return text(500, "this page failed; the log says why")
 
-    def admit(self, request: Request) -> Visitor | Response:
+    def visitor_of(self, request: Request) -> Visitor | Response:
         """Return who asks for a stream, or the refusal."""
         try:
             return self._access.visitor(request)

@@ -75,7 +75,7 @@ class ASGIFace:
 
     async def _stream(self, request: Request, receive: Receive, send: Send) -> None:
         """Send events until the visitor leaves; refuse what is too many (503)."""
-        visitor = await asyncio.to_thread(self._dashboard.admit, request)
+        visitor = await asyncio.to_thread(self._dashboard.visitor_of, request)
         if isinstance(visitor, Response):
             await _send(visitor, send, is_head=False)
             return
@@ -94,7 +94,7 @@ class ASGIFace:
 
     async def _send_events(self, request: Request, send: Send) -> None:
         async def still_may() -> bool:
-            found = await asyncio.to_thread(self._dashboard.admit, request)
+            found = await asyncio.to_thread(self._dashboard.visitor_of, request)
             return not isinstance(found, Response)
 
         own = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}

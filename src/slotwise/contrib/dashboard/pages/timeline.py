@@ -124,13 +124,15 @@ def _row(reading: Reading, window: SlotWindow, axis: Axis) -> TimelineRow:
 
 def _pauses(reading: Reading, axis: Axis) -> list[Band]:
     """Return the pauses of everything that the audit has."""
-    ordered = list[AuditEntry](reversed(reading.inspect.audit(limit=500)))
+    entries = reversed(reading.inspect.audit(limit=500))
     bands = list[Band]()
     since: AuditEntry | None = None
-    for entry in ordered:
-        if entry.operation == "pause_all":
-            since = entry
-        elif entry.operation == "resume_all" and since is not None:
+    for entry in entries:
+        if entry.job is not None:
+            continue
+        if entry.operation == "pause":
+            since = since or entry
+        elif entry.operation == "resume" and since is not None:
             bands.append(_pause(since, entry.at))
             since = None
     if since is not None:

@@ -5,7 +5,7 @@
   const stale = document.getElementById("stale");
   const live = document.body.dataset.live;
   const POLL = 5000, STALE = 30000;
-  let etag = null, read = Date.now(), busy = false, stream = null;
+  let etag = null, read = Date.now(), busy = false, stream = null, from = null;
 
   const isEditing = () => {
     const at = document.activeElement;
@@ -28,11 +28,11 @@
   }
 
   async function refresh() {
-    if (busy || document.hidden || isEditing()) return;
+    if (busy || document.hidden || from || isEditing()) return;
     busy = true;
     try {
       const answer = await fetch(location.href, { headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store" });
-      if (answer.status === 200) { swap(await answer.text()); etag = answer.headers.get("ETag"); }
+      if (answer.status === 200 && !from) { swap(await answer.text()); etag = answer.headers.get("ETag"); }
       const asOf = document.querySelector("#asof time"), said = answer.headers.get("Slotwise-As-Of");
       if (asOf && said && answer.status === 304) asOf.textContent = said;
       if (answer.ok || answer.status === 304) read = Date.now();
@@ -60,7 +60,6 @@
   }
 
   // Zoom: a drag over the timeline shows what it covers.
-  let from = null;
   const instantAt = (lane, x) => {
     const box = lane.getBoundingClientRect();
     const line = lane.closest(".timeline");
