@@ -8,9 +8,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from slotwise.contrib.dashboard.drawing import Axis, counted_marks, days_of, marks_of
+from slotwise.contrib.dashboard.pages.bands import outages_of
 from slotwise.contrib.dashboard.pages.timeline import starts_per_minute
 from slotwise.contrib.dashboard.pages.today import causes_of, verdict_of
-from slotwise.inspect import Failure, OutcomeCount, SlotInfo, SlotWindow
+from slotwise.inspect import Failure, OutcomeCount, SlotInfo, SlotWindow, WorkerLife
 
 VIENNA = ZoneInfo("Europe/Vienna")
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -109,8 +110,8 @@ def test_a_dense_row_is_drawn_in_parts() -> None:
 
 def test_hours_are_drawn_by_their_counts() -> None:
     counts = [
-        OutcomeCount(job="a", hour=NOON, outcome="succeeded", count=7),
-        OutcomeCount(job="a", hour=NOON, outcome="lost", count=1),
+        OutcomeCount(job="a", hour=NOON, outcome="succeeded", reason=None, count=7),
+        OutcomeCount(job="a", hour=NOON, outcome="lost", reason=None, count=1),
     ]
     (mark,) = counted_marks(counts, axis())
     assert (mark.kind, mark.title) == ("lost", "{at} 7 succeeded, 1 lost")
@@ -136,7 +137,7 @@ def test_the_load_counts_each_job_of_a_schedule() -> None:
 def test_the_verdict_adds_up() -> None:
     outcomes = {"succeeded": 5, "failed": 2, "skipped": 3, "running": 1, "lost": 1}
     verdict = verdict_of(
-        OutcomeCount(job="a", hour=NOON, outcome=outcome, count=count)
+        OutcomeCount(job="a", hour=NOON, outcome=outcome, reason=None, count=count)
         for outcome, count in outcomes.items()
     )
     assert (verdict.due, verdict.ran, verdict.not_run, verdict.running) == (12, 5, 6, 1)
@@ -165,3 +166,42 @@ def test_failures_that_differ_in_numbers_have_one_cause() -> None:
         (1, "retry"),
     ]
     assert found[0].first == NOON + MINUTE
+
+
+def life(start: int, end: int | None) -> WorkerLife:
+    """A worker from one hour of the axis to another."""
+    return WorkerLife(
+        worker=f"worker-{start}",
+        host="",
+        version="",
+        revision=None,
+        capacity=1,
+        tags=(),
+        tasks=(),
+        started=NOON + start * HOUR,
+        drained=None,
+        ended=None if end is None else NOON + end * HOUR,
+        outcome=None,
+        reason=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lives", "outages"),
+    [
+        ([], []),
+        ([life(-1, None)], []),
+        ([life(-1, 2), life(1, 3), life(5, None)], [(3, 5)]),
+        ([life(-1, 2)], [(2, 9)]),
+        ([life(-2, 8), life(1, 2), life(8, 9)], []),
+    ],
+    ids=["unknown", "one", "overlap", "until now", "within"],
+)
+def test_a_time_without_any_worker_is_a_band(
+    lives: list[WorkerLife], outages: list[tuple[int, int]]
+) -> None:
+    """From the end of the last to the start of the next, up to now."""
+    bands = outages_of(lives, NOON + 9 * HOUR)
+    assert [
+        ((band.start - NOON) // HOUR, (band.end - NOON) // HOUR) for band in bands
+    ] == outages

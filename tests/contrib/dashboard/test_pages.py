@@ -55,6 +55,20 @@ def test_each_page_shows_what_the_tables_have(site: Site) -> None:
         assert data.json["now"].endswith("Z")
 
 
+def test_the_timeline_has_what_concerns_all_rows(site: Site) -> None:
+    """Deploys, and times without any worker."""
+    text = site.get("/timeline").text
+    assert "no worker was alive" in text
+    assert "planned by the deploy release-41: poll-orders from CRON|*/10" in text
+
+
+def test_today_groups_what_did_not_run(site: Site) -> None:
+    """By reason, from the hourly counts."""
+    skips = site.get("/today.json").json["skips"]
+    found = [(one["reason"], one["count"], one["names"]) for one in skips]
+    assert found == [("worker_absent", 17, ["poll-orders"])]
+
+
 def test_every_answer_has_the_headers(site: Site) -> None:
     """Pages, JSON, files, errors and refusals: none is stored, framed or sniffed."""
     for path in ("/", "/jobs.json", "/static/page.css", "/none", "/job"):

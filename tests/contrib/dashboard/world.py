@@ -60,7 +60,25 @@ WHERE task_name = 'month-end-close';
 INSERT INTO scheduled_calendars (name, revision, weekend, days, updated)
 VALUES ('AT', 3, 'SAT,SUN', '2026:0101,0106,1026,1208,1225,1226', now() - interval '9 days');
 """
-CRON = "CRON|*/5 * * * *|Europe/Vienna"
+#: As the workers would have counted it.
+_COUNTS = """
+INSERT INTO scheduled_counts (task_name, hour, kind, outcome, reason, count)
+SELECT task_name, date_trunc('hour', slot), 'slot', outcome, coalesce(reason, ''), count(*)
+FROM scheduled_slots GROUP BY 1, 2, 4, 5
+UNION ALL
+SELECT task_name, date_trunc('hour', last_slot), 'slot', 'skipped', reason, sum(count)
+FROM scheduled_gaps GROUP BY 1, 2, 5"""
+#: A deploy, and a night without any worker.
+_HISTORY = """
+INSERT INTO scheduled_deploys (task_name, task_instance, at, former, schedule, revision, worker)
+VALUES ('poll-orders', 'recurring', now() - interval '5 hours', 'CRON|*/10 * * * *|Europe/Vienna',
+    'CRON|*/5 * * * *|Europe/Vienna', 'release-41', 'worker-1');
+INSERT INTO scheduled_worker_history (worker, host, version, capacity, tags, tasks, started, ended,
+    outcome)
+VALUES ('worker-0', 'app-1', '0.1.0', 10, '[]', '[]', now() - interval '3 days',
+    date_trunc('hour', now()) - interval '3 hours 26 minutes', 'gone'),
+    ('worker-1', 'app-1', '0.1.0', 10, '[]', '[]',
+    date_trunc('hour', now()) - interval '2 hours 4 minutes', NULL, NULL)"""
 
 
 def fill(url: str) -> None:
@@ -88,4 +106,6 @@ def fill(url: str) -> None:
             connection.execute(_SLOTS, given)
         connection.execute(_NOT_RUN)
         connection.execute(_GAP, {"name": "poll-orders", "reason": "worker_absent"})
+        connection.execute(_COUNTS)
+        connection.execute(_HISTORY)
         connection.execute(_REST)

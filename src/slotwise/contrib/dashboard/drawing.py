@@ -10,7 +10,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from slotwise.inspect import OutcomeCount, SlotInfo, SlotWindow
-from slotwise.spi import Outcome
+from slotwise.spi import Outcome, SlotState
 
 #: The distances between two marks of an axis, of which the first that leaves at most so many is
 #: taken.
@@ -145,7 +145,7 @@ def marks_of(window: SlotWindow, axis: Axis, now: datetime) -> list[Mark]:
     if len(runs) + len(expected) + len(coming) > _MOST_MARKS:
         marks = list(_in_parts(runs, coming, axis))
     else:
-        marks = [_expected(slot, axis, "upcoming") for slot in coming]
+        marks = [_expected(slot, axis, SlotState.UPCOMING) for slot in coming]
         marks += [
             _expected(slot, axis, "expected")
             for slot in expected
@@ -167,7 +167,9 @@ def counted_marks(counts: Iterable[OutcomeCount], axis: Axis) -> list[Mark]:
 
 def _expected(slot: datetime, axis: Axis, kind: str) -> Mark:
     said = (
-        "is to come" if kind == "upcoming" else "was expected, and has not been decided"
+        "is to come"
+        if kind == SlotState.UPCOMING
+        else "was expected, and has not been decided"
     )
     return Mark(
         kind=kind, left=axis.left(slot), width=_THIN * 3, title=f"{{at}} {said}", at=slot
@@ -176,7 +178,9 @@ def _expected(slot: datetime, axis: Axis, kind: str) -> Mark:
 
 def _run(line: SlotInfo, axis: Axis, now: datetime) -> Mark:
     start = line.started or line.slot
-    end = line.finished or (now if line.outcome in ("running", "claimed") else start)
+    end = line.finished or (
+        now if line.outcome in (Outcome.RUNNING, Outcome.CLAIMED) else start
+    )
     retries = f", {line.attempts} attempts" if line.attempts > 1 else ""
     reason = f" ({line.reason.replace('_', ' ')})" if line.reason else ""
     return Mark(
@@ -216,7 +220,7 @@ def _in_parts(
     for line in runs:
         by_part[_part(line.slot, axis)][line.outcome] += 1
     for slot in coming:
-        by_part[_part(slot, axis)]["upcoming"] += 1
+        by_part[_part(slot, axis)][SlotState.UPCOMING] += 1
     for part, outcomes in sorted(by_part.items()):
         yield _counted(part, outcomes, axis)
 
@@ -226,7 +230,7 @@ def _part(instant: datetime, axis: Axis) -> int:
 
 
 def _counted(part: int, outcomes: Counter[str], axis: Axis) -> Mark:
-    kind = next((one for one in _WORST if outcomes[one]), "upcoming")
+    kind = next((one for one in _WORST if outcomes[one]), SlotState.UPCOMING)
     said = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common())
     return Mark(
         kind=str(kind),

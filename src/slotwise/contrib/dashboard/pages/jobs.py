@@ -19,6 +19,7 @@ from slotwise.inspect import (
     explain_schedule,
     outlook,
 )
+from slotwise.spi import Origin
 
 #: Jobs of a page, slots of the strip, slots of which durations are computed, slots to come.
 PAGE: Final = 100
@@ -143,5 +144,5 @@ def lateness(slots: Sequence[SlotInfo]) -> list[timedelta]:
     return [
         slot.started - slot.slot
         for slot in slots
-        if slot.started is not None and slot.origin == "schedule"
+        if slot.started is not None and slot.origin == Origin.SCHEDULE
     ]

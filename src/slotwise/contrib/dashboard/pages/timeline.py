@@ -10,9 +10,10 @@ from typing import Final
 
 from slotwise import SlotwiseError, parse_schedule
 from slotwise.contrib.dashboard.access import Refused
-from slotwise.contrib.dashboard.drawing import Axis, Band, Mark, counted_marks, marks_of
+from slotwise.contrib.dashboard.drawing import Axis, Mark, counted_marks, marks_of
+from slotwise.contrib.dashboard.pages.bands import bands_of
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import AuditEntry, SlotWindow
+from slotwise.inspect import SlotWindow
 from slotwise.spi import Outcome
 
 PAGE: Final = 40
@@ -64,10 +65,7 @@ def timeline(reading: Reading) -> Page:
     last = found[PAGE - 1] if len(found) > PAGE and len(mine) == PAGE else None
     if outcome is not None:
         mine = [one for one in mine if any(a.outcome == outcome for a in one.actual)]
-    bands = [
-        *axis.clock_changes(),
-        *reading.lines("pauses", lambda: _pauses(reading, axis)),
-    ]
+    bands = bands_of(reading, axis)
     data = {
         "from": axis.start,
         "to": axis.end,
@@ -120,30 +118,6 @@ def _row(reading: Reading, window: SlotWindow, axis: Axis) -> TimelineRow:
         marks = counted_marks(counts, axis)
         is_complete = True
     return TimelineRow(job=window.job, id=window.id, marks=marks, complete=is_complete)
-
-
-def _pauses(reading: Reading, axis: Axis) -> list[Band]:
-    """Return the pauses of everything that the audit has."""
-    entries = reversed(reading.inspect.audit(limit=500))
-    bands = list[Band]()
-    since: AuditEntry | None = None
-    for entry in entries:
-        if entry.job is not None:
-            continue
-        if entry.operation == "pause":
-            since = since or entry
-        elif entry.operation == "resume" and since is not None:
-            bands.append(_pause(since, entry.at))
-            since = None
-    if since is not None:
-        bands.append(_pause(since, reading.now))
-    return [one for one in bands if one.end > axis.start and one.start < axis.end]
-
-
-def _pause(entry: AuditEntry, end: datetime) -> Band:
-    said = f": {entry.note}" if entry.note else ""
-    title = f"everything was paused by {entry.author}{said}"
-    return Band(kind="pause", start=entry.at, end=end, title=title)
 
 
 def _zooms(axis: Axis, now: datetime) -> dict[str, tuple[datetime, datetime]]:

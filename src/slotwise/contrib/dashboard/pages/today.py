@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -65,6 +65,7 @@ def today(reading: Reading) -> Page:
         "since": midnight,
         "verdict": None if counts is None else verdict_of(counts),
         "causes": causes_of(failures),
+        "skips": [] if counts is None else skips_of(counts),
         "has_more_failures": len(failures) == _MOST_FAILURES,
         "late": _late(backlog),
         "health": reading.part("health", inspect.health),
@@ -86,6 +87,32 @@ def verdict_of(counts: Iterable[OutcomeCount]) -> Verdict:
     running = sum(by_outcome[outcome] for outcome in _RUNNING)
     failed = due - ran - skipped - running
     return Verdict(due=due, ran=ran, running=running, failed=failed, skipped=skipped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skips:
+    """Slots that did not run for one reason."""
+
+    reason: str
+    count: int
+    names: Sequence[str]
+
+
+def skips_of(counts: Iterable[OutcomeCount]) -> list[Skips]:
+    """Group the slots that did not run by their reason, the most frequent first."""
+    by_reason = defaultdict[str, Counter[str]](Counter)
+    for one in counts:
+        if one.outcome == Outcome.SKIPPED:
+            by_reason[one.reason or one.outcome][one.job] += one.count
+    found = [
+        Skips(
+            reason=reason,
+            count=names.total(),
+            names=[name for name, _ in names.most_common()],
+        )
+        for reason, names in by_reason.items()
+    ]
+    return sorted(found, key=lambda one: -one.count)
 
 
 def causes_of(failures: Iterable[Failure]) -> list[Cause]:

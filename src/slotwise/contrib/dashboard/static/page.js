@@ -5,11 +5,15 @@
   const stale = document.getElementById("stale");
   const live = document.body.dataset.live;
   const POLL = 5000, STALE = 30000;
-  let etag = null, read = Date.now(), busy = false, stream = null, from = null;
+  let etag = null, read = Date.now(), busy = false, stream = null, from = null, isPressed = false;
 
-  const isEditing = () => {
+  // What is pressed, dragged or typed into is not replaced.
+  document.addEventListener("pointerdown", () => { isPressed = true; });
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(() => { isPressed = false; }));
+  const isInUse = () => {
     const at = document.activeElement;
-    return main.contains(at) && /^(INPUT|SELECT|TEXTAREA|BUTTON)$/.test(at.tagName);
+    const isFilled = [...main.querySelectorAll("input")].some((one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked);
+    return isFilled || isPressed || from !== null || (main.contains(at) && /^(INPUT|SELECT|TEXTAREA|BUTTON)$/.test(at.tagName));
   };
 
   function swap(page) {
@@ -28,11 +32,11 @@
   }
 
   async function refresh() {
-    if (busy || document.hidden || from || isEditing()) return;
+    if (busy || document.hidden || isInUse()) return;
     busy = true;
     try {
       const answer = await fetch(location.href, { headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store" });
-      if (answer.status === 200 && !from) { swap(await answer.text()); etag = answer.headers.get("ETag"); }
+      if (answer.status === 200 && !isInUse()) { swap(await answer.text()); etag = answer.headers.get("ETag"); }
       const asOf = document.querySelector("#asof time"), said = answer.headers.get("Slotwise-As-Of");
       if (asOf && said && answer.status === 304) asOf.textContent = said;
       if (answer.ok || answer.status === 304) read = Date.now();
