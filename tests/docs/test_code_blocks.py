@@ -21,6 +21,7 @@ from slotwise.testing import ManualWorker
 #: How many blocks of each page are shown and not run. Whoever adds one says why, in its first
 #: line.
 FRAGMENTS: dict[str, int] = {
+    "docs/dashboard.md": 1,
     "docs/django.md": 7,
     "docs/lock-providers.md": 1,
     "docs/quickstart.md": 2,
