@@ -73,7 +73,12 @@ class Payload:
         """Return the data, upgraded to this version. Raise NewerPayload, or InvalidPayload for
         unreadable data.
         """
-        return self.typed(None if stored is None else self._upgraded(*_decoded(stored)))
+        if stored is None:
+            return self.typed(None)
+        plain, version = _decoded(stored)
+        if version != self.version:
+            plain = self._upgraded(plain, version)
+        return self.typed(plain)
 
     def newer(self, stored: bytes | None) -> str | None:
         """Return why only a newer release can read this, by its header alone; None: this one can,
