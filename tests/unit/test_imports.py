@@ -62,6 +62,15 @@ def test_the_help_loads_no_command() -> None:
     assert standard & {"asyncio", "hashlib", "multiprocessing", "ssl"} == set()
 
 
+def test_a_worker_loads_no_tables() -> None:
+    """What is printed in columns brings rich, which takes some MiB; a worker prints none."""
+    _, others, _ = loaded(
+        "from slotwise.cli.entry import status; status(['worker', '--help'])"
+    )
+    assert "rich" not in others
+    assert "alembic" not in others
+
+
 def test_the_help_has_the_line_of_each_command() -> None:
     assert isinstance(cli, click.Group)
     lines = {

@@ -24,13 +24,13 @@ from slotwise.cli.shared.options import (
     pass_given,
     with_options,
 )
-from slotwise.cli.shared.output import as_json, print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.cli.shared.values import zone_name
 from slotwise.inspect import json_value
 from slotwise.spi import PluginCommand, Section
 
-if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not need it
+# Imported late: most workers need no reader of crontabs, and none needs tables, which bring rich.
+if TYPE_CHECKING:
     from rich.text import Text
 
     from slotwise.contrib.commands import CommandJob
@@ -275,6 +275,8 @@ def _check(given: Given, crontabs: Crontabs, *, strict: bool) -> int:
     if given.json:
         _print_json(found, ok=not failing)
     else:
+        from slotwise.cli.shared.output import print_table
+
         if found.entries:
             print_table(_COLUMNS, map(_row, found.entries))
         show(list(found.problems))
@@ -311,6 +313,8 @@ def _write(text: str, output: str) -> None:
 
 
 def _print_json(found: Crontabs, *, ok: bool) -> None:
+    from slotwise.cli.shared.output import as_json, print_json
+
     print_json(
         {
             "ok": ok,
