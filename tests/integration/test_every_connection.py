@@ -162,7 +162,33 @@ def test_the_table_has_every_call() -> None:
 def test_every_call_joins(request: pytest.FixtureRequest, kind: str) -> None:
     """Each call does its work in the caller's transaction, or is refused in one sentence."""
     fixture = "sqlite_url" if "sqlite" in kind else "pg_url"
-    url: str = request.getfixturevalue(fixture)
+    check_every_call(request.getfixturevalue(fixture), kind)
+
+
+#: What a database or a role may set for the sessions of an application, and changes how arrays,
+#: instants, intervals, bytes or strings are read or written.
+SETTINGS = {
+    "array_nulls": "off",
+    "bytea_output": "escape",
+    "extra_float_digits": "-15",
+    "intervalstyle": "sql_standard",
+    "standard_conforming_strings": "off",
+    "timezone": "Asia/Kathmandu",
+    "transform_null_equals": "on",
+}
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "engine", "asyncpg session"])
+def test_every_call_joins_a_session_with_other_settings(pg_url: str, kind: str) -> None:
+    """A joined transaction is the caller's, whose settings nothing has pinned."""
+    with psycopg.connect(pg_url, autocommit=True) as sql:
+        for name, value in SETTINGS.items():
+            database = sa.make_url(pg_url).database
+            sql.execute(f"ALTER DATABASE {database} SET {name} = '{value}'".encode())
+    check_every_call(pg_url, kind)
+
+
+def check_every_call(url: str, kind: str) -> None:
     registry = JobRegistry(tasks=[mail, sync], database_url=url)
     registry.client.schedule(mail, 1, id="kept", delay="1h")
     registry.client.schedule(mail, 1, id="dead", delay="1h")

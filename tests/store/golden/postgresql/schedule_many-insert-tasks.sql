@@ -9,7 +9,7 @@ WITH put AS
 FROM unnest(
         pg_catalog.string_to_array(CAST(%(ids)s AS text), pg_catalog.chr(10)),
         pg_catalog.string_to_array(CAST(%(all_data)s AS text), ',', ''),
-        CAST(CAST(%(dues)s AS text) AS timestamptz[]),
+        CAST(pg_catalog.string_to_array(CAST(%(dues)s AS text), ',', '') AS timestamptz[]),
         CAST(CAST(%(delays)s AS text) AS interval[]),
         CAST(CAST(%(ranks)s AS text) AS smallint[]))
     AS i(instance, data, due, delay, priority) ON CONFLICT (task_name, task_instance) DO UPDATE SET task_data =

@@ -26,7 +26,7 @@ from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.postgresql.arrays import instants, integers, intervals
+from slotwise.store.dialects.postgresql.arrays import integers, intervals
 from slotwise.store.dialects.postgresql.copy import COPIED, blocks
 from slotwise.store.dialects.task_statements import (
     Expression,
@@ -44,7 +44,8 @@ _by_id = itemgetter(0)
 
 #: The rows of a chunk, in the order of ``COPIED``. Each column travels as one string, which the
 #: server splits: an array costs the driver more than the rows cost the server. No id has a control
-#: character. The version is a subquery, so that it is computed once, and not for each row.
+#: character. In an array, NULL would be a word where the caller's session has array_nulls off. The
+#: version is a subquery, so that it is computed once, and not for each row.
 _CHUNK = """\
 SELECT 'task', CAST(:name AS text), i.instance, pg_catalog.decode(i.data, 'hex'),
     coalesce(i.due, {now} + i.delay), coalesce(i.due, {now} + i.delay), false,
@@ -53,7 +54,7 @@ SELECT 'task', CAST(:name AS text), i.instance, pg_catalog.decode(i.data, 'hex')
 FROM unnest(
         pg_catalog.string_to_array(CAST(:ids AS text), pg_catalog.chr(10)),
         pg_catalog.string_to_array(CAST(:all_data AS text), ',', ''),
-        CAST(CAST(:dues AS text) AS timestamptz[]),
+        CAST(pg_catalog.string_to_array(CAST(:dues AS text), ',', '') AS timestamptz[]),
         CAST(CAST(:delays AS text) AS interval[]),
         CAST(CAST(:ranks AS text) AS smallint[]))
     AS i(instance, data, due, delay, priority)"""
@@ -272,7 +273,7 @@ def _arrays_of(wanted: Sequence[Wanted]) -> Parameters:
         "all_data": ",".join(
             ["" if one.data is None else one.data.hex() for one in wanted]
         ),
-        "dues": instants([one.when.at for one in wanted]),
+        "dues": ",".join([str(one.when.at or "") for one in wanted]),
         "delays": intervals([one.when.delay for one in wanted]),
         "ranks": integers([one.priority for one in wanted]),
     }
