@@ -566,7 +566,7 @@ def _tell_followed(
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
         verb = "would follow" if dry else "follows"
-        slot = moment(one.next_slot, zones.get((one.job, one.instance), UTC))
+        slot = moment(one.next_slot, zones.get((one.job, one.instance), ZoneInfo("UTC")))
         skipped = (
             f", slots skipped (superseded): {one.superseded}" if one.superseded else ""
         )

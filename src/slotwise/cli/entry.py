@@ -20,7 +20,7 @@ from click.shell_completion import get_completion_class
 from slotwise.cli.plugins import BrokenCommand, plugin, plugins
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import DONE, Command, Group, common
-from slotwise.cli.shared.terminal import discard_lost_output, say, say_document
+from slotwise.cli.shared.terminal import discard_lost_output, say, say_document, show_in
 from slotwise.spi import Section
 
 #: The module of each command, and its line in the help, by its place there. The module is imported
@@ -306,6 +306,7 @@ def status(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     DONE.rows = 0
+    show_in(None)
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

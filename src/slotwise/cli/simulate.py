@@ -16,6 +16,7 @@ from slotwise import Calendar, InvalidSetting, SlotwiseError
 from slotwise.cli.shared.options import Command, Given, common, pass_given
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
 from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.terminal import shown as zone_shown
 from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, read_written
 from slotwise.inspect import SlotInfo, clock, slot_note
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
@@ -223,7 +224,12 @@ def _print(
         ]
         if shown and count != 0:
             zone = _zone(job)
-            say("", name if zone.key == "UTC" else f"{name} (times in {zone.key})")
+            say(
+                "",
+                name
+                if zone_shown(zone).key == "UTC"
+                else f"{name} (times in {zone_shown(zone).key})",
+            )
             print_table(
                 ("SLOT", "OUTCOME", "WHY"),
                 [_row(job, line) for line in islice(shown, count)],

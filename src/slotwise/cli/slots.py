@@ -37,7 +37,7 @@ from slotwise.cli.shared.output import (
     shortened,
     span,
 )
-from slotwise.cli.shared.terminal import UTC, exact, moment, say
+from slotwise.cli.shared.terminal import UTC, exact, moment, say, shown
 from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, within
 from slotwise.inspect import (
     RECURRING,
@@ -580,8 +580,8 @@ def _headline(
 def _at(instant: datetime, zone: ZoneInfo) -> str:
     return (
         moment(instant, zone)
-        if zone.key == "UTC"
-        else f"{moment(instant, zone)} ({zone.key})"
+        if shown(zone).key == "UTC"
+        else f"{moment(instant, zone)} ({shown(zone).key})"
     )
 
 

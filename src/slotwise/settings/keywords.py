@@ -36,6 +36,7 @@ class SettingsKeywords(TypedDict, total=False):
     failure_retention: Duration | None
     redact: Iterable[str] | str | None
     app: str | None
+    tz: str | None
     log_format: Literal["human", "json"] | None
     log_level: str | None
     process_hook: bool | None

@@ -165,6 +165,9 @@ class Settings:
     app: Annotated[str | None, printable(500)] = None
     """Where the registry is: `package.module` or `package.module:attribute`."""
 
+    tz: Annotated[str | None, printable(100)] = None
+    """The time zone in which commands show times; none: that of each job."""
+
     log_format: Annotated[str, choice("human", "json")] = "human"
     """`human`, or `json` for one object per line."""
 

@@ -14,12 +14,13 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from zoneinfo import ZoneInfo
 
 import click
 from click.core import ParameterSource
 
-from slotwise import ConfigurationError, InvalidSetting, Settings
-from slotwise.cli.shared.terminal import ask, say
+from slotwise import ConfigurationError, InvalidSchedule, InvalidSetting, Settings
+from slotwise.cli.shared.terminal import ask, say, show_in
 from slotwise.inspect import RECURRING
 
 # A command imports the store and the application only when it runs: the help and the version need
@@ -127,7 +128,10 @@ class Given:
         the file.
         """
         config = self.text("config")
-        return Settings.load(config=Path(config) if config else None, **self.overrides)
+        found = Settings.load(config=Path(config) if config else None, **self.overrides)
+        if found.tz is not None:
+            show_in(_zone(found.tz))
+        return found
 
     def registry(self, jobs: Sequence[CommandJob] = ()) -> JobRegistry:
         """The application's registry, with the command line's settings over its own; its
@@ -191,6 +195,15 @@ class Given:
             )
 
 
+def _zone(name: str) -> ZoneInfo:
+    from slotwise.spi import zone_named  # late: few commands have a zone
+
+    try:
+        return zone_named(name)
+    except InvalidSchedule as error:
+        raise InvalidSetting(f"tz: {error}") from None
+
+
 pass_given = click.make_pass_decorator(Given, ensure=True)
 
 
@@ -250,6 +263,11 @@ COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
     kept(
         "--json", is_flag=True, help="Write JSON: instants in UTC, durations in seconds."
     ),
+    kept(
+        "--tz",
+        metavar="ZONE",
+        help="Zone in which times are shown; default: that of each job.",
+    ),
     kept("--log-format", metavar="human|json", help="Format of the log lines on stderr."),
     kept(
         "--log-level", metavar="LEVEL", help="Lowest level that is logged; default: INFO."
@@ -264,6 +282,7 @@ COMMON_NAMES = frozenset(
         "table_prefix",
         "config",
         "json",
+        "tz",
         "log_format",
         "log_level",
     }
@@ -478,17 +497,21 @@ class _Sections(click.Command):
         self, *arguments: Any, examples: str = "", notes: str = "", **attributes: Any
     ) -> None:
         super().__init__(*arguments, **attributes)
+        own = {one.name for one in self.params if one.expose_value}
+        # an option of the command stands for the common one of its name
+        self.params = [
+            one for one in self.params if one.expose_value or one.name not in own
+        ]
         self.examples = textwrap.dedent(examples).strip()
         self.notes = textwrap.dedent(notes).strip()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        records = [
-            (option.name, record)
-            for option in self.get_params(ctx)
-            if (record := option.get_help_record(ctx))
-        ]
-        own = [record for name, record in records if name not in COMMON_NAMES]
-        common = [record for name, record in records if name in COMMON_NAMES]
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for option in self.get_params(ctx):
+            if record := option.get_help_record(ctx):
+                is_common = option.name in COMMON_NAMES and not option.expose_value
+                (common if is_common else own).append(record)
         if own:
             with formatter.section("Options"):
                 formatter.write_dl(own)

@@ -22,6 +22,7 @@ from slotwise.cli.shared.terminal import (
     say_json,
     say_lines,
     say_styled,
+    shown,
     unharmed,
 )
 from slotwise.contrib.logging import escaped
@@ -290,7 +291,7 @@ def _print(console: Console, content: RenderableType, *, fits: bool = False) -> 
 
 def say_zones(zones: Iterable[ZoneInfo]) -> None:
     """Name the zone of a listing's times on stderr, once; no-op if all are in UTC."""
-    names = sorted({zone.key for zone in zones})
+    names = sorted({shown(zone).key for zone in zones})
     if names and names != ["UTC"]:
         several = "each in its job's zone: " if len(names) > 1 else ""
         say(f"times: {several}{', '.join(names)}", err=True)

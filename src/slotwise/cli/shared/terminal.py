@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -105,13 +105,29 @@ def ask(question: str) -> None:
     click.confirm(escaped(question), abort=True, err=True)
 
 
-def exact(instant: datetime, zone: tzinfo = UTC) -> str:
+class _Shown:
+    """The zone in which this command shows all times; None: each thing's own."""
+
+    zone: ZoneInfo | None = None
+
+
+def show_in(zone: ZoneInfo | None) -> None:
+    """Show all times in this zone from now on, and read them; None: each in its job's own."""
+    _Shown.zone = zone
+
+
+def shown(zone: ZoneInfo) -> ZoneInfo:
+    """Return the zone for times of this one."""
+    return _Shown.zone or zone
+
+
+def exact(instant: datetime, zone: ZoneInfo = UTC) -> str:
     """Format the instant as ``moment`` does, with microseconds: the slot of a trigger has them."""
-    text = instant.astimezone(zone).isoformat()
-    return text.removesuffix("+00:00") + "Z" if str(zone) == "UTC" else text
+    text = instant.astimezone(shown(zone)).isoformat()
+    return text.removesuffix("+00:00") + "Z" if shown(zone).key == "UTC" else text
 
 
-def moment(instant: datetime | None, zone: tzinfo = UTC) -> str:
+def moment(instant: datetime | None, zone: ZoneInfo = UTC) -> str:
     """Format the instant in a zone, as ISO 8601 with its offset, so that every command takes it as
     an argument.
 
@@ -119,6 +135,6 @@ def moment(instant: datetime | None, zone: tzinfo = UTC) -> str:
     """
     if instant is None:
         return "–"
-    local = instant.astimezone(zone)
+    local = instant.astimezone(shown(zone))
     text = local.isoformat(timespec="milliseconds" if local.microsecond else "seconds")
-    return text.removesuffix("+00:00") + "Z" if str(zone) == "UTC" else text
+    return text.removesuffix("+00:00") + "Z" if shown(zone).key == "UTC" else text

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slotwise import InvalidSchedule, InvalidSetting
-from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.terminal import moment, say, shown
 from slotwise.spi import KNOWN_YEARS, LONGEST_DURATION, is_known, parse_duration
 
 # A command imports the store and the application only when it runs: the help and the version need
@@ -57,6 +57,7 @@ class Written:
         UsageError if there is no zone to read it in, or if the instant is in years that no
         schedule knows.
         """
+        zone = None if zone is None else shown(zone)
         if self.value.tzinfo is None and zone is None:
             raise click.UsageError(
                 f"{option}: {self.text!r:.60} has no zone; {_WHAT_ZONE}"
