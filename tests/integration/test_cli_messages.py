@@ -411,8 +411,8 @@ def test_a_task_without_rows(pg_url: str, capsys: pytest.CaptureFixture[str]) ->
             ("slots quiet", exits.OK, "quiet: no slots in this range"),
             (
                 "explain quiet",
-                exits.USAGE,
-                "'quiet' is a one-time task; name one of its tasks with --id",
+                exits.OK,
+                "quiet: waiting\n0 tasks are due; 0 run.",
             ),
             (
                 "jobs quiet",

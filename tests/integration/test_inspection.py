@@ -164,6 +164,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "all_paused": (),
         "audit": (),
         "explain_task": ("mail", "1"),
+        "explain_backlog": ("mail",),
         "attempts": ("hourly", NOON + 4 * HOUR),
         "check_name": ("hourly",),
         "jobs_among": (["hourly", "mail"],),

@@ -512,9 +512,10 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
     and schedule.
 
     SLOT is any instant, as the listings show it; without a zone it is read in the job's. A date
-    alone is that day's slot, if it has one. Without
-    SLOT, explain why the job, its recurring instance or the one-time task with this --id does not
-    run now, and when it will. With --app, declared policies and limits count, too.
+    alone is that day's slot, if it has one. Without SLOT, explain why the job, its recurring
+    instance or the one-time task with this --id does not run now, and when it will. Of one-time
+    tasks without --id, explain how many are due and what holds them back. With --app, declared
+    policies and limits count, too.
     """
     with given.inspection() as inspect:
         zone = inspect.zone(name, id=id)
@@ -560,9 +561,7 @@ def _explain_now(
         return job
     if id == RECURRING:
         inspect.check_name(name)
-        raise click.UsageError(
-            f"{name!r} is a one-time task; name one of its tasks with --id"
-        )
+        return inspect.explain_backlog(name)
     return inspect.explain_task(name, id)
 
 
@@ -573,7 +572,7 @@ def _headline(
         reason = f" ({found.reason})" if found.reason else ""
         return f"{found.job} {_at(found.slot, zone)}: {found.outcome}{reason}"
     name = found.job if isinstance(found, JobExplanation) else found.task
-    what = name if found.id == RECURRING else f"{name} {found.id}"
+    what = name if found.id in (RECURRING, "") else f"{name} {found.id}"
     return f"{what}: {found.state}"
 
 

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from slotwise.client.arguments import AnyTask, Task, instant_of, name_of
 from slotwise.client.calls import Awaited, call
 from slotwise.client.client import Client
+from slotwise.explain.backlog_explanation import explain_backlog
 from slotwise.explain.job_explanation import JobExplanation, explain_now
 from slotwise.explain.slot_explanation import Explanation, explain
 from slotwise.explain.task_explanation import TaskExplanation, explain_task
@@ -369,6 +370,13 @@ class Reads:
         """
         name = name_of(task)
         return explain_task(task_facts(self._store, name, id))
+
+    @read
+    def explain_backlog(self, task: AnyTask) -> TaskExplanation:
+        """Return how many one-time tasks of a name are due and since when, which limit holds them
+        back, and in which time they will have ended; its ``id`` is empty.
+        """
+        return explain_backlog(self._store, name_of(task))
 
     @read
     def tasks(

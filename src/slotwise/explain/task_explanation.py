@@ -29,7 +29,7 @@ from slotwise.store.reading.slots import AttemptInfo
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExplanation(Value):
     """``state`` as in listings, the recorded outcome of a task that has ended, or unknown;
-    ``sentences`` say why.
+    ``sentences`` say why. The ``id`` is empty where all tasks of a name are explained.
     """
 
     task: str

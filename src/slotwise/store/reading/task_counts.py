@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from slotwise.model.values import Value
 from slotwise.store.reading.queries import read
 from slotwise.store.reading.routing import NO_WORKER_LIVES
+from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import IS_TASK
 from slotwise.store.slots.store import Store
 
@@ -101,6 +102,35 @@ def _counts_of(connection: sa.Connection, store: Store) -> dict[str, Counter[str
         (row,) = read(connection, store, _WAITING, given, waits=_WAITS)
         counted["waiting"] = row["count"]
     return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueTasks:
+    """Tasks of one name: how many are due (``MOST`` + 1 if more are), the first due time, the id
+    of one that is due, and how many run.
+    """
+
+    due: int
+    oldest: datetime | None
+    id: str | None
+    running: int
+
+
+_DUE = """
+SELECT {f}count(*) AS due, {f}min(execution_time) AS at, {f}min(task_instance) AS id,
+       (SELECT {f}count(*) FROM {tasks} WHERE picked AND {is_task} AND task_name = :name) AS running
+FROM (SELECT execution_time, task_instance FROM {tasks}
+      WHERE {waits} AND task_name = :name AND execution_time <= :now LIMIT :most) AS waiting"""
+
+
+def due_tasks(store: Store, name: str) -> DueTasks:
+    """Return what is due of one task."""
+    with store.transaction() as connection:
+        given = {"name": name, "now": store.dialect.now(connection), "most": MOST + 1}
+        (row,) = read(connection, store, _DUE, given, waits=_WAITS)
+    return DueTasks(
+        due=row["due"], oldest=utc(row["at"]), id=row["id"], running=row["running"]
+    )
 
 
 def names_in(
