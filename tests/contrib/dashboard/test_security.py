@@ -265,6 +265,29 @@ def test_a_malformed_form_is_refused(site: Site) -> None:
         assert "Traceback" not in answer.text
 
 
+def test_a_comparison_finds_what_nothing_explains(site: Site) -> None:
+    """It is requested by a form of this site; Today shows it with its age."""
+    path, kind = "/reconcile", {"content-type": "application/x-www-form-urlencoded"}
+    body = f"token={site.token()}".encode()
+    assert (
+        site.ask("POST", path, {**kind, "sec-fetch-site": "cross-site"}, body).status
+        == 403
+    )
+    assert (
+        site.ask("POST", path, {**kind, "sec-fetch-site": "same-origin"}, b"").status
+        == 403
+    )
+    assert site.get(path).status == 405
+    assert "Not compared with the schedules yet" in site.get("/").text
+    done = site.ask("POST", path, {**kind, "sec-fetch-site": "same-origin"}, body)
+    assert (done.status, done.headers["location"]) == (303, "/")
+    found = site.get("/today.json").json["reconciled"]
+    assert found["jobs"] == 7
+    page = site.get("/").text
+    assert "unexplained" in page
+    assert "Compared with the schedules of 7 jobs at" in page
+
+
 def test_a_long_form_is_refused(site: Site) -> None:
     """Before it is read into memory."""
     headers = {"sec-fetch-site": "same-origin"}

@@ -38,6 +38,7 @@ from slotwise.contrib.dashboard.operations import FIELDS, effect_of, kind_of, sh
 from slotwise.contrib.dashboard.pages import PAGES, MakePage
 from slotwise.contrib.dashboard.reading import Page, Reading, in_one_line
 from slotwise.contrib.dashboard.recent import Recent
+from slotwise.contrib.dashboard.reconciliation import reconcile
 from slotwise.contrib.dashboard.rendering import Rendering, link
 from slotwise.contrib.dashboard.source import Source, Where
 from slotwise.inspect import json_value
@@ -52,6 +53,7 @@ _STATIC: Final = {
     "/static/icon.svg": "image/svg+xml",
 }
 OPERATE: Final = "/operate"
+RECONCILE: Final = "/reconcile"
 _READING: Final = ("GET", "HEAD")
 _AWAY: Final = (DatabaseProblem, SchemaMissing, SchemaMismatch)
 
@@ -93,6 +95,10 @@ class Dashboard:
         """Close the connections to the database."""
         self._source.close()
 
+    def forget(self) -> None:
+        """Read the next page anew, though it was read a moment ago."""
+        self._recent.clear()
+
     def respond(self, request: Request) -> Response:
         """Answer a request. Raises nothing: what goes wrong is an answer, and is logged."""
         try:
@@ -133,6 +139,8 @@ class Dashboard:
         try:
             if path == OPERATE and not is_json:
                 return self._operate(request, visitor)
+            if path == RECONCILE and not is_json:
+                return self._reconcile(request, visitor)
             return self._show(request, visitor, path, is_json=is_json)
         except _AWAY as error:
             return self._away(request, visitor, error, is_json=is_json)
@@ -184,6 +192,18 @@ class Dashboard:
         kept = {field: form[field] for field in FIELDS if field in form}
         data = {"kind": kind, "effect": effect, "form": form, "fields": kept}
         return self._result(request, visitor, "preview.html", back, data)
+
+    def _reconcile(self, request: Request, visitor: Visitor) -> Response:
+        """Compare the schedules with the ledger since midnight, and show Today."""
+        if request.method != "POST":
+            raise Refused("a comparison is requested by a form", 405)
+        self._access.check_form(request, visitor, _this_hour())
+        check_role(visitor, Role.OPERATOR)
+        reading = Reading.begin(self._source, visitor, {})
+        found = reconcile(reading.inspect, reading.midnight, reading.now)
+        self._source.reconciled = found
+        self._recent.clear()
+        return see_other(link(request.root, "/"))
 
     def _result(
         self,

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Final, TypeAlias
 
 from slotwise import Client, JobRegistry, Settings
+from slotwise.contrib.dashboard.reconciliation import Reconciliation
 from slotwise.inspect import Inspection
 from slotwise.operations import Operations
 
@@ -31,6 +32,8 @@ class Source:
         self._turn = threading.Lock()
         self._reads: Client | None = None
         self._writes: Client | None = None
+        #: What the last comparison of this process has found.
+        self.reconciled: Reconciliation | None = None
 
     @property
     def registry(self) -> JobRegistry | None:

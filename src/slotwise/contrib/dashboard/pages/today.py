@@ -64,6 +64,7 @@ def today(reading: Reading) -> Page:
     data = {
         "since": midnight,
         "verdict": None if counts is None else verdict_of(counts),
+        "reconciled": reading.source.reconciled,
         "causes": causes_of(failures),
         "skips": [] if counts is None else skips_of(counts),
         "has_more_failures": len(failures) == _MOST_FAILURES,
