@@ -7,10 +7,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -276,6 +277,21 @@ def test_autocommit_is_refused(shop: Shop, kind: str, where: str) -> None:
     assert len(said) == 2
     assert all("commits every statement by itself (AUTOCOMMIT)" in each for each in said)
     engine.dispose()
+
+
+def test_a_pipeline_is_refused(pg_url: str, heard: Heard) -> None:
+    """Its results come later: neither the guard nor the success would be known."""
+    shop = Shop(pg_url, heard)
+
+    @contextmanager
+    def piped() -> Iterator[psycopg.Connection]:
+        with psycopg.connect(pg_url) as connection, connection.pipeline():
+            yield connection
+
+    said = refused(shop, "task", piped)
+    shop.engine.dispose()
+    assert len(said) == 2
+    assert all("is in a pipeline, whose results come later" in each for each in said)
 
 
 @pytest.mark.extended

@@ -164,12 +164,18 @@ def joined(connection: object, database: str, where: str) -> Joinable:
             "(AUTOCOMMIT); pass one with a transaction, or "
             "none"
         )
-    if getattr(getattr(driver, "pgconn", None), "pipeline_status", 0):
+    _refuse_pipeline(found, where)
+    return found
+
+
+def _refuse_pipeline(connection: Joinable, where: str) -> None:
+    """Raise ConfigurationError within a pipeline of psycopg: results come after it."""
+    pgconn = getattr(_driver_of(connection), "pgconn", None)
+    if getattr(pgconn, "pipeline_status", 0):
         raise ConfigurationError(
             f"{where}: the connection is in a pipeline, whose results come later; "
             "make the call outside of it"
         )
-    return found
 
 
 def _driver_of(connection: Joinable) -> object:
@@ -429,6 +435,7 @@ class Installation:
         """Raise ConfigurationError unless the connection leads here: else work and settlement
         commit apart.
         """
+        _refuse_pipeline(connection, "ctx")
         try:
             found = connection.execute(self._select()).fetchone()
         except Exception as error:
