@@ -101,33 +101,28 @@ def lock_keys(
     "lockKey":), and in CRON_JOBS of the environment. Binary files and files above 1 MiB are
     skipped, and counted. SERVICE= names the owner of the keys in a PATH.
     """
-    from slotwise.contrib.advisory.lock_keys import problems, unused
-
     keys, uses, search = _read(registry, paths)
     used = {use.key for use in uses}
     if service is not None:
         keys.next(service, used)  # raises if there is none
+    found = _found(keys, uses)
+    gaps = _gaps(keys, used)
+    refused = gaps if strict else []
+    is_ok = not found and not refused
     services = [
         _keys_of(keys, one, used) for one in keys.ranges if service in (None, one.service)
     ]
-    found = [*keys.collisions(), *_unreadable(), *problems(keys, uses)]
-    gaps = [f"{gap} belong to no service" for gap in keys.gaps()]
-    for one in keys.ranges:
-        gaps += [f"{gap} of {gap.service} are not used" for gap in unused(one, used)]
-    refused = gaps if strict else []
-    is_ok = not found and not refused
     if given.json:
-        print_json(
-            {
-                "ok": is_ok,
-                "services": [one.as_json() for one in services],
-                "problems": found,
-                "gaps": gaps,
-                "keys": len(used),
-                "files_read": search.read,
-                "files_skipped": len(search.skipped),
-            }
-        )
+        told = {
+            "ok": is_ok,
+            "services": [one.as_json() for one in services],
+            "problems": found,
+            "gaps": gaps,
+            "keys": len(used),
+            "files_read": search.read,
+            "files_skipped": len(search.skipped),
+        }
+        print_json(told)
     else:
         _say_files(search, paths)
         print_table(_COLUMNS, [one.row() for one in services])
@@ -137,6 +132,22 @@ def lock_keys(
             checked = f"{len(keys.ranges)} services, {len(used)} keys in use"
             say(f"{checked}: {_verdict(len(refused))}")
     return exits.OK if is_ok else exits.FAILED
+
+
+def _found(keys: LockKeys, uses: list[KeyUse]) -> list[str]:
+    """Everything that is wrong, a line for each."""
+    from slotwise.contrib.advisory.lock_keys import problems
+
+    return [*keys.collisions(), *_unreadable(), *problems(keys, uses)]
+
+
+def _gaps(keys: LockKeys, used: set[int]) -> list[str]:
+    from slotwise.contrib.advisory.lock_keys import unused
+
+    gaps = [f"{gap} belong to no service" for gap in keys.gaps()]
+    for one in keys.ranges:
+        gaps += [f"{gap} of {gap.service} are not used" for gap in unused(one, used)]
+    return gaps
 
 
 def _keys_of(keys: LockKeys, one: KeyRange, used: set[int]) -> _Keys:

@@ -209,15 +209,9 @@ def health(
     try:
         found, zone = _answered(check, timeout)
     except (DatabaseProblem, SQLAlchemyError) as error:
-        if (
-            given.json
-        ):  # unlike a listing, the check has an answer even without a database
-            told = (
-                str(error)
-                if isinstance(error, DatabaseProblem)
-                else f"database error: {describe_error(error)}"
-            )
-            print_json({"healthy": False, "problems": [told], "notes": []})
+        if given.json:  # the check has an answer even without a database
+            problems = [_unusable(error)]
+            print_json({"healthy": False, "problems": problems, "notes": []})
         raise
     if isinstance(found, list):
         return _report_worker(given, worker or given.settings().worker, found, zone)
@@ -226,25 +220,29 @@ def health(
     if max_orphans is not None and found.orphans > max_orphans:
         problems = [*problems, notes[0]]
         notes = notes[1:]
-    if given.json:
-        print_json(
-            {
-                "healthy": not problems,
-                "problems": problems,
-                "notes": notes,
-                **found.as_json(),
-            }
-        )
-    else:
-        verdict = (
-            f"unhealthy: {'; '.join(problems)}"
-            if problems
-            else f"healthy: {_summary(found)}"
-        )
-        say(verdict, err=bool(problems))
-        for note in notes:
-            say(f"note: {note}", err=True)
+    _report(given, found, problems, notes)
     return exits.FAILED if problems else exits.OK
+
+
+def _unusable(error: DatabaseProblem | SQLAlchemyError) -> str:
+    if isinstance(error, DatabaseProblem):
+        return str(error)
+    return f"database error: {describe_error(error)}"
+
+
+def _report(
+    given: Given, found: Health, problems: Sequence[str], notes: Sequence[str]
+) -> None:
+    if given.json:
+        told = {"healthy": not problems, "problems": problems, "notes": notes}
+        print_json({**told, **found.as_json()})
+        return
+    if problems:
+        say(f"unhealthy: {'; '.join(problems)}", err=True)
+    else:
+        say(f"healthy: {_summary(found)}")
+    for note in notes:
+        say(f"note: {note}", err=True)
 
 
 def _report_worker(

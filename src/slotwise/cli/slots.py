@@ -209,23 +209,32 @@ def slots(
             before=within(before, None if name is None else zone, "--before"),
             skip=skip,
         )
-        pending, waits = listing.pending()
-        rest = None if everything else count - len(pending)
         if given.json:
+            pending, _ = listing.pending()
+            rest = listing.rest(pending)
             print_json_list(map(listing.json, chain(pending, listing.ended(rest))))
-            return
-        ended = list(listing.ended(rest, more=1))
-        shown = [*pending, *ended[:rest]]
-        _print(name, shown, inspect.zones({(job, line.id) for job, line in shown}))
-        if waits:
-            say(f"… more slots wait after these: {listing.again(zone)} --all", err=True)
-        elif rest is not None and len(ended) > rest:
-            say(f"… more: {listing.next_page(ended, rest, zone)}", err=True)
-        if name is not None and not shown and inspect.tasks(name, limit=1):
-            say(
-                f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}",
-                err=True,
-            )
+        else:
+            _show(listing, zone)
+
+
+def _show(listing: _Listing, zone: ZoneInfo) -> None:
+    """Print one page, and the command for the next one."""
+    inspect = listing.inspect
+    name = listing.name
+    pending, waits = listing.pending()
+    rest = listing.rest(pending)
+    ended = list(listing.ended(rest, more=1))
+    shown = [*pending, *ended[:rest]]
+    _print(name, shown, inspect.zones({(job, line.id) for job, line in shown}))
+    if waits:
+        say(f"… more slots wait after these: {listing.again(zone)} --all", err=True)
+    elif rest is not None and len(ended) > rest:
+        say(f"… more: {listing.next_page(ended, rest, zone)}", err=True)
+    if name is not None and not shown and inspect.tasks(name, limit=1):
+        say(
+            f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}",
+            err=True,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +263,10 @@ class _Listing:
         if has_more:  # chosen anew: of more lines others come first
             found = read(limit=self.count)
         return [(name, line) for line in found], has_more
+
+    def rest(self, pending: Sequence[Named]) -> int | None:
+        """Return how many lines are left for what has ended; None: any number."""
+        return None if self.count is None else self.count - len(pending)
 
     def ended(self, rest: int | None, more: int = 0) -> Iterator[Named]:
         """Yield ``rest`` lines of the ledger with its gaps, and ``more``; of all jobs, what runs

@@ -93,16 +93,21 @@ def list_tasks(
     """
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
-    if state is not None and (counted or id is not None):
-        raise click.UsageError("--state is for a list; leave out --count and the ID")
-    if counted and id is not None:
-        raise click.UsageError("give either --count or an ID, not both")
+    _refuse_mixture(state=state is not None, counted=counted, id=id is not None)
     if counted:
         _print_counts(given, name)
     elif name is not None and id is not None:
         _show_task(given, name, id)
     else:
         _list_rows(given, name, state, count, after)
+
+
+def _refuse_mixture(*, state: bool, counted: bool, id: bool) -> None:
+    """A list, counts and one task exclude each other."""
+    if state and (counted or id):
+        raise click.UsageError("--state is for a list; leave out --count and the ID")
+    if counted and id:
+        raise click.UsageError("give either --count or an ID, not both")
 
 
 def _list_rows(
