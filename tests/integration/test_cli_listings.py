@@ -176,7 +176,7 @@ class TestSlots:
         """Every line once, in order, whatever the size of a page: also where a slot and a gap end
         together.
         """
-        monkeypatch.setattr("slotwise.store.reading.paging.PAGE", page)
+        monkeypatch.setattr("slotwise.store.reading.queries.PAGE", page)
         waiting, *lines = ask("slots", "report", "--all")
         assert (waiting["outcome"], waiting["slot"]) == (
             "waiting",

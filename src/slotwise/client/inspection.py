@@ -40,7 +40,6 @@ from slotwise.store.reading import (
     rates,
     slots,
     task_counts,
-    tasks,
     windows,
 )
 from slotwise.store.reading.facts import facts, task_facts
@@ -389,7 +388,7 @@ class Reads:
     ) -> list[TaskInfo]:
         """Return a page of one-time tasks, as ``client.list``, also with why none is taken."""
         found = Client(self._make_store).list(task, state=state, after=after, limit=limit)
-        return tasks.with_reasons(self._store, found)
+        return task_counts.with_reasons(self._store, found)
 
     @read
     def task(self, task: Task, id: str) -> TaskInfo | None:
@@ -397,7 +396,7 @@ class Reads:
         found = Client(self._make_store).get(task, id)
         if found is None:
             return None
-        return tasks.with_reasons(self._store, [found])[0]
+        return task_counts.with_reasons(self._store, [found])[0]
 
     @read
     def task_results(self, task: Task, id: str) -> list[TaskResult]:
@@ -410,7 +409,7 @@ class Reads:
 
         At most 1,000 names are counted, and 10,000 waiting tasks of each.
         """
-        return tasks.counts_with_reasons(
+        return task_counts.counts_with_reasons(
             self._store, task_counts.task_counts(self._store)
         )
 

@@ -774,7 +774,7 @@ def test_orders_are_read_page_by_page(
     bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest first; those about all stand among those of each job."""
-    monkeypatch.setattr("slotwise.store.reading.paging.PAGE", 2)
+    monkeypatch.setattr("slotwise.store.reading.queries.PAGE", 2)
     for _ in range(3):
         operations.skip_next("plain")
     operations.pause_all()

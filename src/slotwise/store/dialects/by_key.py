@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.clock import Clock
+from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import (
     Claim,
     Fence,
@@ -31,7 +31,6 @@ from slotwise.store.dialects.due_rows import DueRows, newest_decided, newest_of
 from slotwise.store.dialects.gaps import enter_gaps
 from slotwise.store.dialects.port import ClaimRequest, Dialect, NewRow, Transaction
 from slotwise.store.dialects.row_values import (
-    MOST_BYTES,
     RELEASED,
     Values,
     among_keys,
@@ -41,6 +40,7 @@ from slotwise.store.dialects.row_values import (
     held_fence,
     least,
     new_entry,
+    readable_lease,
 )
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
@@ -48,7 +48,6 @@ from slotwise.store.schema.rows import (
     HOLD_COLUMNS,
     LAST_ATTEMPT,
     LAST_VERSION,
-    LONGEST_LEASE,
     ROW_COLUMNS,
     Change,
     Held,
@@ -57,12 +56,9 @@ from slotwise.store.schema.rows import (
     row_of,
     stored,
 )
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, MOST_HELD, Tables
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, MOST_HELD, Expression, Tables
 
-Expression: TypeAlias = sa.ColumnElement[Any]
-
-#: What a claim overwrites: it is not read, for another program may have written it.
-_OVERWRITTEN = ("picked_by", "last_heartbeat", "lease")
+KeyOrder: TypeAlias = tuple[Expression, Expression]
 
 
 class ByKey(Dialect):
@@ -77,18 +73,11 @@ class ByKey(Dialect):
         self.clock = clock
         self.conditions = Conditions(tables)
         self._due = DueRows(tables, self.conditions, self.among)
-        tasks = tables.tasks
-        self.row_columns = [tasks.c[name] for name in ROW_COLUMNS]
-        lease = tasks.c.lease  # one that no driver can decode must not stop heartbeats
-        shortest = sa.literal(timedelta(0), lease.type)
-        is_lease = lease.between(shortest, sa.literal(LONGEST_LEASE, lease.type))
-        held = {"lease": sa.case((is_lease, lease)).label("lease")}
-        self.hold_columns = [held.get(name, tasks.c[name]) for name in HOLD_COLUMNS]
-        #: The key in the order in which rows are locked, which is the order in which Python sorts.
-        self.key_order: tuple[Expression, Expression] = (
-            tasks.c.task_name,
-            tasks.c.task_instance,
-        )
+        tasks = tables.tasks.c
+        self.row_columns = [tasks[name] for name in ROW_COLUMNS]
+        held = {"lease": readable_lease(tasks.lease)}
+        self.hold_columns = [held.get(name, tasks[name]) for name in HOLD_COLUMNS]
+        self.key_order: KeyOrder = (tasks.task_name, tasks.task_instance)
 
     # -- what a database does in its own way ------------------------------------------------------
 
@@ -203,22 +192,24 @@ class ByKey(Dialect):
     def still_held(
         self, connection: sa.Connection, claims: Sequence[Claim]
     ) -> set[Fence]:
-        tasks = self.tables.tasks
-        fence = (tasks.c.task_name, tasks.c.task_instance, tasks.c.version)
+        tasks = self.tables.tasks.c
+        fence = (tasks.task_name, tasks.task_instance, tasks.version)
         asked = [(*claim.key, claim.token) for claim in claims]
-        mine = [tasks.c.picked_by == claims[0].holder, tasks.c.picked]
+        mine = [tasks.picked_by == claims[0].holder, tasks.picked]
         query = sa.select(*fence).where(*mine, sa.tuple_(*fence).in_(asked))
         return _fences(connection.execute(query))
 
     def silent_rows(
         self, connection: sa.Connection, names: Sequence[str]
     ) -> tuple[datetime, list[Row]]:
-        tasks = self.tables.tasks
-        held = sa.select(*self.hold_columns)
-        held = held.where(tasks.c.picked, self.among(tasks.c.task_name, names))
-        held = held.order_by(tasks.c.last_heartbeat).limit(MOST_HELD)
-        rows = [row_of(one, names=HOLD_COLUMNS) for one in connection.execute(held)]
-        return self.now(connection), rows
+        tasks = self.tables.tasks.c
+        mine = tasks.picked, self.among(tasks.task_name, names)
+        held = sa.select(self.ago(connection), *self.hold_columns).where(*mine)
+        oldest = held.order_by(tasks.last_heartbeat).limit(MOST_HELD)
+        found = connection.execute(oldest).all()
+        # About no row it is of no use.
+        now = found[0][0] if found else self.clock.override() or host_now()
+        return now, [row_of(values[1:], names=HOLD_COLUMNS) for values in found]
 
     # -- locks ------------------------------------------------------------------------------------
 
@@ -305,9 +296,9 @@ class ByKey(Dialect):
             return []
         rows: list[Row] = []
         changes: list[tuple[Values, Values]] = []
+        names = ("version", "attempt", "watermark")
         for *columns, before, size in found:
             row = claimed(columns, before, size, request, now)
-            names = ("version", "attempt", "watermark")
             its: Values = {**row.key._asdict(), "version": before}
             changes.append((its, {name: getattr(row, name) for name in names}))
             rows.append(row)
@@ -333,19 +324,12 @@ class ByKey(Dialect):
         Race: a row that another claim has just taken and committed is checked again by the
         database when it is locked.
         """
-        tasks = self.tables.tasks
-        size = sa.func.length(tasks.c.task_data)
-        replaced: dict[str, Expression] = dict.fromkeys(_OVERWRITTEN, sa.null())
-        replaced["task_data"] = sa.case((size <= MOST_BYTES, tasks.c.task_data))
-        columns = [
-            replaced.get(name, tasks.c[name]).label(f"c_{name}") for name in ROW_COLUMNS
-        ]
-        columns += [tasks.c.version.label("c_before"), size.label("c_size")]
         lost, fresh = self._due.claimable(request, now, kind)
         found: list[Sequence[Any]] = []
         for query, most in ((lost, request.lost), (fresh, request.limit)):
             size_left = min(most, request.limit - len(found))
             if size_left > 0:
+                columns = self._due.claimed_columns()
                 some = query.with_only_columns(*columns).limit(size_left)
                 found += connection.execute(some.with_for_update(skip_locked=True)).all()
         return found
@@ -456,11 +440,10 @@ class ByKey(Dialect):
         tasks = self.tables.tasks
         fence = [tasks.c.task_name, tasks.c.task_instance, tasks.c.version]
         mine = tasks.c.picked_by == holder
-        locked = _fences(
-            self._lock_held(
-                connection, claims, fence, mine, wait=False, beside_guards=True
-            )
+        found = self._lock_held(
+            connection, claims, fence, mine, wait=False, beside_guards=True
         )
+        locked = _fences(found)
         renewed = [claim for claim in claims if claim.fence in locked]
         if renewed:
             changes = [(held_fence(claim), Values()) for claim in renewed]
@@ -495,9 +478,8 @@ class ByKey(Dialect):
         version = least(tasks.c.version, LAST_VERSION + 1) + 1
         for change in changes:
             row = change.held.row
-            columns = change.transition.row
             write: sa.Delete | sa.Update = tasks.delete()
-            if columns is not None:
+            if (columns := change.transition.row) is not None:
                 values = {**stored(row, columns), **RELEASED, "version": version}
                 write = tasks.update().values(**values)
             mine = self.conditions.under(row, row.picked_by)
@@ -544,10 +526,10 @@ class ByKey(Dialect):
             values |= {name: slots.c[name] + values[name] for name in ADDED_COLUMNS}
             if change.never_began:
                 values["started"] = slots.c.started_before
-            if change.never_began and not record.final:
-                values["token"] = slots.c.token + 1  # see _undo_entry
-            mine = self.conditions.open_entry(row)
-            connection.execute(slots.update().where(*mine).values(values))
+                if not record.final:
+                    values["token"] = slots.c.token + 1  # see _undo_entry
+            open_entry = slots.update().where(*self.conditions.open_entry(row))
+            connection.execute(open_entry.values(values))
 
     def _undo_entry(self, connection: sa.Connection, row: Row) -> None:
         """Restore the ledger to its state before this claim entered its row's slot, which never
@@ -563,14 +545,13 @@ class ByKey(Dialect):
         )
         if connection.execute(slots.delete().where(*mine, first_attempt)).rowcount:
             return
-        restored = slots.update().where(*mine)
-        restored = restored.values(
+        restored = slots.update().values(
             outcome=Outcome.CLAIMED,
             attempts=slots.c.attempts - 1,
             started=slots.c.started_before,
             token=slots.c.token + 1,
         )
-        connection.execute(restored)
+        connection.execute(restored.where(*mine))
 
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
@@ -578,22 +559,36 @@ class ByKey(Dialect):
         """Race: a row that is not returned may be locked by a user's guard. Look without a lock."""
         if not keys:
             return {}
+        found = self._read_entries(connection, sorted(keys), skip_locked=not wait)
+        absent = [key for key in keys if key not in found]
+        if absent and not wait:
+            there = self._read_entries(connection, absent, skip_locked=None)
+            absent = [key for key in absent if key not in there]
+        return {**found, **dict.fromkeys(absent)}
+
+    def _read_entries(
+        self,
+        connection: sa.Connection,
+        keys: Sequence[LedgerKey],
+        *,
+        skip_locked: bool | None,
+    ) -> dict[LedgerKey, LedgerEntry]:
+        """Read these rows of the ledger, which are locked; None: without a lock."""
         slots = self.tables.slots
         key = list(slots.primary_key.columns)
         names = ("outcome", "token", "aborted", "started")
         columns: dict[str, Expression] = {name: slots.c[name] for name in names}
         columns["final"] = slots.c.finished.is_not(None)
-        query = self._select_these([one._asdict() for one in keys], key, *key)
-        read = query.add_columns(*columns.values()).order_by(*key)
-        locked = connection.execute(read.with_for_update(skip_locked=not wait))
-        answers: dict[LedgerKey, LedgerEntry | None] = {}
-        for name, instance, slot, *values in locked:
-            entry = LedgerEntry(**dict(zip(columns, values, strict=True)))
-            answers[LedgerKey(name, instance, slot)] = entry
-        absent = set(keys) - answers.keys()
-        if absent and not wait:
-            absent -= {LedgerKey(*row) for row in connection.execute(query)}
-        return answers | dict.fromkeys(absent)
+        asked = [one._asdict() for one in keys]
+        query = self._select_these(asked, key, *key, *columns.values()).order_by(*key)
+        if skip_locked is not None:
+            query = query.with_for_update(skip_locked=skip_locked)
+        return {
+            LedgerKey(name, id, slot): LedgerEntry(
+                **dict(zip(columns, values, strict=True))
+            )
+            for name, id, slot, *values in connection.execute(query)
+        }
 
     def gaps(
         self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime

@@ -9,17 +9,14 @@ import sqlalchemy as sa
 
 from slotwise.model.records import Claim, Key, LedgerKey, Row
 from slotwise.model.vocabulary import Outcome
-from slotwise.store.schema.tables import PAUSED_KEY, Tables
+from slotwise.store.schema.tables import PAUSED_KEY, Columns, Condition, Tables
 
-All: TypeAlias = list[sa.ColumnElement[bool]]
+All: TypeAlias = list[Condition]
 
 
-def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> All:
-    """Whether a row of this table has the key of a row."""
-    return [
-        table.c.task_name == row.task_name,
-        table.c.task_instance == row.task_instance,
-    ]
+def of_key(rows: Columns, row: Key | LedgerKey | Row | Columns) -> All:
+    """Whether a row has the key of this row, which may be one of another table."""
+    return [rows.task_name == row.task_name, rows.task_instance == row.task_instance]
 
 
 class Conditions:
@@ -33,7 +30,7 @@ class Conditions:
     def under(self, row: Row, holder: str | None) -> All:
         """Whether a row is held under this token by this holder, or was until just now."""
         return [
-            *of_key(self._tasks, row),
+            *of_key(self._tasks.c, row),
             self._tasks.c.version == row.version,
             self._tasks.c.picked_by == holder,
         ]
@@ -43,7 +40,7 @@ class Conditions:
 
     def at(self, key: LedgerKey | None) -> All:
         assert key is not None  # one-time tasks have no row there
-        return [*of_key(self._slots, key), self._slots.c.slot == key.slot]
+        return [*of_key(self._slots.c, key), self._slots.c.slot == key.slot]
 
     def entry_of(self, claim: Claim) -> All:
         mine = self.at(claim.row.ledger_key)
@@ -61,21 +58,21 @@ class Conditions:
             self._slots.c.finished.is_(None),
         ]
 
-    def may_start(self, *, gives_up: bool) -> sa.ColumnElement[bool]:
+    def may_start(self, *, gives_up: bool) -> Condition:
         """Whether a slot that the ledger has already may start: it has not ended and does not run.
         One of a job that gives up was never started.
         """
-        slots = self._slots
-        was_never_started = sa.literal(not gives_up) | (slots.c.attempts == 0)
-        is_open = slots.c.finished.is_(None)
-        return is_open & (slots.c.outcome != Outcome.RUNNING) & was_never_started
+        slots = self._slots.c
+        was_never_started = sa.literal(not gives_up) | (slots.attempts == 0)
+        is_open = slots.finished.is_(None)
+        return is_open & (slots.outcome != Outcome.RUNNING) & was_never_started
 
     def waiting(self, by: datetime | None = None) -> All:
         """Whether a row waits, and is due by then."""
-        tasks = self._tasks
-        due = () if by is None else (tasks.c.execution_time <= by,)
-        return [~tasks.c.picked, tasks.c.state.is_(None), *due]
+        tasks = self._tasks.c
+        due = () if by is None else (tasks.execution_time <= by,)
+        return [~tasks.picked, tasks.state.is_(None), *due]
 
-    def not_all_paused(self) -> sa.ColumnElement[bool]:
+    def not_all_paused(self) -> Condition:
         """Whether claims are not paused altogether; evaluated once per statement, not per row."""
         return ~sa.exists().where(self._tables.meta.c.key == PAUSED_KEY)

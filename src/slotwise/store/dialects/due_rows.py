@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -12,7 +12,20 @@ import sqlalchemy as sa
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.dialects.port import ClaimRequest, Range
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK, Tables
+from slotwise.store.dialects.row_values import MOST_BYTES
+from slotwise.store.schema.rows import ROW_COLUMNS
+from slotwise.store.schema.tables import (
+    HAS_SLOT,
+    IS_TASK,
+    RANK,
+    Columns,
+    Condition,
+    Expression,
+    Tables,
+)
+
+#: What a claim overwrites: it is not read, for another program may have written it.
+_OVERWRITTEN = ("picked_by", "last_heartbeat", "lease")
 
 
 class DueRows:
@@ -22,7 +35,7 @@ class DueRows:
         self,
         tables: Tables,
         conditions: Conditions,
-        among: Callable[[sa.ColumnElement[str], Collection[str]], sa.ColumnElement[bool]],
+        among: Callable[[sa.ColumnElement[str], Collection[str]], Condition],
     ) -> None:
         self._tasks = tables.tasks
         self._among = among
@@ -37,17 +50,10 @@ class DueRows:
         self, request: ClaimRequest, now: datetime, kind: str
     ) -> tuple[sa.Select[Any], sa.Select[Any]]:
         """Return the statements that find what a claim takes: rows of dead holders, and others."""
-        tasks = self._tasks
-        due = sa.select(*self._age)
-        due = due.where(
-            *self._conditions.waiting(now), self._among(tasks.c.task_name, request.names)
-        )
-        if request.instance is not None:
-            due = due.where(tasks.c.task_instance == request.instance)
-        else:
-            due = due.where(self._conditions.not_all_paused())
-        lost = due.where(tasks.c.lost_count > 0).order_by(*self._age).limit(request.lost)
-        fresh = due.where(tasks.c.lost_count == 0)
+        tasks = self._tasks.c
+        due = self._asked_for(request, now)
+        lost = due.where(tasks.lost_count > 0).order_by(*self._age).limit(request.lost)
+        fresh = due.where(tasks.lost_count == 0)
         if request.instance is None:
             fresh = fresh.where(sa.text(kind))
         fresh = fresh.where(*map(self._is_not_before, request.ranges or ()))
@@ -56,27 +62,45 @@ class DueRows:
         fresh = fresh.order_by(*self._rank(request.names, kind), *self._age)
         return lost, fresh.limit(request.limit)
 
-    def _within_most(
-        self, most: Mapping[str, int], now: datetime
-    ) -> sa.ColumnElement[bool]:
+    def claimed_columns(self) -> list[Expression]:
+        """Return the columns of a Row, its version, and the size of its payload, which is not read
+        if it is too large.
+        """
+        tasks = self._tasks.c
+        size = sa.func.length(tasks.task_data)
+        replaced: dict[str, Expression] = dict.fromkeys(_OVERWRITTEN, sa.null())
+        replaced["task_data"] = sa.case((size <= MOST_BYTES, tasks.task_data))
+        columns = [
+            replaced.get(name, tasks[name]).label(f"c_{name}") for name in ROW_COLUMNS
+        ]
+        return [*columns, tasks.version.label("c_before"), size.label("c_size")]
+
+    def _asked_for(self, request: ClaimRequest, now: datetime) -> sa.Select[Any]:
+        """Select what is due of these names, or one row of a task."""
+        tasks = self._tasks.c
+        mine = self._among(tasks.task_name, request.names)
+        due = sa.select(*self._age).where(*self._conditions.waiting(now), mine)
+        if request.instance is not None:
+            return due.where(tasks.task_instance == request.instance)
+        return due.where(self._conditions.not_all_paused())
+
+    def _within_most(self, most: Mapping[str, int], now: datetime) -> Condition:
         """Whether a row is among the first so many due rows of its task, or its task may have
         any.
         """
-        tasks = self._tasks
-        place = sa.func.row_number().over(
-            partition_by=tasks.c.task_name,
-            order_by=[sa.literal_column(RANK), tasks.c.execution_time],
-        )
-        due = sa.select(tasks.c.task_name, tasks.c.task_instance, place.label("place"))
-        due = due.where(*self._conditions.waiting(now), tasks.c.task_name.in_(most))
-        due = due.where(sa.text(IS_TASK), tasks.c.lost_count == 0)
-        found = due.subquery("found")
-        is_first = found.c.place <= sa.case(dict(most), value=found.c.task_name)
-        first = sa.select(found.c.task_name, found.c.task_instance).where(is_first)
-        key = sa.tuple_(tasks.c.task_name, tasks.c.task_instance)
-        return tasks.c.task_name.not_in(most) | key.in_(first)
+        tasks = self._tasks.c
+        key = tasks.task_name, tasks.task_instance
+        order = [sa.literal_column(RANK), tasks.execution_time]
+        place = sa.func.row_number().over(partition_by=tasks.task_name, order_by=order)
+        due = sa.select(*key, place.label("place"))
+        due = due.where(*self._conditions.waiting(now), tasks.task_name.in_(most))
+        due = due.where(sa.text(IS_TASK), tasks.lost_count == 0)
+        found = due.subquery("found").c
+        is_first = found.place <= sa.case(dict(most), value=found.task_name)
+        first = sa.select(found.task_name, found.task_instance).where(is_first)
+        return tasks.task_name.not_in(most) | sa.tuple_(*key).in_(first)
 
-    def _is_not_before(self, cursor: Range) -> sa.ColumnElement[bool]:
+    def _is_not_before(self, cursor: Range) -> Condition:
         tasks = self._tasks
         if cursor.since is None:
             return sa.true()
@@ -84,11 +108,11 @@ class DueRows:
         is_before = tasks.c.execution_time < cursor.since
         return ~((tasks.c.task_name == cursor.task_name) & is_before & is_of_range)
 
-    def _rank(self, names: Sequence[str], kind: str) -> list[sa.ColumnElement[Any]]:
+    def _rank(self, names: Sequence[str], kind: str) -> list[Expression]:
         """The order of claims: the highest priority first; one-time tasks then name by name, as
         given.
         """
-        rank: list[sa.ColumnElement[Any]] = [sa.literal_column(RANK)]
+        rank: list[Expression] = [sa.literal_column(RANK)]
         if kind == IS_TASK:
             places = {name: place for place, name in enumerate(names)}
             rank.append(sa.case(places, value=self._tasks.c.task_name))
@@ -96,32 +120,30 @@ class DueRows:
 
     def names(self, now: datetime, limit: int) -> list[sa.Select[Any]]:
         """Find name, priority and due time of due slots, and of rows of dead holders."""
-        tasks = self._tasks
-        priority = sa.func.coalesce(tasks.c.priority, 50)
-        due = sa.select(tasks.c.task_name, priority, tasks.c.execution_time)
+        tasks = self._tasks.c
+        priority = sa.func.coalesce(tasks.priority, 50)
+        due = sa.select(tasks.task_name, priority, tasks.execution_time)
         due = due.where(*self._conditions.waiting(now))
-        due = due.order_by(tasks.c.execution_time).limit(limit)
-        return [due.where(kind) for kind in (sa.text(HAS_SLOT), tasks.c.lost_count > 0)]
+        due = due.order_by(tasks.execution_time).limit(limit)
+        return [due.where(kind) for kind in (sa.text(HAS_SLOT), tasks.lost_count > 0)]
 
     def next(
         self, slots: Collection[str], queues: Collection[str], *, lost: bool
     ) -> list[sa.Select[Any]]:
         """Find the earliest due times: of waiting slots, of tasks, of rows of dead holders."""
-        tasks = self._tasks
-        due = tasks.c.execution_time
-        is_fresh = tasks.c.lost_count == 0
+        tasks = self._tasks.c
+        due = tasks.execution_time
+        is_fresh = tasks.lost_count == 0
         kinds = [
             (slots, sa.text(HAS_SLOT) & is_fresh),
             (queues, sa.text(IS_TASK) & is_fresh),
         ]
         if lost:
-            kinds.append((slots, tasks.c.lost_count > 0))
-        first = sa.select(sa.func.min(due, type_=due.type))
-        first = first.where(
-            *self._conditions.waiting(), self._conditions.not_all_paused()
-        )
+            kinds.append((slots, tasks.lost_count > 0))
+        waiting = *self._conditions.waiting(), self._conditions.not_all_paused()
+        first = sa.select(sa.func.min(due, type_=due.type)).where(*waiting)
         return [
-            first.where(self._among(tasks.c.task_name, names), kind)
+            first.where(self._among(tasks.task_name, names), kind)
             for names, kind in kinds
         ]
 
@@ -132,22 +154,27 @@ def newest_decided(tables: Tables, *, strict: bool) -> sa.Executable:
 
     Built once: each late slot needs one.
     """
-    slots = tables.slots
-    gaps = tables.gaps
-    is_decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
+    slots = tables.slots.c
+    gaps = tables.gaps.c
+    is_decided: Condition = slots.finished.is_not(None)
     if strict:
-        is_decided = is_decided | (slots.c.outcome != Outcome.CLAIMED)
-    in_ledger = sa.select(slots.c.slot).where(*_of_key_asked(slots))
-    in_ledger = in_ledger.where(slots.c.origin.in_(PLANNED), is_decided)
-    in_ledger = in_ledger.order_by(slots.c.slot.desc()).limit(1)
-    in_gaps = sa.select(gaps.c.last_slot).where(*_of_key_asked(gaps))
-    in_gaps = in_gaps.order_by(gaps.c.first_slot.desc()).limit(1)
-    return sa.select(in_ledger.scalar_subquery(), in_gaps.scalar_subquery())
+        is_decided |= slots.outcome != Outcome.CLAIMED
+    mine = *_of_key_asked(slots), slots.origin.in_(PLANNED), is_decided
+    in_ledger = _newest(slots.slot, slots.slot, mine)
+    in_gaps = _newest(gaps.last_slot, gaps.first_slot, _of_key_asked(gaps))
+    return sa.select(in_ledger, in_gaps)
 
 
-def _of_key_asked(table: sa.Table) -> list[sa.ColumnElement[bool]]:
+def _newest(
+    slot: Expression, order: Expression, mine: Iterable[Condition]
+) -> sa.ScalarSelect[datetime]:
+    newest = sa.select(slot).where(*mine).order_by(order.desc()).limit(1)
+    return newest.scalar_subquery()
+
+
+def _of_key_asked(table: Columns) -> list[Condition]:
     names = ("task_name", "task_instance")
-    return [table.c[name] == sa.bindparam(name, type_=sa.Text) for name in names]
+    return [table[name] == sa.bindparam(name, type_=sa.Text) for name in names]
 
 
 def newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -23,27 +23,30 @@ def enter_gaps(at: Transaction, gaps: Sequence[tuple[Row, Gap]]) -> None:
 
 
 def _enter_gap(at: Transaction, row: Row, gap: Gap) -> None:
-    tables = at.dialect.tables
     place = {**row.plan_key._asdict(), "reason": gap.reason}
     if gap.count == 1:
         skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": at.now}
-        at.dialect.insert_new(at.connection, tables.slots, place | skipped)
-        return
-    if _extends_last(at, row, gap):
-        return
-    several = {
-        "first_slot": gap.first,
-        "last_slot": gap.last,
-        "count": gap.count,
-        "created": at.now,
-    }
+        at.dialect.insert_new(at.connection, at.dialect.tables.slots, place | skipped)
+    elif not _extends_last(at, row, gap):
+        several = {
+            "first_slot": gap.first,
+            "last_slot": gap.last,
+            "count": gap.count,
+            "created": at.now,
+        }
+        _enter_several(at, place | several)
+
+
+def _enter_several(at: Transaction, values: Mapping[str, object]) -> None:
+    """What was decided once is never undone: a gap only grows."""
+    gaps = at.dialect.tables.gaps
     changed = ("last_slot", "count", "reason", "created")
-    at.dialect.upsert(  # what was decided once is never undone
+    at.dialect.upsert(
         at.connection,
-        tables.gaps,
-        place | several,
+        gaps,
+        values,
         again=lambda new: {name: new[name] for name in changed},
-        where=lambda new: new["last_slot"] > tables.gaps.c.last_slot,
+        where=lambda new: new["last_slot"] > gaps.c.last_slot,
     )
 
 
@@ -56,18 +59,18 @@ def _extends_last(at: Transaction, row: Row, gap: Gap) -> bool:
     if gap.after is None:
         return False
     gaps = at.dialect.tables.gaps
-    slots = at.dialect.tables.slots
-    between = sa.select(slots.c.slot).where(*of_key(slots, row.plan_key))
-    between = between.where(slots.c.slot > gap.after, slots.c.slot < gap.first)
-    extended = gaps.update().where(
-        *of_key(gaps, row.plan_key),
+    slots = at.dialect.tables.slots.c
+    between = sa.select(slots.slot).where(*of_key(slots, row.plan_key))
+    between = between.where(slots.slot > gap.after, slots.slot < gap.first)
+    last = gaps.update().where(
+        *of_key(gaps.c, row.plan_key),
         gaps.c.last_slot == gap.after,
         gaps.c.reason == gap.reason,
         gaps.c.first_slot < gap.first,
         ~between.exists(),
     )
     count = gaps.c.count + gap.count
-    extended = extended.values(last_slot=gap.last, count=count, created=at.now)
+    extended = last.values(last_slot=gap.last, count=count, created=at.now)
     return at.connection.execute(extended).rowcount == 1
 
 
@@ -77,20 +80,20 @@ def close_open_slots(at: Transaction, row: Row, gap: Gap) -> list[Gap]:
 
     Return the gap without them, in parts: they have their own rows.
     """
-    slots = at.dialect.tables.slots
-    found = slots.update().where(
+    slots = at.dialect.tables.slots.c
+    found = at.dialect.tables.slots.update().where(
         *of_key(slots, row.plan_key),
-        slots.c.slot >= gap.first,
-        slots.c.slot <= gap.last,
-        slots.c.finished.is_(None),
-        (slots.c.token != row.version) | (slots.c.worker != row.picked_by),
-        slots.c.origin.in_(PLANNED),
+        slots.slot >= gap.first,
+        slots.slot <= gap.last,
+        slots.finished.is_(None),
+        (slots.token != row.version) | (slots.worker != row.picked_by),
+        slots.origin.in_(PLANNED),
     )
     # A slot that never began is skipped, not lost.
-    never_began = slots.c.started.is_(None)
+    never_began = slots.started.is_(None)
     outcome = sa.case((never_began, Outcome.SKIPPED.value), else_=Outcome.LOST.value)
     ended = found.values(outcome=outcome, reason=gap.reason, finished=at.now)
-    closed = at.dialect.reading(ended, slots.c.slot)(at.connection)
+    closed = at.dialect.reading(ended, slots.slot)(at.connection)
     schedule = readable(row.schedule) if closed else None
     if schedule is None:
         return [gap]

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from slotwise.model.records import IfExists, Key, Row, Wanted
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.database_errors import is_locked
-from slotwise.store.dialects.by_key import ByKey, Expression
+from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.dialects.port import NewRow, Reading
 from slotwise.store.dialects.row_values import (
     TRIES,
@@ -30,6 +30,7 @@ from slotwise.store.dialects.row_values import (
     new_entry,
 )
 from slotwise.store.dialects.task_statements import Taken, TaskStatements
+from slotwise.store.schema.tables import Expression
 
 #: The most rows of one insert.
 CHUNK = 500
@@ -150,22 +151,21 @@ class Locking(ByKey):
         row; a row that is deleted in between is inserted.
         """
         new = GivenValues(table, values)
-        key = list(table.primary_key.columns)
-        mine = [column == sa.literal(values[column.name], column.type) for column in key]
+        mine = _has_key_of(table, values)
         # MySQL assigns from left to right.
         changes = [(table.c[name], value) for name, value in again(new).items()]
         change = table.update().where(*mine).ordered_values(*changes)
         if where is not None:
             change = change.where(where(new))
-        query = sa.select(*key).where(*mine).with_for_update()
+        key = sa.select(*table.primary_key.columns)
+        query = key.where(*mine).with_for_update()
         for _ in range(TRIES):
             if connection.execute(query).fetchone() is not None:
                 return connection.execute(change).rowcount == 1
             if self.insert_new(connection, table, values):
                 return True
-        connection.execute(
-            table.insert().inline().values(**values)
-        )  # raises what it meets
+        # Raises what it meets.
+        connection.execute(table.insert().inline().values(**values))
         return True
 
     def replace_all(
@@ -187,15 +187,15 @@ class Locking(ByKey):
         assert isinstance(table, sa.Table)
         key = list(table.primary_key.columns)
         is_deletion = isinstance(statement, sa.Delete)
-        query = sa.select(*key, *(columns if is_deletion else ())).order_by(*key)
+        before = columns if is_deletion else ()
+        query = sa.select(*key, *before).order_by(*key).with_for_update()
         if statement.whereclause is not None:
             query = query.where(statement.whereclause)
-        locked = query.with_for_update()
 
         def read(
             connection: Joinable, parameters: Mapping[str, object] | None = None
         ) -> Sequence[Sequence[Any]]:
-            found = connection.execute(locked, parameters).fetchall()
+            found = connection.execute(query, parameters).fetchall()
             if not found:
                 return []
             mine = among_keys(key, [row[: len(key)] for row in found])
@@ -283,6 +283,14 @@ class LockingTasks(TaskStatements):
         """Return rows of the same columns: of a chunk all wait for other tasks, or none."""
         now = self.dialect.now(connection)
         return [self.new_row(name, one, now) for one in wanted]
+
+
+def _has_key_of(
+    table: sa.Table, values: Mapping[str, object]
+) -> list[sa.ColumnElement[bool]]:
+    """Whether a row has the key of these values."""
+    key = table.primary_key.columns
+    return [column == sa.literal(values[column.name], column.type) for column in key]
 
 
 def _by_key(

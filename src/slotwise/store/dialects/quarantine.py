@@ -18,7 +18,7 @@ from slotwise.store.schema.rows import LAST_VERSION
 def quarantine(at: Transaction, key: Key, error: str) -> None:
     """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says why."""
     tasks = at.dialect.tables.tasks
-    mine = [*of_key(tasks, key), *at.dialect.conditions.waiting()]
+    mine = [*of_key(tasks.c, key), *at.dialect.conditions.waiting()]
     statement = tasks.update().where(*mine).values(**_quarantined(at, error))
     at.connection.execute(statement)
 
@@ -35,8 +35,8 @@ def quarantine_held(
     row = claim.row
     mine = at.dialect.conditions.held(claim)
     if isinstance(outcome, records.Died):
-        is_silent = tables.tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat)
-        mine.append(is_silent)
+        beat = tables.tasks.c.last_heartbeat
+        mine.append(beat.is_not_distinct_from(row.last_heartbeat))
     values = _quarantined(at, error) | RELEASED
     values["version"] = min(row.version, LAST_VERSION + 1) + 1
     statement = tables.tasks.update().where(*mine).values(**values)
@@ -46,23 +46,22 @@ def quarantine_held(
     ends = isinstance(outcome, records.Succeeded | records.Failed | records.Cancelled)
     if ends and row.ledger_key is not None and not getattr(outcome, "promised", False):
         ended = tables.slots.update().where(*at.dialect.conditions.open_entry(row))
-        ended = ended.values(
-            outcome=outcome.name, reason=Reason.UNREADABLE, finished=at.now
-        )
+        reason = Reason.UNREADABLE
+        ended = ended.values(outcome=outcome.name, reason=reason, finished=at.now)
         at.connection.execute(ended)
     return written[0][0] or Release.POSTPONED
 
 
 def _quarantined(at: Transaction, error: str) -> Values:
     """An error never ends a job."""
-    tasks = at.dialect.tables.tasks
-    due = tasks.c.execution_time
-    goes_on = tasks.c.kind != Kind.TASK
+    tasks = at.dialect.tables.tasks.c
+    due = tasks.execution_time
+    goes_on = tasks.kind != Kind.TASK
     # In a table of db-scheduler's it may be any.
     is_finite = due.between(EARLIEST, FOREVER)
     again = sa.literal(at.now + UNREADABLE_PAUSE, due.type)
     return {
-        "state": sa.case((goes_on, tasks.c.state), else_=RowState.DEAD.value),
+        "state": sa.case((goes_on, tasks.state), else_=RowState.DEAD.value),
         "parked_due": sa.case((goes_on | ~is_finite, sa.null()), else_=due),
         "execution_time": sa.case((goes_on, again), else_=sa.literal(FOREVER, due.type)),
         "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from slotwise.model.records import Claim, Row, to_micros
 from slotwise.model.vocabulary import Origin, Outcome
 from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.dialects.port import ClaimRequest
-from slotwise.store.schema.rows import LAST_ATTEMPT, LAST_VERSION, row_of
+from slotwise.store.schema.rows import LAST_ATTEMPT, LAST_VERSION, LONGEST_LEASE, row_of
 
 Values: TypeAlias = dict[str, object]
 
@@ -117,6 +117,13 @@ def new_entry(row: Row, now: datetime, *, gives_up: bool) -> Values:
         "worker": row.picked_by,
         "started": None if gives_up else now,
     }
+
+
+def readable_lease(lease: sa.ColumnElement[timedelta]) -> sa.ColumnElement[timedelta]:
+    """Return the lease, null if no driver could decode it: that must not stop heartbeats."""
+    shortest = sa.literal(timedelta(0), lease.type)
+    is_lease = lease.between(shortest, sa.literal(LONGEST_LEASE, lease.type))
+    return sa.case((is_lease, lease)).label("lease")
 
 
 def least(column: sa.ColumnElement[Any], most: int) -> sa.ColumnElement[Any]:

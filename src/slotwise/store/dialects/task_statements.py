@@ -19,7 +19,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.row_values import TRIES, GivenValues, Values
 from slotwise.store.schema.column_types import Duration, Instant
-from slotwise.store.schema.tables import is_task
+from slotwise.store.schema.tables import Condition, Expression, is_task
 
 if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
@@ -28,9 +28,17 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 Parameters: TypeAlias = dict[str, object]
-Expression: TypeAlias = sa.ColumnElement[Any]
 #: What is built once.
 Statement = TypeVar("Statement")
+
+
+#: The columns of a task that was never tried.
+UNTRIED: Parameters = {
+    "attempt": 0,
+    "lost_count": 0,
+    "pending": None,
+    "consecutive_failures": 0,
+}
 
 
 class Taken(Exception):
@@ -68,7 +76,7 @@ class TaskStatements:
         """Notify workers with this payload at the commit."""
         return
 
-    def may_delete(self) -> sa.ColumnElement[bool]:
+    def may_delete(self) -> Condition:
         return sa.true()
 
     def put(
@@ -98,19 +106,20 @@ class TaskStatements:
     ) -> Status:
         """Change the row that has the id; a row that has just gone "exists" no more."""
         tasks = self.tasks
-        given = GivenValues(tasks, new)
-        if if_exists == "replace":
-            mine = [~tasks.c.picked, is_task(tasks)]
-            columns = self.replaced(given)
-        else:
-            mine = self.alive()
-            columns = {
-                **self.moved(given["execution_time"]),
-                "priority": given["priority"],
-            }
-        change = tasks.update().where(*of_key(tasks, key), *mine).values(**columns)
+        mine, columns = self._changes(GivenValues(tasks, new), if_exists)
+        change = tasks.update().where(*of_key(tasks.c, key), *mine).values(**columns)
         written = self.dialect.reading(change, tasks.c.picked)(connection)
         return self.answer(connection, next(iter(written), None), key, absent="exists")
+
+    def _changes(
+        self, given: NewRow, if_exists: IfExists
+    ) -> tuple[list[Condition], dict[str, Expression]]:
+        """Return which rows may change, and the columns that they get."""
+        if if_exists == "replace":
+            tasks = self.tasks.c
+            return [~tasks.picked, is_task(tasks)], self.replaced(given)
+        moved = self.moved(given["execution_time"])
+        return self.alive(), {**moved, "priority": given["priority"]}
 
     def new_row(self, name: str, wanted: Wanted, now: datetime) -> Values:
         due = now + wanted.when.delay if wanted.when.at is None else wanted.when.at
@@ -216,36 +225,32 @@ class TaskStatements:
         """Return the columns of a row that is rescheduled. Of a held row only ``wanted_due``, for
         its settlement.
         """
-        tasks = self.tasks
-        waits = ~tasks.c.picked & tasks.c.state.is_(None)
-        begun = tasks.c.picked | (tasks.c.attempt > 0)
+        tasks = self.tasks.c
+        waits = ~tasks.picked & tasks.state.is_(None)
+        begun = tasks.picked | (tasks.attempt > 0)
         return {
-            "wanted_due": sa.case((tasks.c.picked, due), else_=None),
-            "execution_time": sa.case((waits, due), else_=tasks.c.execution_time),
-            "parked_due": sa.case(
-                (waits | tasks.c.picked, tasks.c.parked_due), else_=due
-            ),
-            "slot": sa.case((begun, tasks.c.slot), else_=due),
+            "wanted_due": sa.case((tasks.picked, due), else_=None),
+            "execution_time": sa.case((waits, due), else_=tasks.execution_time),
+            "parked_due": sa.case((waits | tasks.picked, tasks.parked_due), else_=due),
+            "slot": sa.case((begun, tasks.slot), else_=due),
         }
 
     def replaced(self, new: NewRow) -> dict[str, Any]:
         """Return the columns of a row whose id gets a new task; tokens keep rising."""
-        tasks = self.tasks
-        parked = (tasks.c.state == RowState.PAUSED) | (new["state"] == RowState.BLOCKED)
+        tasks = self.tasks.c
+        parked = (tasks.state == RowState.PAUSED) | (new["state"] == RowState.BLOCKED)
+        due = new["execution_time"]
         version = sa.case(
-            (tasks.c.version >= new["version"], tasks.c.version + 1), else_=new["version"]
+            (tasks.version >= new["version"], tasks.version + 1), else_=new["version"]
         )
         return {
             "task_data": new["task_data"],
             "slot": new["slot"],
             "priority": new["priority"],
             "version": version,
-            "execution_time": sa.case(
-                (parked, sa.literal(FOREVER, Instant)), else_=new["execution_time"]
-            ),
+            "execution_time": sa.case((parked, sa.literal(FOREVER, Instant)), else_=due),
             "parked_due": sa.case(
-                (parked, sa.func.coalesce(new["parked_due"], new["execution_time"])),
-                else_=None,
+                (parked, sa.func.coalesce(new["parked_due"], due)), else_=None
             ),
             "state": sa.case(
                 (new["state"] == RowState.BLOCKED, RowState.BLOCKED.value),
@@ -254,15 +259,12 @@ class TaskStatements:
             ),
             "waits_for": new["waits_for"],
             "created_version": version,
-            "attempt": 0,
-            "lost_count": 0,
-            "pending": None,
-            "consecutive_failures": 0,
             "last_error": None,
+            **UNTRIED,
         }
 
-    def alive(self) -> list[sa.ColumnElement[bool]]:
-        return [is_task(self.tasks), self.tasks.c.state.is_distinct_from(RowState.DEAD)]
+    def alive(self) -> list[Condition]:
+        return [is_task(self.tasks.c), self.tasks.c.state.is_distinct_from(RowState.DEAD)]
 
     def kept(self, shape: Hashable, build: Callable[[], Statement]) -> Statement:
         """Return the statement of this shape, built when it is first asked for: that takes longer
@@ -273,7 +275,7 @@ class TaskStatements:
         return cast("Statement", found)
 
 
-def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
+def asked_key(tasks: sa.Table) -> list[Condition]:
     """The condition of a key in a statement that is kept; ``named`` are its parameters."""
     return [
         tasks.c.task_name == sa.bindparam("name"),

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import sqlalchemy as sa
 
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.by_key import ByKey, Expression
+from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.dialects.port import NewRow, Reading
+from slotwise.store.schema.tables import Expression
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite

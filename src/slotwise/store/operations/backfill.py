@@ -84,11 +84,12 @@ def backfill(
     found: Backfill = (
         so_far.found[0] if so_far.found else _find(at, row, first, last, again)
     )
+    so_far = replace(so_far, found=(found,))
     chunk = found.slots[so_far.rows : so_far.rows + transaction.CHUNK]
     oldest = None if forgotten else _oldest(chunk, first, so_far)
     if so_far.is_rehearsed or not chunk:
         _refuse_pruned(at, row, oldest)
-        return replace(so_far, rows=len(found.slots), is_done=True, found=(found,))
+        return replace(so_far, rows=len(found.slots), is_done=True)
     number = so_far.number or at.sign(
         "backfill",
         job=job,
@@ -105,7 +106,12 @@ def backfill(
     rows = so_far.rows + len(chunk)
     if is_done := rows == len(found.slots):
         start_backfill(at.transaction, row, number, concurrency, pace)
-    return replace(so_far, rows=rows, number=number, is_done=is_done, found=(found,))
+    return replace(
+        so_far,
+        rows=rows,
+        number=number,
+        is_done=is_done,
+    )
 
 
 def _oldest(
@@ -153,16 +159,14 @@ def _find(
     if len(missing) > LONGEST_QUEUE:
         few = f"at most {LONGEST_QUEUE} run in one go; choose a shorter range"
         raise _refused(job, f"{len(missing)} slots are missing, {few}")
-    present = len(slots) - len(missing)
-    missing = sorted({*missing, *_waiting(at, row)[1]})
-    undecided = schedule.running.count_between(max(last, first - TICK), come)
+    _, interrupted = _waiting(at, row)
     return Backfill(
         job=job,
         first=first,
         last=last,
-        slots=tuple(missing),
-        present=present,
-        undecided=undecided,
+        slots=tuple(sorted(interrupted.union(missing))),
+        present=len(slots) - len(missing),
+        undecided=schedule.running.count_between(max(last, first - TICK), come),
     )
 
 
@@ -239,13 +243,11 @@ def _passed_by(row: Row, now: datetime) -> datetime:
 def _entries(
     at: Operation, row: Row, first: datetime, last: datetime
 ) -> dict[datetime, sa.RowMapping]:
-    slots = at.store.tables.slots
-    found = sa.select(
-        slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished
-    ).where(*of_key(slots, row))
-    rows = at.connection.execute(
-        found.where(slots.c.slot.between(first, last))
-    ).mappings()
+    slots = at.store.tables.slots.c
+    found = sa.select(slots.slot, slots.outcome, slots.attempts, slots.finished).where(
+        *of_key(slots, row)
+    )
+    rows = at.connection.execute(found.where(slots.slot.between(first, last))).mappings()
     return {utc(entry["slot"]): entry for entry in rows}
 
 
@@ -253,19 +255,19 @@ def _waiting(at: Operation, row: Row) -> tuple[set[datetime], set[datetime]]:
     """Return the slots that have rows, and of them those of interrupted backfills: queued behind
     none that is free.
     """
-    tasks = at.tasks
-    family = [
-        tasks.c.task_name == row.task_name,
-        of_plan(tasks, row.task_instance),
-        tasks.c.slot.is_not(None),
-    ]
-    is_queued = sa.and_(
-        tasks.c.origin == Origin.BACKFILL, tasks.c.state == RowState.QUEUED
-    )
-    columns = tasks.c.slot, tasks.c.control, sa.func.coalesce(is_queued, sa.false())
-    found = at.connection.execute(sa.select(*columns).where(*family)).all()
-    free = {control for _, control, queued in found if not queued}
-    slots = {utc(slot) for slot, _, _ in found}
-    return slots, {
-        utc(slot) for slot, control, queued in found if queued and control not in free
+    tasks = at.tasks.c
+    found = at.connection.execute(
+        sa.select(tasks.slot, tasks.control, tasks.origin, tasks.state).where(
+            tasks.task_name == row.task_name,
+            of_plan(tasks, row.task_instance),
+            tasks.slot.is_not(None),
+        )
+    ).all()
+    free = {
+        one.control
+        for one in found
+        if (one.origin, one.state) != (Origin.BACKFILL, RowState.QUEUED)
+    }
+    return {utc(one.slot) for one in found}, {
+        utc(one.slot) for one in found if one.control not in free
     }

@@ -33,7 +33,6 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Advance
 from slotwise.decide.pause import owed_by, passing
 from slotwise.decide.slot_choice import slots_in
 from slotwise.errors import ConfigurationError
@@ -50,7 +49,7 @@ from slotwise.store.operations.transaction import (
 )
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import PAUSED_KEY, Tables, is_plan
+from slotwise.store.schema.tables import PAUSED_KEY, Columns, Condition, Tables, is_plan
 from slotwise.store.slots import ledger
 
 
@@ -93,31 +92,34 @@ class SettledJob:
 
 def pause(at: Operation, job: str, so_far: Progress) -> Progress:
     """Start nothing of these rows of the job any more."""
-    tasks = at.tasks
-    rows, after = at.chunk_of(job, so_far, tasks.c.state.is_(None))
+    rows, after = at.chunk_of(job, so_far, at.tasks.c.state.is_(None))
     if not rows:
         return so_far.beyond(rows, after)
     number = so_far.number or at.sign("pause", job=job)
-    due = tasks.c.execution_time
-    waits = ~tasks.c.picked
+    _update(at, rows, **_paused(at, number))
+    return so_far.beyond(rows, after, number=number)
+
+
+def _paused(at: Operation, number: int) -> dict[str, object]:
+    """Return the columns of a row that this operation pauses."""
+    tasks = at.tasks.c
+    due = tasks.execution_time
+    waits = ~tasks.picked
     # A row beside the plan keeps the operation that made it, and a held row the trigger that waits
     # for it.
-    of_plan = sa.func.coalesce(tasks.c.control, number)
-    _update(
-        at,
-        rows,
-        state=RowState.PAUSED,
-        parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
-        execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
-        control=sa.case((is_plan(tasks), of_plan), else_=tasks.c.control),
-    )
-    return so_far.beyond(rows, after, number=number)
+    of_plan = sa.func.coalesce(tasks.control, number)
+    return {
+        "state": RowState.PAUSED,
+        "parked_due": sa.case((waits, due), else_=tasks.parked_due),
+        "execution_time": sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
+        "control": sa.case((is_plan(tasks), of_plan), else_=tasks.control),
+    }
 
 
 def _update(
     at: Operation,
     rows: Sequence[Row],
-    *conditions: sa.ColumnElement[bool],
+    *conditions: Condition,
     **values: object,
 ) -> None:
     """Write the same columns into those of these locked rows of a job that meet the conditions."""
@@ -146,33 +148,40 @@ def pause_all(at: Operation) -> bool:
 
 def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progress:
     """Resume these rows of the job. ``replay``: leave slots of the pause to the job's catch-up."""
-    tasks = at.tasks
-    rows, after = at.chunk_of(job, so_far, tasks.c.state == RowState.PAUSED)
+    is_asleep = at.tasks.c.state == RowState.PAUSED
+    rows, after = at.chunk_of(job, so_far, is_asleep)
     if not rows:
         return so_far.beyond(rows, after)
     number = so_far.number or at.sign("resume", job=job, replay=replay or None)
-    found = [
-        _wake(at, row, replay=replay)
-        for row in at.caught_up(*(row for row in rows if row.is_plan))
-    ]
+    plans = at.caught_up(*(row for row in rows if row.is_plan))
+    found = so_far.found + tuple(_wake(at, row, replay=replay) for row in plans)
+    _update(at, rows, is_asleep, **_awake(at))  # the others have passed slots
+    return so_far.beyond(
+        rows,
+        after,
+        number=number,
+        found=found,
+    )
+
+
+def _awake(at: Operation) -> dict[str, object]:
+    """Return the columns of a row that was paused."""
+    tasks = at.tasks.c
     # The end of a held row looks for triggers that wait for it, if an operation has written to
     # that row.
-    is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
-    due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks))
-    _update(
-        at,
-        rows,
-        tasks.c.state == RowState.PAUSED,  # the others have passed slots, and are awake
-        state=None,
-        parked_due=None,
-        control=sa.case((is_done, None), else_=tasks.c.control),
-        execution_time=due,
-    )
-    return so_far.beyond(rows, after, number=number, found=(*so_far.found, *found))
+    is_done = sa.and_(is_plan(tasks), ~tasks.picked, tasks.cancel_requested.is_(None))
+    return {
+        "state": None,
+        "parked_due": None,
+        "control": sa.case((is_done, None), else_=tasks.control),
+        "execution_time": sa.case(
+            (tasks.picked, tasks.execution_time), else_=_due(tasks)
+        ),
+    }
 
 
-def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
-    return sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time)
+def _due(tasks: Columns) -> sa.ColumnElement[datetime]:
+    return sa.func.coalesce(tasks.parked_due, tasks.execution_time)
 
 
 def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
@@ -182,17 +191,11 @@ def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
     if not at.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY)).rowcount:
         return None
     at.sign("resume", replay=replay or None)
-    missed = [
-        is_plan(tasks),
-        tasks.c.state.is_(None),
-        ~tasks.c.picked,
-        tasks.c.slot <= at.now,
-    ]
-    found = (
-        []
-        if replay
-        else [_wake(at, row, replay=False) for row in at.caught_up(*at.rows(*missed))]
-    )
+    if replay:
+        return []
+    waiting = at.dialect.conditions.waiting()
+    missed = at.rows(is_plan(tasks.c), *waiting, tasks.c.slot <= at.now)
+    found = [_wake(at, row, replay=False) for row in at.caught_up(*missed)]
     return [one for one in found if one.skipped]
 
 
@@ -206,18 +209,14 @@ def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     passed = None if schedule is None else passing(row, schedule, at.now, Reason.PAUSED)
     if passed is None:
         return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
-    due = {"execution_time": _due(at.tasks)} if row.state == RowState.PAUSED else {}
-    control = row.control if row.cancel_requested else None
     at.skip(row, *passed.gaps)
-    at.change(
-        row,
-        **{**due, **passed.row, "state": None, "parked_due": None, "control": control},
-    )
-    return Resumed(
-        job=row.task_name,
-        skipped=slots_in(passed.gaps),
-        next_slot=passed.row.get("slot", row.slot),
-    )
+    awake: dict[str, object] = {"state": None, "parked_due": None}
+    awake["control"] = row.control if row.cancel_requested else None
+    if row.state == RowState.PAUSED:
+        awake["execution_time"] = _due(at.tasks.c)
+    at.change(row, **{**awake, **passed.row})
+    next_slot = passed.row.get("slot", row.slot)
+    return Resumed(job=row.task_name, skipped=slots_in(passed.gaps), next_slot=next_slot)
 
 
 def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
@@ -249,8 +248,7 @@ def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) ->
     )
     if number is None:
         _refuse_to_delete(at, job, known=known)
-        of_job = tasks.c.task_name == job
-        count = at.connection.scalar(sa.select(sa.func.count()).where(of_job))
+        count = at.count(tasks.c.task_name == job)
         number = at.sign("delete", job=job, rows=count)
     end(at, rows)
     return so_far.beyond(rows, after, number=number)
@@ -258,8 +256,8 @@ def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) ->
 
 def _refuse_to_delete(at: Operation, job: str, *, known: bool) -> None:
     """Raise ConfigurationError for a job that runs, or that a live worker would plan again."""
-    tasks = at.tasks
-    held = sa.select(tasks.c.picked_by).where(tasks.c.task_name == job, tasks.c.picked)
+    tasks = at.tasks.c
+    held = sa.select(tasks.picked_by).where(tasks.task_name == job, tasks.picked)
     if (holder := at.connection.execute(held.limit(1)).first()) is not None:
         raise ConfigurationError(
             f"job {job!r} runs on {holder[0]!r:.80}; cancel it (slotwise cancel "
@@ -285,25 +283,13 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
             # What has come and not begun ends, and a slot that waits for its retry; if the
             # schedule cannot be read, the slot in the row.
             (decided,) = at.caught_up(row)
-            _pass(
-                at,
-                row,
-                passing(decided, owed_by(row), at.now, Reason.DELETED),
-                Reason.DELETED,
-            )
+            passed = passing(decided, owed_by(row), at.now, Reason.DELETED)
+            if row.attempt:
+                ledger.cancel_retry(at.transaction, row, Reason.DELETED)
+            at.skip(row, *(passed.gaps if passed else ()))
             at.delete(row)
         else:
             cancel_waiting(at, row, Reason.DELETED)
-
-
-def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> None:
-    """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come
-    besides.
-    """
-    if row.attempt:
-        ledger.cancel_retry(at.transaction, row, reason)
-    if passed is not None:
-        at.skip(row, *passed.gaps)
 
 
 def new_epoch(at: Operation) -> Epoch:
@@ -311,21 +297,31 @@ def new_epoch(at: Operation) -> Epoch:
     are rejected.
     """
     meta = at.store.tables.meta
-    tasks = at.tasks
-    number = to_micros(at.now)
+    claims, rows = _raise_tokens(at, to_micros(at.now))
     installation = str(uuid.uuid4())
+    renamed = meta.update().where(meta.c.key == "installation_id")
+    at.connection.execute(renamed.values(value=installation))
+    at.sign(
+        "new_epoch",
+        installation=installation,
+        rows=rows,
+        claims=claims,
+    )
+    return Epoch(installation=installation, rows=rows, claims=claims)
+
+
+def _raise_tokens(at: Operation, least: int) -> tuple[int, int]:
+    """Give each row a token from ``least`` on, and end all claims; return how many claims, and
+    how many rows.
+    """
+    tasks = at.tasks
     held = at.rows(tasks.c.picked)
     for row in held:
-        token = max(number, row.version) + 1
+        token = max(least, row.version) + 1
         ledger.raise_token(at.transaction, row, token)
         at.change(row, version=token)
-    raised = tasks.update().where(tasks.c.version < number).values(version=number)
-    count = at.connection.execute(raised).rowcount + len(held)
-    at.connection.execute(
-        meta.update().where(meta.c.key == "installation_id").values(value=installation)
-    )
-    at.sign("new_epoch", installation=installation, rows=count, claims=len(held))
-    return Epoch(installation=installation, rows=count, claims=len(held))
+    raised = tasks.update().where(tasks.c.version < least).values(version=least)
+    return len(held), at.connection.execute(raised).rowcount + len(held)
 
 
 def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
@@ -336,7 +332,7 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
     reaper, of those after it.
     """
     until = min(until, at.now)
-    rows = at.rows(is_plan(at.tasks), at.tasks.c.slot <= until)
+    rows = at.rows(is_plan(at.tasks.c), at.tasks.c.slot <= until)
     found = [
         settled
         for row, decided in zip(rows, at.caught_up(*rows), strict=True)
@@ -354,18 +350,19 @@ def _settle(at: Operation, row: Row, decided: Row, until: datetime) -> SettledJo
     """
     schedule = schedule_in(row)
     unbegun = passed = passing(decided, schedule, until, Reason.SETTLED)
-    if row.picked:
-        at.skip(row, *(unbegun.gaps if unbegun else ()))
-    else:
+    gaps = unbegun.gaps if unbegun else ()
+    is_cancelled = row.attempt > 0 and not row.picked
+    if is_cancelled:
+        ledger.cancel_retry(at.transaction, row, Reason.SETTLED)
+    at.skip(row, *gaps)
+    if not row.picked:
         passed = passing(replace(decided, attempt=0), schedule, until, Reason.SETTLED)
-        _pass(at, row, unbegun, Reason.SETTLED)
     if passed is None:
         return None
     at.change(row, **passed.row)
-    is_cancelled = row.attempt > 0 and not row.picked
     return SettledJob(
         job=row.task_name,
         instance=row.task_instance,
-        slots=slots_in(unbegun.gaps if unbegun else ()) + is_cancelled,
+        slots=slots_in(gaps) + is_cancelled,
         next_slot=passed.row["next_slot" if row.picked else "slot"],
     )

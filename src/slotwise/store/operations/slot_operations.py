@@ -34,7 +34,7 @@ from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import ClaimRequest, Transaction
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in
-from slotwise.store.schema.tables import of_plan
+from slotwise.store.schema.tables import Columns, Condition, of_plan
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import detach, freed, plan_of
 from slotwise.store.slots.store import Store
@@ -55,22 +55,32 @@ def trigger_now(
     """
     family = at.family(job, instance)
     plan = at.plan_among(family, job, instance)
-    slot = _free_slot(at.transaction, Key(job, instance), owed_by(plan))
-    number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
+    key = Key(job, instance)
+    slot = _free_slot(at.transaction, key, owed_by(plan))
+    number = at.sign(
+        "trigger",
+        job=job,
+        slot=slot,
+        overlap=overlap,
+        id=instance,
+    )
     is_busy = _is_busy(family)
     if overlap == "skip" and is_busy:
         row = replace(plan, slot=slot, origin=Origin.TRIGGER)
         ledger.end_unbegun(at.transaction, row, Outcome.SKIPPED, Reason.OVERLAP)
-        return slot
-    is_queued = overlap == "queue" and is_busy
-    _detach_trigger(
-        at.transaction, Key(job, instance), slot, is_queued=is_queued, control=number
-    )
-    for row in family if is_queued else ():
-        if (
-            row.picked and row.control is None and row.cancel_requested is None
-        ):  # else its end looks for triggers
-            at.change(row, control=number)
+    elif overlap == "queue" and is_busy:
+        _detach_trigger(
+            at.transaction,
+            key,
+            slot,
+            is_queued=True,
+            control=number,
+        )
+        for row in family:  # the end of a held row with an operation looks for triggers
+            if row.picked and row.control is None and row.cancel_requested is None:
+                at.change(row, control=number)
+    else:
+        _detach_trigger(at.transaction, key, slot, control=number)
     return slot
 
 
@@ -135,13 +145,13 @@ def _free_slot(at: Transaction, plan: Key, schedule: Schedule) -> datetime:
 
 def _is_taken(at: Transaction, plan: Key, slot: datetime) -> bool:
     slots = at.dialect.tables.slots
-    tasks = at.dialect.tables.tasks
+    tasks = at.dialect.tables.tasks.c
     one = sa.select(sa.literal(1))
-    known = one.where(*of_key(slots, plan), slots.c.slot == slot)
+    known = one.where(*of_key(slots.c, plan), slots.c.slot == slot)
     waits = one.where(
-        tasks.c.task_name == plan.task_name,
+        tasks.task_name == plan.task_name,
         of_plan(tasks, plan.task_instance),
-        tasks.c.slot == slot,
+        tasks.slot == slot,
     )
     return at.connection.execute(known.union_all(waits)).first() is not None
 
@@ -169,7 +179,16 @@ def claim_trigger(
             strict=given_up,
         )
         row, now, entered = store.dialect.claim(connection, request)[0]
-    return Claim(row=row, holder=holder, lease=lease, claimed_at=now) if entered else None
+    return (
+        Claim(
+            row=row,
+            holder=holder,
+            lease=lease,
+            claimed_at=now,
+        )
+        if entered
+        else None
+    )
 
 
 def skip_next(
@@ -190,7 +209,12 @@ def skip_next(
             f"the next slot of job {job!r} is {at.told(following, row)}, not "
             f"{at.told(slot, row)}; nothing is skipped"
         )
-    at.sign("skip_next", job=job, slot=following, id=instance)
+    at.sign(
+        "skip_next",
+        job=job,
+        slot=following,
+        id=instance,
+    )
     at.skip(row, *passed.gaps)
     at.change(row, **passed.row)
     return following
@@ -207,19 +231,29 @@ def cancel(
     else:
         chosen = _begun(at, job, slot, instance or RECURRING)
     for row in chosen:
-        number = at.sign("cancel", job=job, slot=row.slot, id=row.plan_key.task_instance)
+        number = at.sign(
+            "cancel",
+            job=job,
+            slot=row.slot,
+            id=row.plan_key.task_instance,
+        )
         if not row.picked and not row.attempt:
             cancel_waiting(at, row, Reason.OPERATOR)
-            continue
-        due = {} if row.picked else moved(row, min(row.due, at.now))
-        at.change(
-            row,
-            cancel_requested=at.now,
-            control=row.control or number,
-            called_off=None,
-            **due,
-        )
+        else:
+            _ask_to_stop(at, row, number)
     return [row.slot for row in chosen if row.slot is not None]
+
+
+def _ask_to_stop(at: Operation, row: Row, number: int) -> None:
+    due = {} if row.picked else moved(row, min(row.due, at.now))
+    control = row.control or number
+    at.change(
+        row,
+        cancel_requested=at.now,
+        control=control,
+        called_off=None,
+        **due,
+    )
 
 
 def _begun(at: Operation, job: str, slot: datetime, instance: str) -> list[Row]:
@@ -263,8 +297,8 @@ def cancel_backfill(
     at: Operation, job: str, so_far: Progress, instance: str | None = None
 ) -> Progress:
     """End a chunk of the slots of backfills that have not begun, of all instances or of one."""
-    waiting = _of_backfills(at.tasks, job, instance)
-    count = at.connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
+    waiting = _of_backfills(at.tasks.c, job, instance)
+    count = at.count(*waiting)
     if not so_far.rows and not count:
         _rows(at, job, instance)  # raises without a job
     if so_far.is_rehearsed or not count:
@@ -275,27 +309,23 @@ def cancel_backfill(
     rows = _queued_first(at, waiting)
     for row in rows:
         cancel_waiting(at, row, Reason.OPERATOR)
-    return replace(
-        so_far, rows=so_far.rows + len(rows), number=number, is_done=len(rows) == count
-    )
+    return so_far.beyond(rows, None if len(rows) == count else "", number=number)
 
 
-def _of_backfills(
-    tasks: sa.Table, job: str, instance: str | None
-) -> list[sa.ColumnElement[bool]]:
+def _of_backfills(tasks: Columns, job: str, instance: str | None) -> list[Condition]:
     """Whether a row waits for a slot of a backfill that has not begun."""
     waiting = [
-        tasks.c.task_name == job,
-        tasks.c.origin == Origin.BACKFILL,
-        ~tasks.c.picked,
-        tasks.c.attempt == 0,
+        tasks.task_name == job,
+        tasks.origin == Origin.BACKFILL,
+        ~tasks.picked,
+        tasks.attempt == 0,
     ]
     if instance is not None:
-        waiting.append(tasks.c.plan_instance == id_of(instance))
+        waiting.append(tasks.plan_instance == id_of(instance))
     return waiting
 
 
-def _queued_first(at: Operation, waiting: Sequence[sa.ColumnElement[bool]]) -> list[Row]:
+def _queued_first(at: Operation, waiting: Sequence[Condition]) -> list[Row]:
     """Lock a chunk of these rows; queued ones go first, so that no end releases another slot."""
     id = at.tasks.c.task_instance
     order = sa.case((at.tasks.c.state == RowState.QUEUED, 0), else_=1)
@@ -308,11 +338,15 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
     """Start one more attempt of a slot that ended badly, as the same slot, beside the schedule."""
     plan = at.plan_row(job, instance)
     entry = _entry(at, job, slot, instance)
+    which = f"slot {at.told(slot, plan)} of job {job!r}"
     if entry is None or entry["finished"] is None or entry["outcome"] not in ENDED_BADLY:
-        raise ConfigurationError(
-            f"slot {at.told(slot, plan)} of job {job!r} {_why_not(at, job, slot, entry)}"
-        )
-    number = at.sign("retry", job=job, slot=slot, id=instance)
+        raise ConfigurationError(f"{which} {_why_not(at, job, slot, entry)}")
+    number = at.sign(
+        "retry",
+        job=job,
+        slot=slot,
+        id=instance,
+    )
     ledger.reopen(at.transaction, plan, [slot], Reason.RETRY)
     key = detach(
         at.transaction,
@@ -326,9 +360,7 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
         last_failure=entry["finished"],
     )
     if key is None:
-        raise ConfigurationError(
-            f"slot {at.told(slot, plan)} of job {job!r} waits for another attempt already"
-        )
+        raise ConfigurationError(f"{which} waits for another attempt already")
 
 
 def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | None) -> str:
@@ -354,15 +386,8 @@ def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | Non
 def _entry(
     at: Operation, job: str, slot: datetime, instance: str
 ) -> sa.RowMapping | None:
-    slots = at.store.tables.slots
-    statement = sa.select(
-        slots.c.outcome,
-        slots.c.finished,
-        slots.c.attempts,
-        slots.c.collapsed,
-        slots.c.reason,
-    )
-    mine = [*of_key(slots, Key(job, instance)), slots.c.slot == slot]
-    return (
-        at.connection.execute(statement.where(*mine).with_for_update()).mappings().first()
-    )
+    slots = at.store.tables.slots.c
+    names = ("outcome", "finished", "attempts", "collapsed", "reason")
+    mine = [*of_key(slots, Key(job, instance)), slots.slot == slot]
+    entry = sa.select(*(slots[name] for name in names)).where(*mine)
+    return at.connection.execute(entry.with_for_update()).mappings().first()

@@ -30,7 +30,7 @@ from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.rows import Unread, row_of, rows_apart, stored, texts_of, utc
-from slotwise.store.schema.tables import Tables, is_plan, of_plan
+from slotwise.store.schema.tables import Condition, Tables, is_plan, of_plan
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
 
@@ -137,6 +137,11 @@ def audit_entry(row: sa.RowMapping) -> AuditEntry:
     )
 
 
+def _written(facts: Mapping[str, object]) -> str | None:
+    said = {name: value for name, value in facts.items() if value is not None}
+    return json.dumps(said, default=str) if said else None
+
+
 def _arguments(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
@@ -200,6 +205,17 @@ class Operation:
     now: datetime
     author: Author
 
+    @classmethod
+    def within(cls, connection: sa.Connection, store: Store, author: Author) -> Operation:
+        """Return an operation in this transaction, at the database's time now."""
+        now = store.dialect.now(connection)
+        return cls(
+            connection=connection,
+            store=store,
+            now=now,
+            author=author,
+        )
+
     @property
     def dialect(self) -> Dialect:
         return self.store.dialect
@@ -225,7 +241,6 @@ class Operation:
         are left out.
         """
         facts["id"] = None if id == RECURRING else id
-        said = {name: value for name, value in facts.items() if value is not None}
         statement = self.store.tables.controls.insert().values(
             at=self.now,
             author=self.author.name,
@@ -233,13 +248,13 @@ class Operation:
             command=command,
             task_name=job,
             slot=slot,
-            arguments=json.dumps(said, default=str) if said else None,
+            arguments=_written(facts),
         )
         key = self.connection.execute(statement).inserted_primary_key
         assert key is not None  # the statement writes one row
         return int(key[0])
 
-    def rows(self, *conditions: sa.ColumnElement[bool]) -> list[Row]:
+    def rows(self, *conditions: Condition) -> list[Row]:
         """Lock these rows in key order, and return them as they are then."""
         statement = (
             sa.select(*self.dialect.row_columns)
@@ -251,8 +266,13 @@ class Operation:
             for values in self.connection.execute(statement.with_for_update())
         ]
 
+    def count(self, *conditions: Condition) -> int:
+        """Return how many rows meet the conditions."""
+        counted = sa.select(sa.func.count()).where(*conditions)
+        return self.connection.scalar(counted) or 0
+
     def chunk_of(
-        self, job: str, so_far: Progress, *conditions: sa.ColumnElement[bool]
+        self, job: str, so_far: Progress, *conditions: Condition
     ) -> tuple[list[Row], str | None]:
         """Lock the next rows of a job that meet the conditions; return them, and where to
         continue, None at the end.
@@ -268,23 +288,21 @@ class Operation:
         beyond = [id > so_far.after] if so_far.after else []  # an id may be blank
         some = sa.select(id).where(*mine, *beyond).order_by(id).limit(CHUNK)
         ids = self.connection.scalars(some).all()
+        rows = self.rows(*mine, id.in_(ids)) if ids else []
         if len(ids) == CHUNK:
-            return self.rows(*mine, id.in_(ids)), ids[-1]
+            return rows, ids[-1]
         is_last = not so_far.after or so_far.is_rehearsed
-        return self.rows(*mine, id.in_(ids)) if ids else [], None if is_last else ""
+        return rows, None if is_last else ""
 
     def expect_plan(self, job: str) -> None:
         """Raise UnknownTask unless the job has a plan row, or ConfigurationError for a one-time
         task.
         """
         of_job = sa.select(self.tasks.c.kind).where(self.tasks.c.task_name == job)
-        if (
-            self.connection.execute(of_job.where(is_plan(self.tasks)).limit(1)).first()
-            is None
-        ):
-            raise self._no_job(
-                job, is_task=self.connection.execute(of_job.limit(1)).first() is not None
-            )
+        of_plan = of_job.where(is_plan(self.tasks.c))
+        if self.connection.execute(of_plan.limit(1)).first() is None:
+            is_task = self.connection.execute(of_job.limit(1)).first() is not None
+            raise self._no_job(job, is_task=is_task)
 
     def _no_job(self, job: str, *, is_task: bool) -> SlotwiseError:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
@@ -299,7 +317,7 @@ class Operation:
                 "job that was deleted, which the next worker that starts plans again"
             )
         names = sa.select(self.tasks.c.task_name).where(
-            self.tasks.c.task_instance == RECURRING, is_plan(self.tasks)
+            self.tasks.c.task_instance == RECURRING, is_plan(self.tasks.c)
         )
         known = self.connection.scalars(
             names.order_by(self.tasks.c.task_name).limit(1000)
@@ -317,17 +335,13 @@ class Operation:
         there is.
         """
         return self.rows(
-            self.tasks.c.task_name == job, of_plan(self.tasks, id_of(instance))
+            self.tasks.c.task_name == job, of_plan(self.tasks.c, id_of(instance))
         )
 
     def plan_among(self, rows: Sequence[Row], job: str, instance: str) -> Row:
         """Return the plan row among these. Raises UnknownTask without one."""
         for row in rows:
-            if (
-                row.task_instance == instance
-                and row.is_plan
-                and row.state != RowState.DELETED
-            ):
+            if is_plan_of(row, instance):
                 return row
         self.expect_plan(job)
         raise UnknownTask(
@@ -375,12 +389,18 @@ class Operation:
             self.tasks.delete().where(*self._as_locked(row), ~self.tasks.c.picked)
         )
 
-    def _as_locked(self, row: Row) -> list[sa.ColumnElement[bool]]:
-        return [*of_key(self.tasks, row), self.tasks.c.version == row.version]
+    def _as_locked(self, row: Row) -> list[Condition]:
+        return [*of_key(self.tasks.c, row), self.tasks.c.version == row.version]
 
     def skip(self, row: Row, *gaps: Gap) -> None:
         """Enter slots that do not run."""
         self.dialect.gaps(self.connection, [(row, gap) for gap in gaps], self.now)
+
+
+def is_plan_of(row: Row, instance: str) -> bool:
+    """Whether this is an instance's plan row, which no operation has deleted."""
+    is_its = row.task_instance == instance and row.is_plan
+    return is_its and row.state != RowState.DELETED
 
 
 def carry_out(
@@ -399,31 +419,22 @@ def carry_out(
         in_its_letters("this operation"),
         store.rehearsed() if rehearse else store.surely() as connection,
     ):
-        return operation(
-            Operation(
-                connection=connection,
-                store=store,
-                now=store.dialect.now(connection),
-                author=author,
-            )
-        )
+        return operation(Operation.within(connection, store, author))
 
 
 def registered(
     connection: sa.Connection, tables: Tables, now: datetime
 ) -> dict[str, str]:
     """Return the names that live workers register, each with one of these workers."""
-    workers = tables.workers
+    workers = tables.workers.c
     found = dict[str, str]()
-    wanted = sa.select(
-        workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease
-    )
+    wanted = sa.select(workers.worker, workers.tasks, workers.last_seen, workers.lease)
 
     def names(row: sa.RowMapping) -> dict[str, str]:
         is_live = row["last_seen"] + row["lease"] >= now
         return dict.fromkeys(texts_of(row["tasks"]), row["worker"]) if is_live else {}
 
-    for one in rows_apart(connection, wanted, workers.c.worker, read=names):
+    for one in rows_apart(connection, wanted, workers.worker, read=names):
         found |= {} if isinstance(one, Unread) else one
     return found
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from difflib import get_close_matches
 from functools import partial
+from typing import TypeAlias
 
 import sqlalchemy as sa
 
@@ -16,6 +17,7 @@ from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
 from slotwise.schedules.calendars import calendar_of
 from slotwise.store.connect.notifications import LOOK
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.plan_rows import replanned, write
 from slotwise.store.schema.rows import row_of, utc
@@ -26,6 +28,8 @@ from slotwise.store.slots.store import Store
 PAGE = 200
 
 Edit = Callable[[Calendar | None], Calendar]
+#: Calendars that a transaction has read, by their names.
+Known: TypeAlias = dict[frozenset[str], dict[str, Calendar]]
 
 _BOUND = re.compile(r"([A-Za-z0-9_.\-]+)@[0-9]+\[")
 
@@ -104,12 +108,11 @@ def calendars_of(
     if not wanted:
         return {}
     table = tables.calendars
-    statement = (
-        sa.select(table).where(table.c.name.in_(list(wanted))).order_by(table.c.name)
-    )
+    named = sa.select(table).where(table.c.name.in_(list(wanted)))
+    named = named.order_by(table.c.name)
     if lock:
-        statement = statement.with_for_update(read=True)
-    rows = connection.execute(statement).mappings()
+        named = named.with_for_update(read=True)
+    rows = connection.execute(named).mappings()
     found = {row["name"]: calendar_in(row) for row in rows}
     for name, own in wanted.items():
         if name not in found and own is None:
@@ -164,12 +167,9 @@ class Calendars:
         self._tasks = store.tables.tasks
 
     def all(self) -> list[CalendarInfo]:
+        by_name = sa.select(self._table).order_by(self._table.c.name)
         with self._store.transaction() as connection:
-            rows = (
-                connection.execute(sa.select(self._table).order_by(self._table.c.name))
-                .mappings()
-                .all()
-            )
+            rows = connection.execute(by_name).mappings().all()
             users = self._users(connection)
         return [_info(row, users.get(row["name"], ())) for row in rows]
 
@@ -198,7 +198,13 @@ class Calendars:
         InvalidSchedule if it must exist.
         """
         audit = partial(self._audit, operation=operation, source=source)
-        before, after = self._write(name, edit, audit, create=create, dry_run=dry_run)
+        before, after = self._write(
+            name,
+            edit,
+            audit,
+            create=create,
+            dry_run=dry_run,
+        )
         followed = self._follow(after, dry_run=dry_run)
         if followed and not dry_run:
             self._store.database.wake_ups.tell(
@@ -215,7 +221,7 @@ class Calendars:
             # comes.
             row = self._lock(connection, name)
             if row is None:
-                raise missing(name, connection.scalars(sa.select(self._table.c.name)))
+                raise self._missing(connection, name)
             gone = _info(row, jobs := self._users(connection).get(name, []))
             if jobs and gone.calendar is not None:
                 raise InvalidSchedule(
@@ -240,34 +246,37 @@ class Calendars:
             row = self._lock(connection, name)
             before = None if row is None else calendar_in(row)
             if before is None and not create:
-                raise missing(name, connection.scalars(sa.select(self._table.c.name)))
-            after = edit(before)
+                raise self._missing(connection, name)
             known = before.revision if before else 0
-            after = replace(after, name=name, revision=known)
-            if before is not None and before == after:
-                return before, before
-            after = replace(after, revision=known + 1)
-            if dry_run:
+            after = replace(edit(before), name=name, revision=known)
+            if before == after:
                 return before, after
-            values = {
-                "revision": after.revision,
-                "weekend": after.weekend_text,
-                "days": after.days_text,
-                "updated": self._store.dialect.now(connection),
-            }
-            # Race: somebody else may have made it since the look; the later one wins, as with any
-            # two changes.
-            again = {**values, "revision": self._table.c.revision + 1}
-            new = {"name": name, **values}
-            self._store.dialect.upsert(connection, self._table, new, lambda new: again)
-            audit(connection, str(after))
+            after = replace(after, revision=known + 1)
+            if not dry_run:
+                self._replace(connection, after)
+                audit(connection, str(after))
         return before, after
 
+    def _replace(self, connection: sa.Connection, calendar: Calendar) -> None:
+        """Race: somebody else may have made it since the look; the later one wins, as with any two
+        changes.
+        """
+        values = {
+            "revision": calendar.revision,
+            "weekend": calendar.weekend_text,
+            "days": calendar.days_text,
+            "updated": self._store.dialect.now(connection),
+        }
+        again = {**values, "revision": self._table.c.revision + 1}
+        new = {"name": calendar.name, **values}
+        self._store.dialect.upsert(connection, self._table, new, lambda new: again)
+
+    def _missing(self, connection: sa.Connection, name: str) -> InvalidSchedule:
+        return missing(name, connection.scalars(sa.select(self._table.c.name)))
+
     def _lock(self, connection: sa.Connection, name: str) -> sa.RowMapping | None:
-        statement = (
-            sa.select(self._table).where(self._table.c.name == name).with_for_update()
-        )
-        return connection.execute(statement).mappings().first()
+        named = sa.select(self._table).where(self._table.c.name == name)
+        return connection.execute(named.with_for_update()).mappings().first()
 
     def _audit(
         self,
@@ -276,14 +285,12 @@ class Calendars:
         operation: str,
         source: str | None = None,
     ) -> None:
-        now = self._store.dialect.now(connection)
-        Operation(
-            connection=connection, store=self._store, now=now, author=self._author
-        ).sign(operation, calendar=calendar, source=source)
+        signed = Operation.within(connection, self._store, self._author)
+        signed.sign(operation, calendar=calendar, source=source)
 
     def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
         statement = sa.select(self._tasks.c.task_name, self._tasks.c.schedule).where(
-            self._tasks.c.schedule.like("%@%"), ~is_detached(self._tasks)
+            self._tasks.c.schedule.like("%@%"), ~is_detached(self._tasks.c)
         )
         found: dict[str, set[str]] = {}
         for job, text in connection.execute(statement):
@@ -297,52 +304,33 @@ class Calendars:
         while True:
             with self._store.transaction() as connection:
                 rows = self._rows(connection, after.name, cursor, lock=not dry_run)
-                known: dict[frozenset[str], dict[str, Calendar]] = {}
-                followed += filter(
-                    None,
-                    (
-                        self._follow_one(connection, row, after, known, dry_run=dry_run)
-                        for row in rows
-                    ),
-                )
+                # Race: only under the rows' locks is no slot claimed that is younger than the
+                # activation.
+                at = self._store.at(connection)
+                known: Known = {}
+                for row in rows:
+                    found = self._follow_one(at, row, after, known, dry_run=dry_run)
+                    followed += [] if found is None else [found]
             if len(rows) < PAGE:
                 return followed
             cursor = rows[-1].key
 
     def _follow_one(
-        self,
-        connection: sa.Connection,
-        row: Row,
-        after: Calendar,
-        known: dict[frozenset[str], dict[str, Calendar]],
-        *,
-        dry_run: bool,
+        self, at: Transaction, row: Row, after: Calendar, known: Known, *, dry_run: bool
     ) -> CalendarFollower | None:
-        """Re-plan a row; None if its days are the same. ``known`` caches calendars that this
-        transaction has read.
-        """
+        """Re-plan a row; None if its days are the same."""
+        follower = CalendarFollower(job=row.task_name, instance=row.task_instance)
         try:
-            planned = parse_schedule(row.schedule or "-").last
-            if (names := frozenset(planned.calendars)) not in known:
-                known[names] = calendars_of(connection, self._store.tables, planned)
-            bound = planned.bind(
-                row.task_name, known[names] | ({after.name: after} if dry_run else {})
-            )
-            if bound == planned:
+            bound = _bound(at, row, known, {after.name: after} if dry_run else {})
+            if bound is None:
                 return None
-            # Race: only under the row's lock is no slot claimed that is younger than the
-            # activation.
-            now = self._store.dialect.now(connection)
-            changes = replanned(row, bound, now)
+            changes = replanned(row, bound, at.now)
         except InvalidSchedule as error:
-            return CalendarFollower(
-                job=row.task_name, instance=row.task_instance, refused=str(error)
-            )
+            return replace(follower, refused=str(error))
         if not dry_run:
-            write(connection, self._store, row, changes, now)
-        return CalendarFollower(
-            job=row.task_name,
-            instance=row.task_instance,
+            write(at, row, changes)
+        return replace(
+            follower,
             next_slot=changes.row.get("slot", row.slot),
             superseded=sum(gap.count for gap in changes.gaps),
         )
@@ -360,7 +348,7 @@ class Calendars:
             sa.select(*self._store.dialect.row_columns)
             .where(
                 tasks.c.schedule.contains(f"{name}@", autoescape=True),
-                ~is_detached(tasks),
+                ~is_detached(tasks.c),
                 after,
             )
             .order_by(task, instance)
@@ -372,3 +360,17 @@ class Calendars:
                 statement.with_for_update() if lock else statement
             )
         ]
+
+
+def _bound(
+    at: Transaction, row: Row, known: Known, changed: Mapping[str, Calendar]
+) -> Schedule | None:
+    """Return the schedule of a row by its calendars now, and by those that would be changed; None
+    if its days are the same. Raises InvalidSchedule.
+    """
+    planned = parse_schedule(row.schedule or "-").last
+    names = frozenset(planned.calendars)
+    if names not in known:
+        known[names] = calendars_of(at.connection, at.dialect.tables, planned)
+    bound = planned.bind(row.task_name, {**known[names], **changed})
+    return None if bound == planned else bound

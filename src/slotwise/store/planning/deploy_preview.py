@@ -74,28 +74,24 @@ def compare(
     changes = [
         _change(rows.get(plan.job), plan, definitions[plan.job], now) for plan in plans
     ]
-    for name, row in rows.items():
-        if name not in definitions:
-            changes.append(
-                DeployChange(
-                    job=name,
-                    change="orphaned",
-                    before=row["schedule"],
-                    known_by=known.get(name),
-                    before_slots=_slots(row["schedule"], utc(row["slot"])),
-                )
-            )
+    for name in rows.keys() - definitions.keys():
+        orphan = DeployChange(job=name, change="orphaned", known_by=known.get(name))
+        changes.append(_before(rows[name], orphan))
     return sorted(changes, key=lambda change: change.job)
+
+
+def _before(row: sa.RowMapping, change: DeployChange) -> DeployChange:
+    """Return the change with the schedule and the slots of the row as it is."""
+    slots = _slots(row["schedule"], utc(row["slot"]))
+    return replace(change, before=row["schedule"], before_slots=slots)
 
 
 def _own_rows(connection: sa.Connection, store: Store) -> dict[str, sa.RowMapping]:
     """Return the jobs' own rows by name."""
-    tasks = store.tables.tasks
+    tasks = store.tables.tasks.c
     wanted = ("task_name", "schedule", "plan", "slot", "picked", "state")
-    columns = [tasks.c[name] for name in wanted]
-    own_rows = sa.select(*columns).where(
-        tasks.c.task_instance == RECURRING, is_plan(tasks)
-    )
+    columns = [tasks[name] for name in wanted]
+    own_rows = sa.select(*columns).where(tasks.task_instance == RECURRING, is_plan(tasks))
     return {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
 
 
@@ -115,13 +111,9 @@ def _change(
         return replace(change, at_once=is_due)
     declared = Declared.readable(row["plan"]).fingerprint
     is_same = plan.change != "kept" or declared in (None, definition.fingerprint)
-    return replace(
-        change,
-        change=plan.change if is_same else "policies",
-        before=row["schedule"],
-        before_slots=_slots(row["schedule"], utc(row["slot"])),
-        at_once=is_due and not row["picked"] and row["state"] is None,
-    )
+    waits = not row["picked"] and row["state"] is None
+    change = replace(change, at_once=is_due and waits)
+    return _before(row, change if is_same else replace(change, change="policies"))
 
 
 def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
@@ -130,14 +122,8 @@ def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
     schedule = readable(text)
     if schedule is None or schedule.from_end:
         return (first,)
-    return tuple(
-        islice(
-            schedule.running.slots(
-                first - TICK, datetime.max.replace(tzinfo=first.tzinfo)
-            ),
-            SHOWN,
-        )
-    )
+    end = datetime.max.replace(tzinfo=first.tzinfo)
+    return tuple(islice(schedule.running.slots(first - TICK, end), SHOWN))
 
 
 # -- stored schedules that come to other slots now ------------------------------------------------
@@ -175,19 +161,13 @@ def _due_next(store: Store, names: Sequence[str]) -> list[Row]:
     """Return rows of these jobs that wait: their own rows first. Never more are read, however many
     one-time tasks wait beside them.
     """
-    tasks = store.tables.tasks
-    waiting = (
-        sa.select(*store.dialect.row_columns)
-        .where(
-            ~tasks.c.picked,
-            tasks.c.state.is_(None),
-            store.dialect.among(tasks.c.task_name, names),
-        )
-        .where(sa.text(HAS_SLOT))
-        .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
-        .limit(LOOKED_AT)
-    )
-    own = waiting.where(tasks.c.task_instance == RECURRING)
+    tasks = store.tables.tasks.c
+    dialect = store.dialect
+    mine = dialect.among(tasks.task_name, names), sa.text(HAS_SLOT)
+    waiting = sa.select(*dialect.row_columns).where(*dialect.conditions.waiting(), *mine)
+    order = tasks.execution_time, tasks.task_name, tasks.task_instance
+    waiting = waiting.order_by(*order).limit(LOOKED_AT)
+    own = waiting.where(tasks.task_instance == RECURRING)
     with store.transaction() as connection:
         found = [*connection.execute(own), *connection.execute(waiting)]
     rows = {row.key: row for row in map(row_of, found)}

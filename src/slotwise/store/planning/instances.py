@@ -20,7 +20,7 @@ from slotwise.schedules.text import readable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations import job_operations
-from slotwise.store.operations.transaction import Author, Operation
+from slotwise.store.operations.transaction import Author, Operation, is_plan_of
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.slots.ledger import end_orphans
@@ -71,65 +71,58 @@ class Instances:
         that is later.
         """
         self._store.dialect.latch(connection, wanted.task, shared=True)
+        schedule = self._bound(connection, wanted)
+        row, _ = lock(connection, self._store, wanted.key)
+        # Race: only under the row's lock is no slot claimed that is younger than the activation.
+        at = self._store.at(connection)
+        if row is not None:
+            return self._change(at, row, wanted, schedule)
+        slot, is_added = self._insert(at, wanted, schedule)
+        # Race: another transaction was first.
+        return slot if is_added else self.put(connection, wanted)
+
+    def _bound(self, connection: sa.Connection, wanted: Instance) -> Schedule:
+        """Return the schedule with its calendars, spread out as the task declares it."""
         known = calendars_of(connection, self._store.tables, wanted.schedule)
         name = f"{wanted.task}/{wanted.id}"
         schedule = wanted.schedule.bind(name, known)
         spread = self._store.definitions[wanted.task].spread
-        if spread is not None and not (
-            schedule.from_end or isinstance(schedule, Disabled)
-        ):
-            schedule = spread_out(schedule, name, spread)
-        row = lock(connection, self._store, wanted.key)[0]
-        if row is None:
-            slot, is_added = self._insert(connection, wanted, schedule)
-            return (
-                slot if is_added else self.put(connection, wanted)
-            )  # Race: another transaction was first
-        return self._change(connection, row, wanted, schedule)
+        if spread is None or schedule.from_end or isinstance(schedule, Disabled):
+            return schedule
+        return spread_out(schedule, name, spread)
 
     def remove(self, connection: sa.Connection, task: str, id: str) -> bool:
         """Delete the instance; False if there is none. Waiting slots end; running ones finish; the
         history stays.
         """
         self._store.dialect.latch(connection, task, shared=True)
-        operation = Operation(
-            connection=connection,
-            store=self._store,
-            now=self._store.dialect.now(connection),
-            author=NOBODY,
-        )
+        operation = Operation.within(connection, self._store, NOBODY)
         rows = operation.family(task, id)
-        if not any(
-            row.task_instance == id and row.is_plan and row.state != RowState.DELETED
-            for row in rows
-        ):
+        if not any(is_plan_of(row, id) for row in rows):
             return False
         job_operations.end(operation, rows)
         return True
 
     def _change(
-        self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule
+        self, at: Transaction, row: Row, wanted: Instance, schedule: Schedule
     ) -> datetime | None:
         if not row.is_plan:
             raise InstanceExists(
                 f"task {wanted.task!r} has a one-time instance with id "
                 f"{wanted.id!r}; choose another id, or cancel that"
             )
-        # Race: only under the row's lock is no slot claimed that is younger than the activation.
-        now = self._store.dialect.now(connection)
         planned = readable(row.schedule)
         same = planned is not None and str(planned.last) == str(schedule)
-        changes = Advance(row={}) if same else replanned(row, schedule, now)
-        told: dict[str, object] = {"task_data": wanted.data, "priority": wanted.priority}
+        changes = Advance(row={}) if same else replanned(row, schedule, at.now)
+        told = {"task_data": wanted.data, "priority": wanted.priority}
         columns = changes.row | {
             name: value for name, value in told.items() if getattr(row, name) != value
         }
         if row.state == RowState.DELETED:
-            columns["state"] = (
-                RowState.PAUSED if self._known(connection, wanted)[1] else None
-            )
+            is_paused = self._known(at, wanted)[1]
+            columns["state"] = RowState.PAUSED if is_paused else None
         if columns:
-            write(connection, self._store, row, replace(changes, row=columns), now)
+            write(at, row, replace(changes, row=columns))
         for gap in changes.gaps:
             logger.warning(
                 SUPERSEDED, wanted.task, wanted.id, gap.count, gap.first, gap.last
@@ -138,49 +131,41 @@ class Instances:
         return found
 
     def _insert(
-        self, connection: sa.Connection, wanted: Instance, schedule: Schedule
+        self, at: Transaction, wanted: Instance, schedule: Schedule
     ) -> tuple[datetime | None, bool]:
-        dialect = self._store.dialect
-        now = self._store.dialect.now(connection)
-        has_history, paused, control = self._known(connection, wanted)
-        newest = self._newest(connection, wanted, now) if has_history else None
-        columns = born(wanted.key, schedule, newest, now) | {
-            "task_data": wanted.data,
-            "priority": wanted.priority,
-        }
-        slot: datetime | None = columns["slot"]
+        has_history, paused, control = self._known(at, wanted)
+        newest = self._newest(at, wanted) if has_history else None
+        columns = born(wanted.key, schedule, newest, at.now)
+        columns |= {"task_data": wanted.data, "priority": wanted.priority}
+        slot = columns["slot"]
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
         if tags := self._store.definitions[wanted.task].runs_on:
             columns["plan"] = {"runs_on": sorted(tags)}
-        return slot, dialect.insert_new(connection, self._tasks, columns)
+        return slot, at.dialect.insert_new(at.connection, self._tasks, columns)
 
-    def _newest(
-        self, connection: sa.Connection, wanted: Instance, now: datetime
-    ) -> datetime | None:
+    def _newest(self, at: Transaction, wanted: Instance) -> datetime | None:
         """Return the newest slot that is known, once what stands in no row has ended."""
-        dialect = self._store.dialect
-        end_orphans(Transaction(connection, dialect, now), wanted.key)
+        end_orphans(at, wanted.key)
         strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
-        (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
+        (newest,) = at.dialect.newest_decided(at.connection, [wanted.key], strict=strict)
         return newest
 
-    def _known(
-        self, connection: sa.Connection, wanted: Instance
-    ) -> tuple[bool, bool, int | None]:
+    def _known(self, at: Transaction, wanted: Instance) -> tuple[bool, bool, int | None]:
         """Whether the id has a history, whether its job is paused, and by which operation: most
         have none and are not.
         """
-        slots = self._store.tables.slots
-        gaps = self._store.tables.gaps
-        own = self._tasks.alias("own")
+        tables = self._store.tables
+        own = self._tasks.alias("own").c
         of_job = of_key(own, Key(wanted.task, RECURRING))
         history = [
-            sa.exists().where(*of_key(table, wanted.key)) for table in (slots, gaps)
+            sa.exists().where(*of_key(rows, wanted.key))
+            for rows in (tables.slots.c, tables.gaps.c)
         ]
         state, control = (
-            sa.select(own.c[name]).where(*of_job).scalar_subquery()
-            for name in ("state", "control")
+            sa.select(column).where(*of_job).scalar_subquery()
+            for column in (own.state, own.control)
         )
-        found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
+        known = sa.select(sa.or_(*history), state, control)
+        found = at.connection.execute(known).one()
         return bool(found[0]), found[1] == RowState.PAUSED, found[2]

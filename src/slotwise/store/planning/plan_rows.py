@@ -4,7 +4,7 @@ accounted for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,13 +16,14 @@ from slotwise.decide.going_back import moved
 from slotwise.decide.pause import asleep, owed_by, passing
 from slotwise.decide.row_columns import ahead
 from slotwise.decide.slot_choice import of_gap, slots_between, undecided, without
-from slotwise.model.records import EARLIEST, RECURRING, TICK, Key, Row, to_micros
+from slotwise.model.records import EARLIEST, RECURRING, TICK, Gap, Key, Row, to_micros
 from slotwise.model.vocabulary import Kind, Reason, RowState
 from slotwise.schedules import Once, Schedule, succeed
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.combinators import Succession
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.schema.rows import expect, row_of, stored
 from slotwise.store.slots.store import Store
 
@@ -35,13 +36,9 @@ def lock(
     connection: sa.Connection, store: Store, key: Key
 ) -> tuple[Row | None, Mapping[str, object] | None]:
     """Lock a row and return it with its document ``plan``; both are None without a row."""
-    tasks = store.tables.tasks
-    statement = (
-        sa.select(tasks.c.plan, *store.dialect.row_columns)
-        .where(*of_key(tasks, key))
-        .with_for_update()
-    )
-    found = connection.execute(statement).first()
+    tasks = store.tables.tasks.c
+    row = sa.select(tasks.plan, *store.dialect.row_columns).where(*of_key(tasks, key))
+    found = connection.execute(row.with_for_update()).first()
     return (None, None) if found is None else (row_of(found[1:]), found[0])
 
 
@@ -60,15 +57,15 @@ def born(
     ``from_due``: the first slot is the last one, if at most ``latest`` ago and the next is further
     than ``from_due``.
     """
-    blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
+    blank = Row(
+        **key._asdict(),
+        execution_time=now,
+        version=0,
+        watermark=newest,
+    )
     first = first_slot(blank, schedule, now)
-    if (
-        from_due is not None
-        and not schedule.from_end
-        and (first is None or first - now > from_due)
-    ):
-        due = schedule.running.latest_before(now + TICK, floor=newest)
-        first = first if due is None or now - due > latest else due
+    if from_due is not None and (first is None or first - now > from_due):
+        first = _last_due(schedule, newest, now, latest) or first
     return {
         **key._asdict(),
         "kind": Kind.PLAN,
@@ -79,6 +76,16 @@ def born(
         "schedule": stored_text(schedule, name_of(key)),
         **ahead(schedule, first),
     }
+
+
+def _last_due(
+    schedule: Schedule, newest: datetime | None, now: datetime, latest: timedelta
+) -> datetime | None:
+    """Return the last slot that came, if it is younger than ``newest`` and than ``latest``."""
+    if schedule.from_end:
+        return None
+    due = schedule.running.latest_before(now + TICK, floor=newest)
+    return None if due is None or now - due > latest else due
 
 
 def name_of(key: Key) -> str:
@@ -126,9 +133,8 @@ def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Ad
     if after.from_end:
         newest = before.latest_before(activation + TICK, floor=decided) or decided
         gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
-        return before, Advance(
-            row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps
-        )
+        columns = {"watermark": gaps[-1].last} if gaps else {}
+        return before, Advance(row=columns, gaps=gaps)
     if isinstance(before, Succession) and before.at < activation:
         return _without_earlier(row, before, activation)
     return before, Advance(row={})
@@ -168,14 +174,12 @@ def _columns(
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
         return text | _of_begun(row, row.slot, schedule)
     columns = ahead(after, first_slot(row, after, now))
-    if (
-        row.slot is not None
-        and readable(row.schedule)
-        and row.execution_time > due_at(before, row.slot)
-    ):
+    columns["schedule"] = stored_text(after, name_of(row.key))
+    planned = row.slot if readable(row.schedule) else None
+    if planned is not None and row.execution_time > due_at(before, planned):
         # min_interval has moved the due time, and holds for the slots of the new schedule, too.
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
-    return {"schedule": stored_text(after, name_of(row.key)), **columns}
+    return columns
 
 
 def _of_begun(row: Row, slot: datetime, schedule: Schedule) -> dict[str, Any]:
@@ -187,29 +191,34 @@ def _of_begun(row: Row, slot: datetime, schedule: Schedule) -> dict[str, Any]:
     return columns
 
 
-def write(
-    connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime
-) -> None:
+def write(at: Transaction, row: Row, changes: Advance) -> None:
     """Write the new columns of a row that this transaction has locked, and its skipped slots.
 
     A row that was restored alone is behind what ledger and gaps have decided. No gap covers that
     again.
     """
-    tasks = store.tables.tasks
-    statement = (
-        tasks.update().where(*of_key(tasks, row)).values(**stored(row, changes.row))
-    )
-    expect(connection.execute(statement).rowcount, 1, row)
-    if gaps := changes.gaps:
-        (newest,) = store.dialect.newest_decided(connection, [row.key], ())
-        if newest is not None and newest > (row.watermark or EARLIEST):
-            owed = owed_by(row)
-            gaps = tuple(
-                part
-                for gap in gaps
-                for part in without(of_gap(owed, gap), gap, [(gap.first, newest)])
-            )
-        store.dialect.gaps(connection, [(row, gap) for gap in gaps], now)
+    tasks = at.dialect.tables.tasks
+    mine = tasks.update().where(*of_key(tasks.c, row))
+    written = at.connection.execute(mine.values(**stored(row, changes.row)))
+    expect(written.rowcount, 1, row)
+    if changes.gaps:
+        (newest,) = at.dialect.newest_decided(at.connection, [row.key], ())
+        gaps = _undecided_of(row, changes.gaps, newest)
+        at.dialect.gaps(at.connection, [(row, gap) for gap in gaps], at.now)
+
+
+def _undecided_of(
+    row: Row, gaps: Sequence[Gap], newest: datetime | None
+) -> Sequence[Gap]:
+    """Return the gaps without the slots up to the newest one that ledger and gaps have decided."""
+    if newest is None or newest <= (row.watermark or EARLIEST):
+        return gaps
+    owed = owed_by(row)
+    return [
+        part
+        for gap in gaps
+        for part in without(of_gap(owed, gap), gap, [(gap.first, newest)])
+    ]
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:

@@ -4,7 +4,7 @@ only proposes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -82,10 +82,10 @@ class Planner:
         A deploy is one decision: no row changes before all jobs have passed.
         """
         named = {job.name: job for job in jobs}
-        tasks = self._tasks
-        theirs = sa.select(tasks.c.task_name).where(
-            self._dialect.among(tasks.c.task_name, named),
-            tasks.c.task_instance == RECURRING,
+        tasks = self._tasks.c
+        theirs = sa.select(tasks.task_name).where(
+            self._dialect.among(tasks.task_name, named),
+            tasks.task_instance == RECURRING,
             ~is_plan(tasks),
         )
         try:
@@ -120,15 +120,20 @@ class Planner:
         ordered = sorted(jobs, key=lambda job: job.name)
         self.check(ordered)
         done: dict[str, Plan] = {}
-        for first in range(0, len(ordered), BATCH):
-            for plan in self._plan_alike(ordered[first : first + BATCH], deploy):
-                done[plan.job] = plan
-                tell(plan)
-        for job in ordered:
-            if job.name not in done:
-                done[job.name] = self._plan_one(job, deploy)
-                tell(done[job.name])
+        for plan in self._plan_each(ordered, deploy):
+            done[plan.job] = plan
+            tell(plan)
         return [done[job.name] for job in ordered]
+
+    def _plan_each(self, jobs: Sequence[Definition], deploy: Deploy) -> Iterator[Plan]:
+        """Plan jobs in batches, and those that are left one by one."""
+        left = {job.name: job for job in jobs}
+        for first in range(0, len(jobs), BATCH):
+            for plan in self._plan_alike(jobs[first : first + BATCH], deploy):
+                del left[plan.job]
+                yield plan
+        for job in left.values():
+            yield self._plan_one(job, deploy)
 
     def verify(self, jobs: Sequence[Definition]) -> None:
         """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody
@@ -168,28 +173,22 @@ class Planner:
         try:
             with self._store.transaction() as connection:
                 rows = _rows_to_plan(self._store, list(known))
-                found = connection.execute(rows).mappings().all()
+                found = {
+                    row["task_name"]: row for row in connection.execute(rows).mappings()
+                }
+                ours = deploy.revision
                 kept = [
-                    row
-                    for row in found
-                    if _is_kept(known[row["task_name"]], row, deploy.revision)
+                    row for name, row in found.items() if _is_kept(known[name], row, ours)
                 ]
-                self._note_deploy(connection, kept, deploy.revision)
-                there = {row["task_name"] for row in found}
-                new = [job for job in jobs if job.name not in there]
+                self._note_deploy(connection, kept, ours)
+                new = [job for job in jobs if job.name not in found]
                 added = self._add(connection, new, deploy)
         except DBAPIError as error:
             if not is_about_a_row(error):
                 raise
             return []  # one by one it is told whose
         plans = [
-            Plan(
-                job=row["task_name"],
-                change="kept",
-                schedule=row["schedule"],
-                next_slot=utc(row["slot"]),
-            )
-            for row in kept
+            _kept(row["task_name"], row["schedule"], utc(row["slot"])) for row in kept
         ]
         return plans + added
 
@@ -219,23 +218,16 @@ class Planner:
 
         Race: another transaction inserts a row first. That one is left out, too.
         """
-        simple = [job for job in jobs if _is_simple(job)]
+        simple = self._without_history(connection, filter(_is_simple, jobs))
         if not simple:
             return []
-        keys = [Key(job.name, RECURRING) for job in simple]
-        newest = self._dialect.newest_decided(
-            connection, keys, strict=[job.name for job in simple]
-        )
-        now = self._dialect.now(connection)
+        at = self._store.at(connection)
         rows = {
-            job.name: _new_row(job, self._bound(connection, job), None, now, deploy)
-            for job, decided in zip(simple, newest, strict=True)
-            if decided is None
+            job.name: _new_row(job, self._bound(connection, job), None, at.now, deploy)
+            for job in simple
         }
-        if not rows:
-            return []
-        added = self._dialect.insert_missing(connection, self._tasks, list(rows.values()))
-        at = Transaction(connection, self._dialect, now)
+        new = list(rows.values())
+        added = self._dialect.insert_missing(connection, self._tasks, new)
         self._note(
             at, {name: (None, rows[name]["schedule"]) for name in added}, deploy.revision
         )
@@ -243,6 +235,18 @@ class Planner:
             if row["orphaned"]:
                 end_orphans(at, Key(row["task_name"], RECURRING))
         return [_added(rows[name]) for name in added]
+
+    def _without_history(
+        self, connection: sa.Connection, jobs: Iterable[Definition]
+    ) -> list[Definition]:
+        """Return the jobs of which neither ledger nor gaps have decided a slot."""
+        named = {Key(job.name, RECURRING): job for job in jobs}
+        if not named:
+            return []
+        strict = [job.name for job in named.values()]
+        newest = self._dialect.newest_decided(connection, list(named), strict)
+        found = zip(named.values(), newest, strict=True)
+        return [job for job, decided in found if decided is None]
 
     # -- one row ----------------------------------------------------------------------------------
 
@@ -261,15 +265,9 @@ class Planner:
                     return new
                 row, plan = lock(connection, self._store, key)  # somebody else was first
                 at = self._store.at(connection)
-            if (
-                row is None
-            ):  # something deletes rows of that table: ``verify`` names the job
-                return Plan(
-                    job=job.name,
-                    change="deleted",
-                    schedule=str(job.schedule),
-                    next_slot=None,
-                )
+            if row is None:
+                # Something deletes rows of that table: ``verify`` names the job.
+                return replace(_kept(job.name, str(job.schedule), None), change="deleted")
             return self._change(at, job, row, plan, schedule, deploy.revision)
 
     def _insert(
@@ -320,34 +318,37 @@ class Planner:
         """Change a locked row as the code wants it, unless a newer deploy has planned it."""
         if not row.is_plan:
             raise _is_a_tasks(job.name)
-        kept = Plan(
-            job=job.name, change="kept", schedule=row.schedule or "-", next_slot=row.slot
-        )
+        kept = _kept(job.name, row.schedule or "-", row.slot)
         planned = readable(row.schedule)
+        before = None if planned is None else planned.last
         theirs = Declared.readable(plan).by
-        is_same = planned is not None and planned.last == schedule
         if ours.is_older(theirs):
             outdated = replace(
                 kept, change="outdated", refused=str(schedule), planned_by=theirs
             )
-            return kept if is_same else outdated
-        changes = Advance(row={}) if is_same else replanned(row, schedule, at.now)
-        self._keep_distance(at, job, changes.row)
+            return kept if before == schedule else outdated
         told = {"priority": job.priority, "plan": _document_of(job, ours, theirs)}
         if row.task_data != _data_of(job):
             told["task_data"] = _data_of(job)
-        changes = replace(changes, row=told | changes.row)
-        write(at.connection, self._store, row, changes, at.now)
-        if is_same:
+        if before == schedule:
+            write(at, row, Advance(row=told))
             return kept
-        before = row.schedule if planned is None else str(planned.last)
+        changes = replanned(row, schedule, at.now)
+        self._keep_distance(at, job, changes.row)
+        changes = replace(changes, row=told | changes.row)
+        write(at, row, changes)
+        told_before = row.schedule if before is None else str(before)
         operation = Operation(
             connection=at.connection, store=self._store, now=at.now, author=self._author
         )
         operation.sign(
-            DEPLOY, job=job.name, before=before, after=str(schedule), revision=ours.text
+            DEPLOY,
+            job=job.name,
+            before=told_before,
+            after=str(schedule),
+            revision=ours.text,
         )
-        self._note(at, {job.name: (before, str(schedule))}, ours)
+        self._note(at, {job.name: (told_before, str(schedule))}, ours)
         return replace(
             kept,
             change="changed",
@@ -396,6 +397,15 @@ def _new_row(
         latest=job.start_within or LATE,
     )
     return row | {"priority": job.priority, "plan": _document_of(job, deploy.revision)}
+
+
+def _kept(job: str, schedule: str, slot: datetime | None) -> Plan:
+    return Plan(
+        job=job,
+        change="kept",
+        schedule=schedule,
+        next_slot=slot,
+    )
 
 
 def _added(columns: Mapping[str, Any]) -> Plan:

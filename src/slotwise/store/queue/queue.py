@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -33,13 +33,14 @@ from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Reading
 from slotwise.store.dialects.task_statements import (
+    UNTRIED,
     Status,
     TaskStatements,
     asked_key,
     named,
 )
-from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import is_task
+from slotwise.store.schema.rows import filled, utc
+from slotwise.store.schema.tables import Columns, Condition, is_task
 
 logger = logging.getLogger(__name__)
 
@@ -141,10 +142,10 @@ class TaskResult(Value):
 
 
 def _task_result(values: Values) -> TaskResult:
-    task, id, stored, *rest = map(utc, values)
-    named = dict(zip(END_COLUMNS[3:], rest, strict=True))
-    return TaskResult(
-        task=task, id=id, stored=None if stored is None else bytes(stored), **named
+    row = dict(zip(END_COLUMNS, values, strict=True))
+    stored = None if row["result"] is None else bytes(row["result"])
+    return filled(
+        TaskResult, row, task=row["task_name"], id=row["task_instance"], stored=stored
     )
 
 
@@ -152,28 +153,32 @@ def _task_info(values: Values) -> TaskInfo:
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
     payload = row.get("task_data")
     state = ListedState.RUNNING if row["picked"] else row["state"] or ListedState.WAITING
-    due = (
-        row["parked_due"]
-        if state in (RowState.PAUSED, RowState.BLOCKED)
-        else row["execution_time"]
-    )
-    born = row["created_version"] or 0
-    return TaskInfo(
+    return filled(
+        TaskInfo,
+        row,
         task=row["task_name"],
         id=row["task_instance"],
         state=state,
-        due=None if state == RowState.DEAD else due,
+        due=_due_in(row, state),
         priority=50 if row["priority"] is None else row["priority"],
-        attempt=row["attempt"],
         worker=row["picked_by"],
-        scheduled=from_micros(born)
-        if 1_000_000_000_000_000 < born < to_micros(FOREVER)
-        else None,
-        last_failure=row["last_failure"],
-        last_error=row["last_error"],
-        cancel_requested=row["cancel_requested"],
+        scheduled=_instant_of(row["created_version"] or 0),
         payload=None if payload is None else bytes(payload),
     )
+
+
+def _due_in(row: Mapping[str, Any], state: str) -> datetime | None:
+    if state == RowState.DEAD:
+        return None
+    is_parked = state in (RowState.PAUSED, RowState.BLOCKED)
+    due: datetime | None = row["parked_due" if is_parked else "execution_time"]
+    return due
+
+
+def _instant_of(version: int) -> datetime | None:
+    """Return when a row was created; None for a version of another program."""
+    is_ours = 1_000_000_000_000_000 < version < to_micros(FOREVER)
+    return from_micros(version) if is_ours else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,10 +280,7 @@ class Queue:
         self, connection: Joinable, name: str, wanted: Sequence[Wanted]
     ) -> None:
         for hook in self._at_insert:
-            hook(
-                [inserted(name, one) for one in wanted],
-                connection,
-            )
+            hook([inserted(name, one) for one in wanted], connection)
 
 
 #: The queue of a database, with the arguments of Queue. It keeps its statements, and so it is
@@ -401,11 +403,11 @@ class TaskCommands:
         return "gone"
 
     def _remove(self) -> sa.Executable:
-        mine = [*asked_key(self._tasks), is_task(self._tasks), ~self._tasks.c.picked]
+        mine = [*asked_key(self._tasks), is_task(self._tasks.c), ~self._tasks.c.picked]
         return self._tasks.delete().where(*mine, self._rows.may_delete())
 
     def _stop(self) -> sa.Executable:
-        mine = [*asked_key(self._tasks), is_task(self._tasks), self._tasks.c.picked]
+        mine = [*asked_key(self._tasks), is_task(self._tasks.c), self._tasks.c.picked]
         return self._tasks.update().where(*mine).values(cancel_requested=self._rows.now())
 
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
@@ -414,18 +416,18 @@ class TaskCommands:
         Race: those that arrive at once change the row one after the other. False: no such row is
         blocked.
         """
-        tasks = self._tasks
-        last = tasks.c.waits_for <= count
+        tasks = self._tasks.c
+        last = tasks.waits_for <= count
         statement = (
-            tasks.update()
-            .where(*of_key(tasks, key), tasks.c.state == RowState.BLOCKED)
+            self._tasks.update()
+            .where(*of_key(tasks, key), tasks.state == RowState.BLOCKED)
             .values(
-                waits_for=tasks.c.waits_for - count,
+                waits_for=tasks.waits_for - count,
                 state=sa.case((last, None), else_=RowState.BLOCKED.value),
                 execution_time=sa.case(
-                    (last, tasks.c.parked_due), else_=tasks.c.execution_time
+                    (last, tasks.parked_due), else_=tasks.execution_time
                 ),
-                parked_due=sa.case((last, None), else_=tasks.c.parked_due),
+                parked_due=sa.case((last, None), else_=tasks.parked_due),
             )
         )
         return bool(connection.execute(statement).rowcount)
@@ -436,34 +438,30 @@ class TaskCommands:
         """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried;
         return their ids.
         """
-        tasks = self._tasks
-        dead = [tasks.c.task_name == name, tasks.c.state == RowState.DEAD, is_task(tasks)]
+        tasks = self._tasks.c
+        dead = [tasks.task_name == name, tasks.state == RowState.DEAD, is_task(tasks)]
         if instances is not None:
-            dead.append(tasks.c.task_instance.in_(instances))
-        chosen = (
-            sa.select(*self._rows.key_columns)
-            .where(*dead)
-            .order_by(tasks.c.task_instance)
-            .limit(AT_ONCE)
-        )
+            dead.append(tasks.task_instance.in_(instances))
+        again = self._tasks.update().where(self._some(connection, *dead))
         due = self._rows.due(when.at is not None)
-        again = tasks.update().where(self._rows.dialect.locked(connection, chosen))
         again = again.values(
             state=None,
             parked_due=None,
             execution_time=due,
             slot=due,
-            attempt=0,
-            lost_count=0,
-            pending=None,
-            consecutive_failures=0,
-            version=tasks.c.version + 1,
+            version=tasks.version + 1,
+            **UNTRIED,
         )
-        read = self._rows.dialect.reading(
-            again, tasks.c.task_instance, *self._rows.notification()
-        )
+        columns = tasks.task_instance, *self._rows.notification()
+        read = self._rows.dialect.reading(again, *columns)
         told = self._rows.due_parameters(connection, when)
         return sorted(row[0] for row in read(connection, told))
+
+    def _some(self, connection: Joinable, *conditions: Condition) -> Condition:
+        """Lock the first of these rows, by id, and return whether a row is one of them."""
+        chosen = sa.select(*self._rows.key_columns).where(*conditions)
+        first = chosen.order_by(self._tasks.c.task_instance).limit(AT_ONCE)
+        return self._rows.dialect.locked(connection, first)
 
     def remove(
         self, connection: Joinable, name: str, state: str | None, after: str | None
@@ -473,23 +471,19 @@ class TaskCommands:
 
         Race: what is claimed just now is locked, and stays.
         """
-        tasks = self._tasks
-        id = self._tasks.c.task_instance
+        tasks = self._tasks.c
+        id = tasks.task_instance
         loose = [
-            tasks.c.task_name == name,
+            tasks.task_name == name,
             is_task(tasks),
-            *(_in_state(tasks, state) if state else [~tasks.c.picked]),
+            *(_in_state(tasks, state) if state else [~tasks.picked]),
         ]
         if after is not None:  # another program may have written a blank id
             loose.append(id > after)
-        chosen = sa.select(*self._rows.key_columns).where(*loose)
-        chosen = chosen.order_by(id).limit(AT_ONCE)
-        gone = tasks.delete().where(
-            self._rows.dialect.locked(connection, chosen), self._rows.may_delete()
-        )
-        return sorted(
-            instance for (instance,) in self._rows.dialect.reading(gone, id)(connection)
-        )
+        some = self._some(connection, *loose)
+        gone = self._tasks.delete().where(some, self._rows.may_delete())
+        read = self._rows.dialect.reading(gone, id)
+        return sorted(instance for (instance,) in read(connection))
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
         """Return those of these ids that a row has, whatever it is."""
@@ -514,7 +508,7 @@ class TaskReader:
         self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
         # Built once: that takes longer than to run it.
         self._find = sa.select(*self._columns).where(
-            *asked_key(self._tasks), is_task(self._tasks)
+            *asked_key(self._tasks), is_task(self._tasks.c)
         )
 
     def find(self, connection: Joinable, key: Key) -> TaskInfo | None:
@@ -534,49 +528,42 @@ class TaskReader:
         """Return the next rows in the order of their keys, which never change: none is missed or
         seen twice.
         """
-        tasks = self._tasks
+        tasks = self._tasks.c
         statement = sa.select(*self._columns[:-1]).where(is_task(tasks))
         if name is not None:
-            statement = statement.where(tasks.c.task_name == name)
+            statement = statement.where(tasks.task_name == name)
         if state is not None:
             statement = statement.where(*_in_state(tasks, state))
-        key = (tasks.c.task_name, tasks.c.task_instance)
+        key = sa.tuple_(tasks.task_name, tasks.task_instance)
         if after is not None:
-            statement = statement.where(
-                sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after))
-            )
-        return list(
-            map(
-                _task_info,
-                connection.execute(statement.order_by(*key).limit(size)).fetchall(),
-            )
-        )
+            statement = statement.where(key > sa.tuple_(*map(sa.literal, after)))
+        page = statement.order_by(*key.clauses).limit(size)
+        return [_task_info(row) for row in connection.execute(page).fetchall()]
 
     def ends(self, connection: Joinable, key: Key) -> list[TaskResult]:
         """Return what the ledger keeps of the tasks that have ended under this id, the newest
         first.
         """
-        slots = self._dialect.tables.slots
+        slots = self._dialect.tables.slots.c
         statement = (
-            sa.select(*(slots.c[name] for name in END_COLUMNS))
+            sa.select(*(slots[name] for name in END_COLUMNS))
             .where(
                 *of_key(slots, key),
-                slots.c.origin == Origin.TASK,
-                slots.c.finished.is_not(None),
+                slots.origin == Origin.TASK,
+                slots.finished.is_not(None),
             )
             .where(
-                slots.c.expires.is_(None)
-                | (slots.c.expires > self._dialect.ago(connection))
+                slots.expires.is_(None) | (slots.expires > self._dialect.ago(connection))
             )
-            .order_by(slots.c.slot.desc())
+            .order_by(slots.slot.desc())
         )
         return list(map(_task_result, connection.execute(statement).fetchall()))
 
 
-def _in_state(tasks: sa.Table, state: str) -> list[sa.ColumnElement[bool]]:
+def _in_state(tasks: Columns, state: str) -> list[Condition]:
     match state:
         case ListedState.RUNNING:
-            return [tasks.c.picked]
+            return [tasks.picked]
         case ListedState.WAITING:
-            return [~tasks.c.picked, tasks.c.state.is_(None)]
-    return [~tasks.c.picked, tasks.c.state == state]
+            return [~tasks.picked, tasks.state.is_(None)]
+    return [~tasks.picked, tasks.state == state]

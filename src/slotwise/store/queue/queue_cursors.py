@@ -91,11 +91,9 @@ class QueueCursors:
         """
         seen = _oldest(claims)
         turns = {name: place for place, name in enumerate(names)}
-        reached = (
-            max((rank, turns[name]) for name, rank in seen)
-            if len(claims) >= limit
-            else (LAST, len(turns))
-        )
+        reached = (LAST, len(turns))
+        if len(claims) >= limit:
+            reached = max((rank, turns[name]) for name, rank in seen)
         known = self._since if len(self._since) <= MOST else {}
         kept = {
             (name, rank): since

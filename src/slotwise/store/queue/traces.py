@@ -16,9 +16,9 @@ def trace_of(
     connection: sa.Connection, known: Tables, name: str, id: str
 ) -> dict[str, str] | None:
     """Return the headers that ``store_trace`` has stored with a task; None without any."""
-    tasks = known.tasks
-    mine = tasks.c.task_name == name, tasks.c.task_instance == id
-    plan = connection.scalar(sa.select(tasks.c.plan).where(*mine))
+    tasks = known.tasks.c
+    mine = tasks.task_name == name, tasks.task_instance == id
+    plan = connection.scalar(sa.select(tasks.plan).where(*mine))
     carrier = plan.get("trace") if isinstance(plan, dict) else None
     return carrier if isinstance(carrier, dict) else None
 
@@ -38,5 +38,5 @@ def store_trace(
     mine = sa.tuple_(tasks.c.task_name, tasks.c.task_instance).in_(
         [(row.task, row.id) for row in rows]
     )
-    fresh = sa.and_(mine, is_task(tasks), tasks.c.plan.is_(None), ~tasks.c.picked)
+    fresh = sa.and_(mine, is_task(tasks.c), tasks.c.plan.is_(None), ~tasks.c.picked)
     tx.execute(tasks.update().where(fresh).values(plan={"trace": dict(carrier)}))

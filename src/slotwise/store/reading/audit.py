@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import sqlalchemy as sa
-
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
-from slotwise.store.reading.paging import paged, rows
+from slotwise.store.reading.queries import paged, read
 from slotwise.store.slots.store import Store
+
+_NEWEST = "SELECT * FROM {controls} WHERE {where} ORDER BY id DESC LIMIT :size"
 
 
 def audit(
@@ -17,13 +17,11 @@ def audit(
     """Yield the recorded operations, the newest first; with ``job``, those on it and those on all
     jobs.
     """
-    table = store.tables.controls
-    wanted = sa.select(table).order_by(table.c.id.desc())
-    if job is not None:
-        wanted = wanted.where((table.c.task_name == job) | table.c.task_name.is_(None))
+    where = "1 = 1" if job is None else "(task_name = :job OR task_name IS NULL)"
 
     def page(size: int, last: AuditEntry | None) -> list[AuditEntry]:
-        older = wanted if last is None else wanted.where(table.c.id < last.number)
-        return [audit_entry(row) for row in rows(store, older.limit(size))]
+        older = where if last is None else f"{where} AND id < :number"
+        given = {"job": job, "number": last and last.number, "size": size}
+        return [audit_entry(row) for row in read(store, _NEWEST, given, where=older)]
 
     return paged(limit, page)

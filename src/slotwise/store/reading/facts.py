@@ -22,13 +22,13 @@ from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.histories import Absence, DeployInfo, absence, deploys
 from slotwise.store.reading.jobs import paused_by
-from slotwise.store.reading.queries import read
+from slotwise.store.reading.queries import ReadTransaction, reading
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
 from slotwise.store.reading.slots import (
     AttemptInfo,
     SlotInfo,
     attempts_of,
-    entries,
+    entry_of,
     gap_info,
 )
 from slotwise.store.reading.workers import WorkerInfo, workers_in
@@ -183,7 +183,13 @@ def slot_state(store: Store, job: str, slot: datetime) -> Facts:
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
-    changes = deploys(store, EARLIEST, FOREVER, job=job, limit=MOST_DEPLOYS)
+    changes = deploys(
+        store,
+        EARLIEST,
+        FOREVER,
+        job=job,
+        limit=MOST_DEPLOYS,
+    )
     absent = absence(store, job, slot)
     with _reading(store, job, instance) as reader:
         state = reader.state(slot)
@@ -194,7 +200,7 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
             before=reader.entry(f"{started} < :slot ORDER BY s.slot DESC", slot),
             after=reader.entry(f"{started} > :slot ORDER BY s.slot", slot),
             operations=reader.operations(),
-            pruned_until=pruned_until(reader.connection, store),
+            pruned_until=pruned_until(reader.at.connection, store),
             load=reader.load(),
             deploys=changes,
             absence=absent,
@@ -205,11 +211,7 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
     tasks = store.tables.tasks
     with _reading(store, task, id) as reader:
         row = reader.row(tasks.c.task_instance == id)
-        plan = reader.row(tasks.c.task_instance == RECURRING)
         end = reader.entry("s.finished IS NOT NULL ORDER BY s.finished DESC")
-        why: str | None = UNDER_A_JOB
-        if plan is None or not plan.is_plan:
-            why = obstacle(task, (), reader.workers())
         return TaskFacts(
             key=Key(task, id),
             now=reader.now,
@@ -217,9 +219,9 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
             attempts=reader.attempts(row.slot if row else None, None if row else end),
             error=reader.read(_ERROR)[0]["error"],
             end=end,
-            all_paused=all_paused(reader.connection, store.tables),
+            all_paused=reader.all_paused(),
             load=reader.load(),
-            obstacle=why,
+            obstacle=reader.obstacle_of_task(),
             definition=store.definitions.get(task),
         )
 
@@ -239,48 +241,43 @@ _HELD = """
 SELECT (SELECT {f}count(*) FROM {tasks} WHERE task_name = :name AND picked) AS running,
        (SELECT {f}count(*) FROM {tasks} WHERE task_name = :name AND plan_instance = :id
         AND origin IN ('schedule', 'catch_up')) AS places"""
+_OPERATIONS = """
+SELECT * FROM {controls} WHERE task_name = :name OR task_name IS NULL
+ORDER BY id DESC LIMIT 500"""
 _STARTS = "SELECT at, count FROM {starts} WHERE task_name = :name ORDER BY at"
 
 
 @contextmanager
 def _reading(store: Store, name: str, instance: str = RECURRING) -> Iterator[_Reader]:
-    with store.transaction() as connection:
-        yield _Reader(store, connection, store.dialect.now(connection), name, instance)
+    with reading(store) as at:
+        yield _Reader(at, at.now(), name, instance)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads what concerns one instance of a task."""
 
-    store: Store
-    connection: sa.Connection
+    at: ReadTransaction
     now: datetime
     name: str
     instance: str
 
     def read(self, text: str, slot: datetime | None = None) -> Sequence[sa.RowMapping]:
         given = {"name": self.name, "id": self.instance, "slot": slot}
-        return read(self.connection, self.store, text, given)
-
-    def first(self, text: str, slot: datetime | None = None) -> sa.RowMapping | None:
-        return next(iter(self.read(text, slot)), None)
+        return self.at.read(text, given)
 
     def entry(self, condition: str, slot: datetime | None = None) -> SlotInfo | None:
         given = {"name": self.name, "id": self.instance, "slot": slot}
-        where = f"s.task_instance = :id AND {condition} LIMIT 1"
-        return next(iter(entries(self.connection, self.store, where, given)), None)
+        return entry_of(self.at, f"s.task_instance = :id AND {condition}", given)
 
     def attempts(self, slot: datetime | None, last: SlotInfo | None) -> list[AttemptInfo]:
-        return attempts_of(
-            self.connection, self.store, Key(self.name, self.instance), slot, last
-        )
+        return attempts_of(self.at, Key(self.name, self.instance), slot, last)
 
     def row(self, *conditions: sa.ColumnElement[bool]) -> Row | None:
-        tasks = self.store.tables.tasks
-        columns = self.store.dialect.row_columns
-        found = self.connection.execute(
-            sa.select(*columns).where(tasks.c.task_name == self.name, *conditions)
-        ).first()
+        columns = self.at.store.dialect.row_columns
+        of_name = self.at.tables.tasks.c.task_name == self.name
+        row = sa.select(*columns).where(of_name, *conditions)
+        found = self.at.connection.execute(row).first()
         return None if found is None else row_of(found)
 
     def state(self, slot: datetime) -> Facts:
@@ -290,33 +287,35 @@ class _Reader:
         the ledger in one transaction, so the rows are read first: if they have passed the slot,
         the ledger read after them has its end.
         """
-        tasks = self.store.tables.tasks
-        plan = self.row(tasks.c.task_instance == self.instance)
-        beside = self.row(tasks.c.plan_instance == self.instance, tasks.c.slot == slot)
-        entry = self.entry("s.slot = :slot", slot)
-        gap = self.first(_GAP, slot)
-        declared = [row["plan"] for row in self.read(_DECLARED)]
+        tasks = self.at.tables.tasks.c
+        plan = self.row(tasks.task_instance == self.instance)
+        beside = self.row(tasks.plan_instance == self.instance, tasks.slot == slot)
         return Facts(
             job=self.name,
             slot=slot,
             now=self.now,
             plan=plan,
             beside=beside,
-            entry=entry,
-            gap=None if gap is None else gap_info(gap),
-            runs_on=Declared.readable(declared[0] if declared else None).runs_on,
-            all_paused=all_paused(self.connection, self.store.tables),
+            entry=self.entry("s.slot = :slot", slot),
+            gap=self.gap(slot),
+            runs_on=self.runs_on(),
+            all_paused=self.all_paused(),
             workers=self.workers(),
-            definition=self.store.definitions.get(self.name),
+            definition=self.at.store.definitions.get(self.name),
         )
 
+    def gap(self, slot: datetime) -> SlotInfo | None:
+        return next(map(gap_info, self.read(_GAP, slot)), None)
+
+    def runs_on(self) -> Sequence[str]:
+        plan = next((row["plan"] for row in self.read(_DECLARED)), None)
+        return Declared.readable(plan).runs_on
+
+    def all_paused(self) -> Paused | None:
+        return all_paused(self.at.connection, self.at.tables)
+
     def operations(self) -> list[AuditEntry]:
-        controls = self.store.tables.controls
-        about = (controls.c.task_name == self.name) | controls.c.task_name.is_(None)
-        found = self.connection.execute(
-            sa.select(controls).where(about).order_by(controls.c.id.desc()).limit(500)
-        )
-        operations = [audit_entry(row) for row in found.mappings()]
+        operations = map(audit_entry, self.read(_OPERATIONS))
         return [
             operation
             for operation in operations
@@ -324,7 +323,14 @@ class _Reader:
         ]
 
     def workers(self) -> list[WorkerInfo]:
-        return workers_in(self.connection, self.store, self.now)
+        return workers_in(self.at, self.now)
+
+    def obstacle_of_task(self) -> str | None:
+        """Return why no live worker takes a one-time task of this name."""
+        plan = self.row(self.at.tables.tasks.c.task_instance == RECURRING)
+        if plan is not None and plan.is_plan:
+            return UNDER_A_JOB
+        return obstacle(self.name, (), self.workers())
 
     def load(self) -> Load:
         (held,) = self.read(_HELD)
@@ -332,5 +338,5 @@ class _Reader:
             running=held["running"],
             places=held["places"],
             starts=[(utc(row["at"]), row["count"]) for row in self.read(_STARTS)],
-            recovery_rate=self.store.database.settings.recovery_rate,
+            recovery_rate=self.at.store.database.settings.recovery_rate,
         )

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Origin
-from slotwise.store.reading.queries import read
+from slotwise.store.reading.queries import ReadTransaction, read, reading
 from slotwise.store.reading.task_counts import names_in
 from slotwise.store.schema.rows import filled, utc
 from slotwise.store.schema.tables import OF_INSTANCES
@@ -71,23 +71,21 @@ def failures(
     given: dict[str, object] = {"name": name, "since": since, "limit": limit}
     given["oldest"] = since - OLDEST_SLOT
     of_name = "" if name is None else " AND task_name = :name"
-    with store.transaction() as connection:
-        rows = read(connection, store, _TASKS, given, of_name=of_name)
-        found = [filled(Failure, row, slot=None) for row in rows]
-        keys = {(one.name, one.id) for one in found}
-        names = [name] if name is not None else names_in(connection, store, "{slots}")
-        for failure in _failed_slots(connection, store, names, given):
-            # Of a task with a row, the ledger may have the end as well.
-            if failure.slot is not None or (failure.name, failure.id) not in keys:
-                found.append(failure)
-    return sorted(found, key=lambda one: one.at, reverse=True)[:limit]
+    with reading(store) as at:
+        rows = at.read(_TASKS, given, of_name=of_name)
+        names = [name] if name is not None else names_in(at, "{slots}")
+        ended = list(_failed_slots(at, names, given))
+    tasks = [filled(Failure, row, slot=None) for row in rows]
+    # Of a task with a row, the ledger may have the end as well.
+    keys = {(one.name, one.id) for one in tasks}
+    others = [
+        one for one in ended if one.slot is not None or (one.name, one.id) not in keys
+    ]
+    return sorted(tasks + others, key=lambda one: one.at, reverse=True)[:limit]
 
 
 def _failed_slots(
-    connection: sa.Connection,
-    store: Store,
-    names: Iterable[str],
-    given: Mapping[str, object],
+    at: ReadTransaction, names: Iterable[str], given: Mapping[str, object]
 ) -> Iterator[Failure]:
     """Yield the newest failures of the ledger, of each name: an index orders those of a job's own
     slots, another those of its instances.
@@ -95,7 +93,7 @@ def _failed_slots(
     for name in names:
         for family in ("task_instance = 'recurring'", OF_INSTANCES):
             mine = {**given, "name": name}
-            yield from map(_of_slot, read(connection, store, _SLOTS, mine, family=family))
+            yield from map(_of_slot, at.read(_SLOTS, mine, family=family))
 
 
 def failed_attempts(
@@ -108,8 +106,7 @@ def failed_attempts(
     """
     given = {"name": name, "since": since, "limit": limit}
     of_name = "" if name is None else " AND a.task_name = :name"
-    with store.transaction() as connection:
-        rows = read(connection, store, _ATTEMPTS, given, of_name=of_name)
+    rows = read(store, _ATTEMPTS, given, of_name=of_name)
     return [_of_slot(row) for row in rows]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from slotwise.model.values import Value
 from slotwise.model.vocabulary import Kind, WorkerState
 from slotwise.store.operations.job_operations import all_paused
 from slotwise.store.reading.jobs import common_zone, jobs_among, paused_by
-from slotwise.store.reading.queries import read
+from slotwise.store.reading.queries import ReadTransaction, reading
 from slotwise.store.reading.routing import UNDER_A_JOB, obstacle
 from slotwise.store.reading.task_counts import MOST_NAMES
 from slotwise.store.reading.workers import WorkerInfo, all_workers, tags_of
@@ -100,46 +100,53 @@ def health(store: Store, overdue_after: timedelta) -> Health:
     worker is alive.
     """
     fleet = _Fleet(all_workers(store))
-    overdue = _Overdue()
-    behind = list[str]()
-    with store.transaction() as connection:
-        now = utc(store.dialect.now(connection))
-        paused = all_paused(connection, store.tables)
+    with reading(store) as at:
+        now = at.now()
+        found = _without_overdue(at, now, fleet)
+        paused = all_paused(at.connection, at.tables)
         if paused is None:
-            before = now - overdue_after
-            overdue = _overdue(store, connection, before, fleet.known)
-            behind = _behind(store, connection, now)
-        silent, undecoded = _silent(store, connection, now)
-        unreadable = _unreadable(store, connection) + undecoded
-        hanging = {
-            name: _run_by(store, connection, name)
-            for name in fleet.in_state(WorkerState.HANGING)
-        }
-        (dead,) = read(connection, store, _DEAD, {})
-        most = {"oldest": _OLDEST, "most": _SOME}
-        locked_out = read(connection, store, _LOCKED_OUT, most)
-        ended_calendars = _ended_calendars(store, connection, now + _CALENDAR_NOTICE)
-    lost = [name for name in silent if not fleet.may_run(name)]
-    damaged = fleet.in_state(WorkerState.UNREADABLE)
-    return Health(
-        now=now,
-        live_workers=len(fleet.live),
-        hanging=hanging,
-        gone_workers=sorted(fleet.silent.difference(damaged)),
+            overdue = _overdue(at, now - overdue_after, fleet.known)
+            found = replace(found, behind=_behind(at, now))
+    if paused is not None:
+        return replace(found, paused=paused_by(paused, common_zone(store)))
+    unroutable = _unroutable(store, overdue, fleet.live)
+    return replace(_with_overdue(found, overdue), unroutable=unroutable)
+
+
+def _with_overdue(found: Health, overdue: _Overdue) -> Health:
+    orphan_tasks = sorted({*found.orphan_tasks, *overdue.orphan_tasks})
+    return replace(
+        found,
         overdue=overdue.rows,
         oldest_due=overdue.oldest,
+        orphans=found.orphans + overdue.orphans,
+        orphan_tasks=orphan_tasks[:MOST_NAMES],
+    )
+
+
+def _without_overdue(at: ReadTransaction, now: datetime, fleet: _Fleet) -> Health:
+    """Return what holds also while all is paused: nothing of it is about rows that wait."""
+    silent, undecoded = _silent(at, now)
+    unreadable = _unreadable(at) + undecoded
+    lost = [name for name in silent if not fleet.may_run(name)]
+    (dead,) = at.read(_DEAD, {})
+    return Health(
+        overdue=0,
+        oldest_due=None,
+        unroutable={},
+        now=now,
+        live_workers=len(fleet.live),
+        hanging=_hanging(at, fleet),
+        gone_workers=fleet.gone,
         silent=len(silent) - len(lost),
         dead=dead["count"],
-        behind=behind,
-        locked_out={row["task_name"]: row["reason"] for row in locked_out},
-        unreadable_workers=sorted(damaged),
-        orphans=overdue.orphans + len(lost),
-        orphan_tasks=sorted({*lost, *overdue.orphan_tasks})[:MOST_NAMES],
+        locked_out=_locked_out(at),
+        unreadable_workers=sorted(fleet.in_state(WorkerState.UNREADABLE)),
+        orphans=len(lost),
+        orphan_tasks=sorted(set(lost))[:MOST_NAMES],
         refused=fleet.refused,
-        unroutable=_unroutable(store, overdue, fleet.live),
         unreadable=[one for one in unreadable if fleet.may_run(one.task)],
-        paused=None if paused is None else paused_by(paused, common_zone(store)),
-        ended_calendars=ended_calendars,
+        ended_calendars=_ended_calendars(at, now + _CALENDAR_NOTICE),
     )
 
 
@@ -149,10 +156,14 @@ class _Fleet:
     def __init__(self, workers: Sequence[WorkerInfo]) -> None:
         self._workers = workers
         self.live = [worker for worker in workers if worker.live]
-        self.silent = {worker.worker for worker in workers if not worker.live}
         names = {name for worker in self.live for name in worker.tasks}
         #: The tasks that live workers know; None without live workers.
         self.known = names if self.live else None
+
+    @property
+    def gone(self) -> list[str]:
+        silent = {worker.worker for worker in self._workers if not worker.live}
+        return sorted(silent.difference(self.in_state(WorkerState.UNREADABLE)))
 
     @property
     def refused(self) -> list[str]:
@@ -189,8 +200,7 @@ GROUP BY task_name ORDER BY task_name LIMIT :most"""
 
 
 def _overdue(
-    store: Store,
-    connection: sa.Connection,
+    at: ReadTransaction,
     before: datetime,
     known: Collection[str] | None,
 ) -> _Overdue:
@@ -200,65 +210,80 @@ def _overdue(
     Others may have written rows of any number of names: those of live workers are read, and some
     others.
     """
-    (total,) = read(connection, store, _DUE, {"before": before})
-    waiting = _waiting(store, connection, before, known)
+    (total,) = at.read(_DUE, {"before": before})
+    waiting = _waiting(at, before, known)
     if known is None:
         oldest = utc(total["execution_time"])
         return _Overdue(waiting=waiting, rows=total["count"], oldest=oldest)
-    overdue = sum(row["count"] for row in waiting)
     most = len(known) + MOST_NAMES
-    names = read(connection, store, _DUE_NAMES, {"before": before, "most": most})
+    names = at.read(_DUE_NAMES, {"before": before, "most": most})
+    found = _among_known(waiting, names, known)
+    if len(names) < most:
+        return found
+    return replace(found, orphans=max(total["count"] - found.rows, found.orphans))
+
+
+def _among_known(
+    waiting: Sequence[sa.RowMapping],
+    names: Sequence[sa.RowMapping],
+    known: Collection[str],
+) -> _Overdue:
+    """Count rows of these known tasks that wait, and those of other names."""
     strangers = {
         row["task_name"]: row["count"] for row in names if row["task_name"] not in known
     }
-    orphans = sum(strangers.values())
-    if len(names) == most:
-        orphans = max(total["count"] - overdue, orphans)
     return _Overdue(
         waiting=waiting,
-        rows=overdue,
+        rows=sum(row["count"] for row in waiting),
         oldest=min((utc(row["execution_time"]) for row in waiting), default=None),
-        orphans=orphans,
+        orphans=sum(strangers.values()),
         orphan_tasks=list(strangers),
     )
 
 
 def _waiting(
-    store: Store,
-    connection: sa.Connection,
+    at: ReadTransaction,
     before: datetime,
     known: Collection[str] | None,
 ) -> Sequence[sa.RowMapping]:
-    tasks = store.tables.tasks
-    key = tasks.c.task_name, tasks.c.kind, runs_on(tasks).label("runs_on")
-    oldest = sa.func.min(tasks.c.execution_time).label("execution_time")
+    tasks = at.tables.tasks.c
+    key = tasks.task_name, tasks.kind, runs_on(tasks).label("runs_on")
+    oldest = sa.func.min(tasks.execution_time).label("execution_time")
     late = sa.select(*key, sa.func.count().label("count"), oldest).where(
-        ~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < before
+        ~tasks.picked, tasks.state.is_(None), tasks.execution_time < before
     )
-    late = late.group_by(sa.text("1, 2, 3")).order_by(tasks.c.task_name)
+    late = late.group_by(sa.text("1, 2, 3")).order_by(tasks.task_name)
     if known is None:
         late = late.limit(MOST_NAMES)
     else:
-        late = late.where(store.dialect.among(tasks.c.task_name, known))
-    return connection.execute(late).mappings().all()
+        late = late.where(at.store.dialect.among(tasks.task_name, known))
+    return at.rows(late)
 
 
 def _unroutable(
     store: Store, overdue: _Overdue, live: Sequence[WorkerInfo]
 ) -> dict[str, str]:
     """Return the overdue tasks that no live worker takes, each with the reason."""
-    passed_over = {name for worker in live for name in worker.passed_over}
-    asking: dict[str, Sequence[str]] = {}
-    for row in overdue.waiting:
-        name = row["task_name"]
-        if row["runs_on"] is not None:
-            asking[name] = tags_of(row["runs_on"])
-        elif name in passed_over:
-            asking.setdefault(name, ())
-    found = {name: obstacle(name, tags, live) for name, tags in asking.items() if live}
+    tags = _tags_asked(overdue.waiting, live) if live else {}
+    found = {name: obstacle(name, asked, live) for name, asked in tags.items()}
     tasks = {row["task_name"] for row in overdue.waiting if row["kind"] == Kind.TASK}
     found |= dict.fromkeys(jobs_among(store, tasks), UNDER_A_JOB)
     return {name: why for name, why in sorted(found.items()) if why}
+
+
+def _tags_asked(
+    waiting: Sequence[sa.RowMapping], live: Sequence[WorkerInfo]
+) -> dict[str, Sequence[str]]:
+    """Return the tags that the rows of a task require; none, if only workers know them."""
+    passed_over = {name for worker in live for name in worker.passed_over}
+    asked: dict[str, Sequence[str]] = {}
+    for row in waiting:
+        name = row["task_name"]
+        if row["runs_on"] is not None:
+            asked[name] = tags_of(row["runs_on"])
+        elif name in passed_over:
+            asked.setdefault(name, ())
+    return asked
 
 
 #: Such a row keeps the slot, or the due time, that it had before.
@@ -273,48 +298,73 @@ GROUP BY task_name, coalesce(state, '') = 'dead', last_error LIKE :newer
 ORDER BY task_name, dead, newer LIMIT :most"""
 
 
-def _unreadable(store: Store, connection: sa.Connection) -> list[Unreadable]:
+def _unreadable(at: ReadTransaction) -> list[Unreadable]:
     """Count rows that cannot be read."""
     given = {"newer": f"{NEWER}%", "unreadable": f"{UNREADABLE}%", "most": MOST_NAMES}
     found = []
-    for row in read(connection, store, _UNREADABLE, given):
+    for row in at.read(_UNREADABLE, given):
         error = row["error"].removeprefix(UNREADABLE).removeprefix(NEWER)
         flags = {"dead": bool(row["dead"]), "newer": bool(row["newer"])}
-        found.append(filled(Unreadable, row, error=error, **flags))
+        found.append(
+            filled(
+                Unreadable,
+                row,
+                error=error,
+                **flags,
+            )
+        )
     return found
 
 
-def _silent(
-    store: Store, connection: sa.Connection, now: datetime
-) -> tuple[list[str], list[Unreadable]]:
+def _silent(at: ReadTransaction, now: datetime) -> tuple[list[str], list[Unreadable]]:
     """Return the task of each row that is held past its lease, and the held rows that cannot
     be decoded.
     """
-    tasks = store.tables.tasks
-    key = (tasks.c.task_name, tasks.c.task_instance)
-    held = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
-    first = held.order_by(tasks.c.last_heartbeat).limit(MOST_HELD)
+    tasks = at.tables.tasks.c
+    key = (tasks.task_name, tasks.task_instance)
+    held = sa.select(*key, tasks.last_heartbeat, tasks.lease).where(tasks.picked)
+    first = held.order_by(tasks.last_heartbeat).limit(MOST_HELD)
     silent = list[str]()
     undecoded = list[Unreadable]()
-    for row in rows_apart(connection, first, *key, read=lambda row: row):
+    for row in rows_apart(at.connection, first, *key, read=lambda row: row):
         if isinstance(row, Unread):
-            name, _ = row.key
-            undecoded.append(
-                Unreadable(task=name, rows=1, since=None, error=row.error, dead=False)
-            )
-        elif row["last_heartbeat"] is None or row["lease"] is None:
-            continue
-        elif row["last_heartbeat"] < now - row["lease"]:
+            undecoded.append(_undecoded(row))
+        elif _is_silent(row, now):
             silent.append(row["task_name"])
     return silent, undecoded
 
 
-def _run_by(store: Store, connection: sa.Connection, worker: str) -> list[str]:
-    """Return the names of the tasks whose rows a worker holds."""
-    tasks = store.tables.tasks
-    held = sa.select(tasks.c.task_name).where(tasks.c.picked, tasks.c.picked_by == worker)
-    names = held.distinct().order_by(tasks.c.task_name).limit(MOST_NAMES)
-    return list(connection.scalars(names))
+def _undecoded(row: Unread) -> Unreadable:
+    name, _ = row.key
+    return Unreadable(
+        task=name,
+        rows=1,
+        since=None,
+        error=row.error,
+        dead=False,
+    )
+
+
+def _is_silent(row: sa.RowMapping, now: datetime) -> bool:
+    if row["last_heartbeat"] is None or row["lease"] is None:
+        return False
+    return bool(row["last_heartbeat"] < now - row["lease"])
+
+
+def _hanging(at: ReadTransaction, fleet: _Fleet) -> dict[str, list[str]]:
+    """Return the names of the tasks whose rows each hanging worker holds."""
+    workers = fleet.in_state(WorkerState.HANGING)
+    return {name: _run_by(at, name) for name in workers}
+
+
+_RUN_BY = """
+SELECT DISTINCT task_name FROM {tasks} WHERE picked AND picked_by = :worker
+ORDER BY task_name LIMIT :most"""
+
+
+def _run_by(at: ReadTransaction, worker: str) -> list[str]:
+    held = at.read(_RUN_BY, {"worker": worker, "most": MOST_NAMES})
+    return [row["task_name"] for row in held]
 
 
 #: An outage has an end: then jobs start on time. These have a row that is due for longer than the
@@ -349,7 +399,7 @@ HAVING {f}min(CASE WHEN s.outcome = 'skipped' AND s.reason = 'lock_held' THEN 1 
 ORDER BY o.task_name LIMIT :most"""
 
 
-def _behind(store: Store, connection: sa.Connection, now: datetime) -> list[str]:
+def _behind(at: ReadTransaction, now: datetime) -> list[str]:
     """Return the jobs, of those that wait the longest, that cannot keep up."""
     given: dict[str, object] = {
         "now": now,
@@ -357,22 +407,24 @@ def _behind(store: Store, connection: sa.Connection, now: datetime) -> list[str]
         "two_ago": now - 2 * A_MINUTE,
     }
     given |= {"oldest": _OLDEST, "most": _SOME}
-    found = read(connection, store, _BEHIND, given, mine=_MINE)
+    found = at.read(_BEHIND, given, mine=_MINE)
     return [row["task_name"] for row in found]
 
 
-def _ended_calendars(
-    store: Store, connection: sa.Connection, by: datetime
-) -> dict[str, int]:
+def _locked_out(at: ReadTransaction) -> dict[str, str]:
+    most = {"oldest": _OLDEST, "most": _SOME}
+    found = at.read(_LOCKED_OUT, most)
+    return {row["task_name"]: row["reason"] for row in found}
+
+
+def _ended_calendars(at: ReadTransaction, by: datetime) -> dict[str, int]:
     """Return the last year of each calendar that lists no days of this instant's year.
 
     Its days are stored by year: ``2026:0101,0106 2027:0101``.
     """
-    calendars = store.tables.calendars.c
-    named = sa.select(calendars.name, calendars.days).order_by(calendars.name)
     years = {}
-    for name, days in connection.execute(named):
-        last = days.split()[-1].partition(":")[0] if days else ""
+    for row in at.read("SELECT name, days FROM {calendars} ORDER BY name", {}):
+        last = row["days"].split()[-1].partition(":")[0] if row["days"] else ""
         if last.isdecimal() and int(last) < by.year:
-            years[name] = int(last)
+            years[row["name"]] = int(last)
     return years

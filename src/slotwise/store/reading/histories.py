@@ -10,7 +10,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from slotwise.model.values import Value
-from slotwise.store.reading.queries import NO_LIMIT, read
+from slotwise.store.reading.queries import NO_LIMIT, read, reading
 from slotwise.store.reading.workers import texts_in
 from slotwise.store.schema.rows import filled
 from slotwise.store.slots.history import GONE
@@ -84,10 +84,14 @@ def deploys(
     limit: int | None = None,
 ) -> list[DeployInfo]:
     """Return the changes of schedules from ``start`` to before ``end``, the newest first."""
-    given = {"start": start, "end": end, "job": job, "limit": limit or NO_LIMIT}
+    given = {
+        "start": start,
+        "end": end,
+        "job": job,
+        "limit": limit or NO_LIMIT,
+    }
     of_job = "" if job is None else " AND task_name = :job"
-    with store.transaction() as connection:
-        rows = read(connection, store, _DEPLOYS, given, of_job=of_job)
+    rows = read(store, _DEPLOYS, given, of_job=of_job)
     return [filled(DeployInfo, row) for row in rows]
 
 
@@ -121,9 +125,9 @@ def worker_lives(
 ) -> list[WorkerLife]:
     """Return the workers that lived between these instants, those started last first."""
     given = {"start": start, "end": end, "limit": limit or NO_LIMIT}
-    with store.transaction() as connection:
-        now = store.dialect.now(connection)
-        rows = read(connection, store, _LIVES, given)
+    with reading(store) as at:
+        now = at.now()
+        rows = at.read(_LIVES, given)
     lives = [_life(row, now) for row in rows]
     return [one for one in lives if one.ended is None or one.ended >= start]
 

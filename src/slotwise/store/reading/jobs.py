@@ -18,12 +18,11 @@ from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
-from slotwise.store.reading.paging import PAGE, Statement, rows
-from slotwise.store.reading.queries import read
+from slotwise.store.reading.queries import PAGE, Statement, read
 from slotwise.store.reading.routing import obstacle, state_of_stuck
 from slotwise.store.reading.workers import WorkerInfo, all_workers
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
-from slotwise.store.schema.tables import is_plan
+from slotwise.store.schema.tables import Condition, is_plan
 from slotwise.store.slots.store import Store
 
 _DISABLED = str(Disabled())
@@ -82,8 +81,7 @@ def job(store: Store, name: str, instance: str = RECURRING) -> JobInfo | None:
     """Return a job, or one of its instances; None if it has no plan row."""
     tasks = store.tables.tasks
     mine = tasks.c.task_name == name, tasks.c.task_instance == instance
-    found = _job_infos(store, _plans(store).where(*mine))
-    return found[0] if found else None
+    return next(iter(_job_infos(store, _plans(store).where(*mine))), None)
 
 
 def instances(
@@ -111,30 +109,38 @@ def instance_counts(
     if until is not None:
         where += " AND task_name <= :until"
     given = {"after": after, "until": until}
-    with store.transaction() as connection:
-        found = read(connection, store, _COUNTS, given, column="task_name", where=where)
+    found = read(
+        store,
+        _COUNTS,
+        given,
+        column="task_name",
+        where=where,
+    )
     return {row["task_name"]: row["count"] for row in found}
 
 
 def schedules(store: Store) -> dict[str, int]:
     """Return each schedule in force, as text, with the number of its jobs and instances."""
-    with store.transaction() as connection:
-        found = read(connection, store, _COUNTS, {}, column="schedule", where="1 = 1")
+    found = read(
+        store,
+        _COUNTS,
+        {},
+        column="schedule",
+        where="1 = 1",
+    )
     return {row["schedule"]: row["count"] for row in found}
+
+
+_AMONG = """
+SELECT task_name FROM {tasks}
+WHERE task_instance = 'recurring' AND kind = 'plan' AND task_name IN :names"""
 
 
 def jobs_among(store: Store, names: Collection[str]) -> set[str]:
     """Return those of these names that have a plan row."""
     if not names:
         return set()
-    tasks = store.tables.tasks
-    mine = [
-        tasks.c.task_instance == RECURRING,
-        is_plan(tasks),
-        store.dialect.among(tasks.c.task_name, names),
-    ]
-    wanted = sa.select(tasks.c.task_name).where(*mine)
-    return {row["task_name"] for row in rows(store, wanted)}
+    return {row["task_name"] for row in read(store, _AMONG, {"names": [*names]})}
 
 
 # -- time zones -----------------------------------------------------------------------------------
@@ -150,8 +156,7 @@ def zones(
         return {}
     names = sorted({name for name, _ in keys})
     ids = sorted({id for _, id in keys})
-    with store.transaction() as connection:
-        found = read(connection, store, _ZONES, {"names": names, "ids": ids})
+    found = read(store, _ZONES, {"names": names, "ids": ids})
     return {
         (row["task_name"], row["task_instance"]): zone_of(row["schedule"])
         for row in found
@@ -171,8 +176,7 @@ def common_zone(store: Store) -> ZoneInfo:
     """Return the zone for times that belong to no job: the one zone besides UTC of the jobs due
     next, or UTC.
     """
-    with store.transaction() as connection:
-        found = read(connection, store, _NEXT_DUE, {"most": PAGE})
+    found = read(store, _NEXT_DUE, {"most": PAGE})
     zones = {zone_of(row["schedule"]) for row in found} - {UTC}
     return zones.pop() if len(zones) == 1 else UTC
 
@@ -181,37 +185,33 @@ def common_zone(store: Store) -> ZoneInfo:
 
 
 def _plans(store: Store) -> Statement:
-    return sa.select(store.tables.tasks).where(is_plan(store.tables.tasks))
+    return sa.select(store.tables.tasks).where(is_plan(store.tables.tasks.c))
 
 
 def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
     workers = all_workers(store)
     now = store.now()
     tasks = store.tables.tasks
-    audit = store.tables.controls
-    is_pause = (audit.c.id == tasks.c.control) & (audit.c.command == "pause")
-    wanted = statement.add_columns(
-        audit.c.at, audit.c.author, audit.c.note, _has_instances(tasks)
-    )
-    wanted = wanted.join_from(tasks, audit, is_pause, isouter=True)
+    audit = store.tables.controls.c
+    is_pause = (audit.id == tasks.c.control) & (audit.command == "pause")
+    pause = audit.at, audit.author, audit.note
+    wanted = statement.add_columns(*pause, _has_instances(tasks))
+    wanted = wanted.join_from(tasks, store.tables.controls, is_pause, isouter=True)
+    key = tasks.c.task_name, tasks.c.task_instance
     with store.transaction() as connection:
         found = rows_apart(
-            connection,
-            wanted,
-            tasks.c.task_name,
-            tasks.c.task_instance,
-            read=lambda row: _job_info(row, workers, now),
+            connection, wanted, *key, read=lambda row: _job_info(row, workers, now)
         )
         return [_unread(one) if isinstance(one, Unread) else one for one in found]
 
 
-def _has_instances(tasks: sa.Table) -> sa.ColumnElement[bool]:
+def _has_instances(tasks: sa.Table) -> Condition:
     """Whether recurring instances of a job whose own schedule is disabled have schedules."""
     other = tasks.alias("other")
     exists = sa.exists().where(
         other.c.task_name == tasks.c.task_name,
         other.c.task_instance != RECURRING,
-        is_plan(other),
+        is_plan(other.c),
     )
     return sa.case((tasks.c.schedule == _DISABLED, exists), else_=sa.false()).label(
         "has_instances"
@@ -220,7 +220,12 @@ def _has_instances(tasks: sa.Table) -> sa.ColumnElement[bool]:
 
 def _unread(row: Unread) -> JobInfo:
     name, id = row.key
-    return JobInfo(job=name, id=id, state=ListedState.UNREADABLE, reason=row.error)
+    return JobInfo(
+        job=name,
+        id=id,
+        state=ListedState.UNREADABLE,
+        reason=row.error,
+    )
 
 
 def _job_info(

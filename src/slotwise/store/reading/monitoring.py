@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,8 +12,7 @@ from slotwise.model.records import FOREVER, from_micros
 from slotwise.model.values import Value
 from slotwise.schedules import Disabled
 from slotwise.schedules.text import readable
-from slotwise.store.reading.paging import Statement
-from slotwise.store.reading.queries import read
+from slotwise.store.reading.queries import Statement, reading
 from slotwise.store.reading.task_counts import MOST
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import IS_TASK, RANK, is_plan
@@ -76,31 +74,27 @@ def backlog(store: Store) -> list[Backlog]:
     """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest
     ``MOST`` count.
     """
-    with store.transaction() as connection:
-        now = utc(store.dialect.now(connection))
+    with reading(store) as at:
+        now = at.now()
         given = {"now": now, "most": MOST + 1}
-        slots = read(connection, store, _SLOTS, given)
-        tasks = read(
-            connection,
-            store,
+        slots = at.read(_SLOTS, given)
+        tasks = at.read(
             _TASKS,
             given,
             waits=_WAITS,
             due=_DUE,
         )
-    counts = Counter[str]()
-    oldest = dict[str, datetime]()
+    found = dict[str, Backlog]()
     for row in [*slots, *tasks]:
         if row["count"]:
             name = row["task_name"]
-            counts[name] += row["count"]
-            oldest[name] = min(oldest.get(name, now), utc(row["execution_time"]))
-    return [
-        Backlog(
-            name=name, waiting=min(count, MOST), oldest=max(now - oldest[name], _NONE)
-        )
-        for name, count in sorted(counts.items())
-    ]
+            known = found.get(name, Backlog(name=name, waiting=0, oldest=_NONE))
+            found[name] = Backlog(
+                name=name,
+                waiting=min(known.waiting + row["count"], MOST),
+                oldest=max(known.oldest, now - utc(row["execution_time"])),
+            )
+    return [one for _, one in sorted(found.items())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,45 +113,46 @@ def since_success(store: Store, jobs: Collection[str]) -> dict[str, SinceSuccess
     """Return this of each of these jobs whose schedule has further slots, or whose instances'
     have.
     """
-    with store.transaction() as connection:
-        now = utc(store.dialect.now(connection))
-        rows = (
-            connection.execute(_successes(store, jobs)).mappings().all() if jobs else []
-        )
+    with reading(store) as at:
+        now = at.now()
+        rows = at.rows(_successes(store, jobs)) if jobs else []
     found = dict[str, SinceSuccess]()
     for row in rows:
-        instants = [utc(row["success"])] if row["success"] else []
-        if row["created"]:
-            instants.append(from_micros(row["created"]))
-        if not instants:  # another program's row
-            continue
-        name = row["task_name"]
-        one = _since(row["schedule"], min(instants), now)
-        known = found.get(name, one)
-        found[name] = SinceSuccess(
-            since=max(known.since, one.since), overdue=max(known.overdue, one.overdue)
-        )
+        if (first := _waits_since(row)) is not None:
+            one = _since(row["schedule"], first, now)
+            known = found.setdefault(row["task_name"], one)
+            found[row["task_name"]] = SinceSuccess(
+                since=max(known.since, one.since),
+                overdue=max(known.overdue, one.overdue),
+            )
     return found
+
+
+def _waits_since(row: sa.RowMapping) -> datetime | None:
+    """Return the oldest success or planning; None for rows of another program."""
+    instants = [utc(row["success"])] if row["success"] else []
+    if row["created"]:
+        instants.append(from_micros(row["created"]))
+    return min(instants, default=None)
 
 
 def _successes(store: Store, jobs: Collection[str]) -> Statement:
     """Select, by job and schedule, the oldest last success, and the first planning of a row
     without one.
     """
-    tasks = store.tables.tasks
-    success = tasks.c.last_success
-    created = sa.case((success.is_(None), tasks.c.created_version))
-    name = tasks.c.task_name
-    text = tasks.c.schedule
+    tasks = store.tables.tasks.c
+    success = tasks.last_success
+    created = sa.case((success.is_(None), tasks.created_version))
+    key = tasks.task_name, tasks.schedule
     oldest = sa.func.min(success).label("success")
     planned = sa.func.min(created).label("created")
-    found = sa.select(name, text, oldest, planned).where(
-        store.dialect.among(tasks.c.task_name, jobs),
+    found = sa.select(*key, oldest, planned).where(
+        store.dialect.among(tasks.task_name, jobs),
         is_plan(tasks),
-        tasks.c.schedule != str(Disabled()),
-        tasks.c.state.is_not(None) | (tasks.c.execution_time < FOREVER),
+        tasks.schedule != str(Disabled()),
+        tasks.state.is_not(None) | (tasks.execution_time < FOREVER),
     )
-    return found.group_by(name, text)
+    return found.group_by(*key)
 
 
 def _since(text: str, success: datetime, now: datetime) -> SinceSuccess:

@@ -6,16 +6,12 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
-import sqlalchemy as sa
-
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.store.reading.jobs import jobs_among
-from slotwise.store.reading.paging import rows
-from slotwise.store.reading.queries import read
+from slotwise.store.reading.queries import read, reading
 from slotwise.store.reading.task_counts import names_in
 from slotwise.store.reading.workers import all_workers
-from slotwise.store.schema.tables import is_task
 from slotwise.store.slots.store import Store
 
 #: Names in a message.
@@ -34,7 +30,7 @@ def check_name(
     Known is what a row, the ledger, a gap or an operation has, or a live worker registers.
     ``kind`` is what the message calls it.
     """
-    if not (_is_listed(store, name) or _is_operated(store, name) or _is_run(store, name)):
+    if not (_is_listed(store, name) or _is_run(store, name)):
         raise UnknownTask(
             f"no {kind} {name!r} in this database; {_cure(store, name, kind)}"
         )
@@ -46,26 +42,21 @@ def check_name(
 
 
 #: Where a name is known, also without a live worker that registers it.
-_LISTED = " UNION ALL ".join(
-    f"SELECT * FROM (SELECT task_name FROM {{{table}}} WHERE {{mine}} LIMIT 1) AS {table}"
-    for table in ("tasks", "slots", "gaps")
-)
-_OPERATED = "SELECT task_name FROM {controls} WHERE task_name = :name LIMIT 1"
+_LISTED = "SELECT * FROM (SELECT task_name FROM {{{0}}} WHERE {{mine}} LIMIT 1) AS {0}"
 
 
 def _is_listed(store: Store, name: str, instance: str | None = None) -> bool:
-    """Whether a row, the ledger or a gap has it."""
+    """Whether a row, the ledger or a gap has it; a name also if an operation has it."""
     mine = "task_name = :name"
-    if instance is not None:
+    tables = ["tasks", "slots", "gaps"]
+    if instance is None:
+        tables.append("controls")
+    else:
         mine += " AND task_instance = :id"
     given = {"name": name, "id": instance}
-    with store.transaction() as connection:
-        return bool(read(connection, store, _LISTED, given, mine=mine))
-
-
-def _is_operated(store: Store, name: str) -> bool:
-    with store.transaction() as connection:
-        return bool(read(connection, store, _OPERATED, {"name": name}))
+    return bool(
+        read(store, " UNION ALL ".join(map(_LISTED.format, tables)), given, mine=mine)
+    )
 
 
 def _is_run(store: Store, name: str) -> bool:
@@ -73,11 +64,9 @@ def _is_run(store: Store, name: str) -> bool:
 
 
 def _cure(store: Store, name: str, kind: Literal["job", "task"]) -> str:
-    tasks = store.tables.tasks
-    wanted = sa.select(tasks.c.task_name).distinct().limit(_MOST)
-    if kind == "task":
-        wanted = wanted.where(is_task(tasks))
-    found = {row["task_name"] for row in rows(store, wanted)}
+    of_kind = "{is_task}" if kind == "task" else "1 = 1"
+    known = f"SELECT DISTINCT task_name FROM {{tasks}} WHERE {of_kind} LIMIT :most"
+    found = {row["task_name"] for row in read(store, known, {"most": _MOST})}
     if kind == "task":
         found |= _without_rows(store)
     if near := get_close_matches(name, sorted(found), n=1):
@@ -89,8 +78,8 @@ def _cure(store: Store, name: str, kind: Literal["job", "task"]) -> str:
 
 def _without_rows(store: Store) -> set[str]:
     """Return names of tasks that live workers register, or that the ledger has."""
-    with store.transaction() as connection:
-        found = set(islice(names_in(connection, store, "{slots}"), _MOST))
+    with reading(store) as at:
+        found = set(islice(names_in(at, "{slots}"), _MOST))
     for worker in all_workers(store):
         if worker.live:
             found.update(worker.tasks)
@@ -99,5 +88,5 @@ def _without_rows(store: Store) -> set[str]:
 
 def ledger_names(store: Store) -> list[str]:
     """Return the names that the ledger has."""
-    with store.transaction() as connection:
-        return list(names_in(connection, store, "{slots}"))
+    with reading(store) as at:
+        return list(names_in(at, "{slots}"))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ENDED_BADLY, Outcome
-from slotwise.store.reading.queries import read
+from slotwise.store.reading.queries import reading
 from slotwise.store.reading.windows import outcome_counts
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import OF_INSTANCES
@@ -65,11 +65,16 @@ def rates(store: Store, job: str) -> JobRates:
     from its newest slots.
     """
     now = store.now()
-    given = {"name": job, "since": now - WEEK, "now": now, "most": NEWEST}
+    given = {
+        "name": job,
+        "since": now - WEEK,
+        "now": now,
+        "most": NEWEST,
+    }
     found = list[sa.RowMapping]()
-    with store.transaction() as connection:
+    with reading(store) as at:
         for family in (f"task_instance = '{RECURRING}'", OF_INSTANCES):
-            found += read(connection, store, _RUNS, given, family=family)
+            found += at.read(_RUNS, given, family=family)
     found.sort(key=lambda row: utc(row["slot"]), reverse=True)
     signs = [_SIGNS.get(row["outcome"], "✗") for row in found[:STRIP]]
     return JobRates(
@@ -97,7 +102,12 @@ def _rate(
             failures += one.count
     recent = [row for row in newest if utc(row["slot"]) >= since and row["started"]]
     times = _times(recent)
-    return Rate(runs=runs, failures=failures, skipped=skipped, **times)
+    return Rate(
+        runs=runs,
+        failures=failures,
+        skipped=skipped,
+        **times,
+    )
 
 
 def _times(runs: Sequence[sa.RowMapping]) -> dict[str, timedelta | None]:

@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Origin, Outcome, Reason, RowState, SlotState
-from slotwise.store.reading.paging import paged
-from slotwise.store.reading.queries import NO_LIMIT, read
+from slotwise.store.reading.queries import NO_LIMIT, ReadTransaction, paged, read, reading
 from slotwise.store.schema.rows import filled, utc
 from slotwise.store.slots.store import Store
 
@@ -116,16 +115,24 @@ def unended(
     instant.
     """
     own = instance or RECURRING
-    given = {"name": name, "own": own, "since": since, "limit": limit or NO_LIMIT}
+    given = {
+        "name": name,
+        "own": own,
+        "since": since,
+        "limit": limit or NO_LIMIT,
+    }
     mine = _of_job(is_one=instance is not None, has_start=since is not None)
-    with store.transaction() as connection:
-        found = read(connection, store, _UNENDED, given, mine=mine, columns=_COLUMNS)
+    with reading(store) as at:
+        found = at.read(
+            _UNENDED,
+            given,
+            mine=mine,
+            columns=_COLUMNS,
+        )
         each = {row["task_instance"]: row for row in found}.values()
         chosen = sorted(each, key=lambda row: _turn(row, own))[:limit]
-        chosen.sort(
-            key=lambda row: (utc(row["slot"]), row["task_instance"]), reverse=True
-        )
-        begun = _begun(store, connection, name, [_key(row) for row in chosen])
+        begun = _begun(at, name, [_key(row) for row in chosen])
+    chosen.sort(key=lambda row: (utc(row["slot"]), row["task_instance"]), reverse=True)
     waiting = []
     running = []
     for row in chosen:
@@ -164,7 +171,7 @@ def _key(row: sa.RowMapping) -> _SlotKey:
 
 
 def _begun(
-    store: Store, connection: sa.Connection, name: str, keys: Sequence[_SlotKey]
+    at: ReadTransaction, name: str, keys: Sequence[_SlotKey]
 ) -> dict[_SlotKey, SlotInfo]:
     """Return what the ledger has of these slots."""
     found = dict[_SlotKey, SlotInfo]()
@@ -176,7 +183,7 @@ def _begun(
             "slots": sorted({slot for _, slot in some}),
         }
         where = "s.task_instance IN :ids AND s.slot IN :slots"
-        for line in entries(connection, store, where, given):
+        for line in entries(at, where, given):
             found[line.id, line.slot] = line
     return found
 
@@ -211,11 +218,18 @@ AND NOT EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.task_name = s.task_name AND t
 
 
 def entries(
-    connection: sa.Connection, store: Store, where: str, given: Mapping[str, object]
+    at: ReadTransaction, where: str, given: Mapping[str, object]
 ) -> list[SlotInfo]:
     """Return the ledger's rows ``s`` of the task ``:name`` that meet a condition."""
-    rows = read(connection, store, _ENTRIES.replace("{loss}", _LOSS), given, where=where)
+    rows = at.read(_ENTRIES.replace("{loss}", _LOSS), given, where=where)
     return [slot_info(row) for row in rows]
+
+
+def entry_of(
+    at: ReadTransaction, where: str, given: Mapping[str, object]
+) -> SlotInfo | None:
+    """Return the first of them."""
+    return next(iter(entries(at, f"{where} LIMIT 1", given)), None)
 
 
 def slots(
@@ -233,26 +247,37 @@ def slots(
     A gap is placed by its last slot. ``before`` continues a listing; ``ended`` leaves out what
     ``unended`` lists.
     """
-    given = {"name": name, "instance": instance, "since": since, "before": before}
-    entry = _ENTRIES.replace("{loss}", _LOSS)
-    if ended:
-        entry += f" AND {_HAVE_NO_ROW}"
-    # An index orders a job's own slots, another those of its instances, and none both.
-    families = ["s.task_instance = 'recurring'", "s.task_instance <> 'recurring'"]
-    of_gaps = "1 = 1"
-    if instance is not None:
-        families = ["s.task_instance = :instance"]
-        of_gaps = "g.task_instance = :instance"
-    sources = [
-        _Source(store, entry, "s.slot", family, 1, slot_info) for family in families
-    ]
-    sources.append(_Source(store, _GAPS, "g.last_slot", of_gaps, 0, gap_info))
+    given = {
+        "name": name,
+        "instance": instance,
+        "since": since,
+        "before": before,
+    }
+    sources = _sources(store, is_one=instance is not None, ended=ended)
     merged = heapq.merge(
         *(source.lines(limit, given) for source in sources),
         key=lambda line: line[0],
         reverse=True,
     )
     return (line for _, line in islice(merged, limit))
+
+
+def _sources(store: Store, *, is_one: bool, ended: bool) -> list[_Source]:
+    """Return the queries for slots and gaps, of one instance or of all."""
+    entry = _ENTRIES.replace("{loss}", _LOSS)
+    if ended:
+        entry += f" AND {_HAVE_NO_ROW}"
+    # An index orders a job's own slots, another those of its instances, and none both.
+    families = ["s.task_instance = 'recurring'", "s.task_instance <> 'recurring'"]
+    of_gaps = "1 = 1"
+    if is_one:
+        families = ["s.task_instance = :instance"]
+        of_gaps = "g.task_instance = :instance"
+    gaps = _Source(store, _GAPS, "g.last_slot", of_gaps, 0, gap_info)
+    return [
+        *(_Source(store, entry, "s.slot", family, 1, slot_info) for family in families),
+        gaps,
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,38 +294,45 @@ class _Source:
     def lines(
         self, limit: int | None, given: Mapping[str, object]
     ) -> Iterator[tuple[_Place, SlotInfo]]:
-        table, _, column = self.column.partition(".")
-        where = self.where
-        if given["since"] is not None:
-            where += f" AND {self.column} >= :since"
-        if given["before"] is not None:
-            where += f" AND {self.column} < :before"
-        order = f" ORDER BY {self.column} DESC, {table}.task_instance DESC LIMIT :size"
-        # The first condition is implied by the second. An index starts at it, so a deep page
-        # reads no earlier rows.
-        after = f""" AND {self.column} <= :at
-            AND ({self.column} < :at OR {table}.task_instance < :id)"""
+        text = f"{self.text} ORDER BY {self.column} DESC, {self.id} DESC LIMIT :size"
 
         def page(
             size: int, last: tuple[_Place, SlotInfo] | None
         ) -> list[tuple[_Place, SlotInfo]]:
             # Race: what is written between two pages is newer than the first one's end; it is
             # later, not missed.
-            rest = where
+            where = self._within(given)
             parameters = {**given, "size": size}
             if last is not None:
-                rest += after
+                where += self._after()
                 parameters["at"], _, parameters["id"] = last[0]
-            with self.store.transaction() as connection:
-                rows = read(
-                    connection, self.store, self.text + order, parameters, where=rest
-                )
-            return [
-                ((utc(row[column]), self.kind, row["task_instance"]), self.line(row))
-                for row in rows
-            ]
+            rows = read(self.store, text, parameters, where=where)
+            return [(self._place(row), self.line(row)) for row in rows]
 
         return paged(limit, page)
+
+    @property
+    def id(self) -> str:
+        return self.column.partition(".")[0] + ".task_instance"
+
+    def _within(self, given: Mapping[str, object]) -> str:
+        where = self.where
+        if given["since"] is not None:
+            where += f" AND {self.column} >= :since"
+        if given["before"] is not None:
+            where += f" AND {self.column} < :before"
+        return where
+
+    def _after(self) -> str:
+        """The first condition is implied by the second. An index starts at it, so a deep page
+        reads no earlier rows.
+        """
+        is_later = f"({self.column} < :at OR {self.id} < :id)"
+        return f" AND {self.column} <= :at AND {is_later}"
+
+    def _place(self, row: sa.RowMapping) -> _Place:
+        column = self.column.partition(".")[2]
+        return utc(row[column]), self.kind, row["task_instance"]
 
 
 _WITHIN = """
@@ -319,9 +351,13 @@ def slots_within(
     """Return the slots of an instance from ``start`` to before ``end`` that are in the ledger or
     in a row.
     """
-    given = {"name": name, "id": instance, "start": start, "end": end}
-    with store.transaction() as connection:
-        return [utc(row["slot"]) for row in read(connection, store, _WITHIN, given)]
+    given = {
+        "name": name,
+        "id": instance,
+        "start": start,
+        "end": end,
+    }
+    return [utc(row["slot"]) for row in read(store, _WITHIN, given)]
 
 
 def slot(
@@ -329,11 +365,8 @@ def slot(
 ) -> SlotInfo | None:
     """Return one slot of a job, or of an instance, from the ledger."""
     given = {"name": name, "id": instance, "slot": slot}
-    with store.transaction() as connection:
-        found = entries(
-            connection, store, "s.task_instance = :id AND s.slot = :slot", given
-        )
-        return found[0] if found else None
+    with reading(store) as at:
+        return entry_of(at, "s.task_instance = :id AND s.slot = :slot", given)
 
 
 def attempts(
@@ -346,10 +379,9 @@ def attempts(
     if slot is not None:
         where += " AND s.slot = :slot"
     given = {"name": name, "id": instance, "slot": slot}
-    with store.transaction() as connection:
-        last = entries(connection, store, f"{where} ORDER BY s.slot DESC LIMIT 1", given)
-        entry = last[0] if last else None
-        return attempts_of(connection, store, Key(name, instance), slot, entry)
+    with reading(store) as at:
+        last = entry_of(at, f"{where} ORDER BY s.slot DESC", given)
+        return attempts_of(at, Key(name, instance), slot, last)
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -357,30 +389,22 @@ def attempts(
 
 def _waiting_info(row: sa.RowMapping, last: SlotInfo | None = None) -> SlotInfo:
     """Return a waiting slot as a line, with its last attempt from the ledger, if there was one."""
-    line = SlotInfo(
-        slot=utc(row["slot"]),
+    id, slot = _key(row)
+    line = last or SlotInfo(id=id, slot=slot, outcome=SlotState.WAITING)
+    line = replace(
+        line,
         outcome=row["state"] or SlotState.WAITING,
-        reason=Reason.RETRY if row["attempt"] else None,
         origin=row["origin"] or Origin.SCHEDULE,
         attempts=row["attempt"],
         missed_count=row["collapsed"],
         due=utc(row["parked_due"] or row["execution_time"]),
-        error=row["last_error"] if row["attempt"] else None,  # else of the slot before
-        id=row["plan_instance"] or row["task_instance"],
     )
-    if last is None:
+    if not row["attempt"]:  # the row has the error of the slot before
         return line
     return replace(
         line,
-        reason=last.reason or line.reason,
-        worker=last.worker,
-        token=last.token,
-        started=last.started,
-        finished=last.finished,
-        took=last.took,
-        error=last.error or line.error,
-        lost_by=last.lost_by,
-        silent_since=last.silent_since,
+        reason=line.reason or Reason.RETRY,
+        error=line.error or row["last_error"],
     )
 
 
@@ -407,8 +431,7 @@ ORDER BY slot, number"""
 
 
 def attempts_of(
-    connection: sa.Connection,
-    store: Store,
+    at: ReadTransaction,
     key: Key,
     slot: datetime | None,
     last: SlotInfo | None,
@@ -418,26 +441,31 @@ def attempts_of(
     """
     of_slot = "" if slot is None else "AND slot = :slot"
     given = {"name": key.task_name, "id": key.task_instance, "slot": slot}
-    rows = read(connection, store, _ATTEMPTS, given, of_slot=of_slot)
+    rows = at.read(_ATTEMPTS, given, of_slot=of_slot)
     found = [filled(AttemptInfo, row) for row in rows]
     if last is None or not last.attempts or last.outcome == Outcome.CLAIMED:
         return found
     if last.token in {one.token for one in found}:
         return found
-    current = AttemptInfo(
-        number=last.attempts,
-        outcome=last.outcome,
-        reason=last.reason,
-        worker=last.worker,
-        token=last.token,
-        claimed=last.started,
-        started=last.started,
-        ended=last.finished,
-        error=last.error,
-    )
     # Tokens of a slot may fall: after a step of the clock it was retried by hand.
     return sorted(
-        [*found, current], key=lambda one: one.number if slot else one.token or 0
+        [*found, _attempt_of(last)],
+        key=lambda one: one.number if slot else one.token or 0,
+    )
+
+
+def _attempt_of(entry: SlotInfo) -> AttemptInfo:
+    """Return the newest attempt of a slot, as the ledger has it."""
+    return AttemptInfo(
+        number=entry.attempts,
+        outcome=entry.outcome,
+        reason=entry.reason,
+        worker=entry.worker,
+        token=entry.token,
+        claimed=entry.started,
+        started=entry.started,
+        ended=entry.finished,
+        error=entry.error,
     )
 
 

@@ -5,17 +5,24 @@ many rows have it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-import sqlalchemy as sa
-
 from slotwise.model.values import Value
-from slotwise.store.reading.queries import read
-from slotwise.store.reading.routing import NO_WORKER_LIVES
+from slotwise.model.vocabulary import ListedState
+from slotwise.store.queue.queue import TaskInfo
+from slotwise.store.reading.jobs import jobs_among
+from slotwise.store.reading.queries import ReadTransaction, reading
+from slotwise.store.reading.routing import (
+    NO_WORKER_LIVES,
+    UNDER_A_JOB,
+    obstacle,
+    state_of_stuck,
+)
+from slotwise.store.reading.workers import all_workers
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import IS_TASK
 from slotwise.store.slots.store import Store
@@ -69,8 +76,8 @@ SELECT * FROM (SELECT task_name, state, {f}count(*) AS count FROM {tasks}
 
 def task_counts(store: Store) -> list[TaskCount]:
     """Return the counts by name, of ``MOST_NAMES`` tasks that have a row."""
-    with store.transaction() as connection:
-        counts = _counts_of(connection, store)
+    with reading(store) as at:
+        counts = _counts_of(at)
     now = store.now() + HALF
     found = []
     for name, counted in sorted(counts.items()):
@@ -88,20 +95,24 @@ def task_counts(store: Store) -> list[TaskCount]:
     return found
 
 
-def _counts_of(connection: sa.Connection, store: Store) -> dict[str, Counter[str]]:
+def _counts_of(at: ReadTransaction) -> dict[str, Counter[str]]:
     """Return the counts by name and state."""
     counts: dict[str, Counter[str]] = {}
-    for row in read(connection, store, _OTHERS, {"names": MOST_NAMES}):
-        if row["task_name"] in counts or len(counts) < MOST_NAMES:
-            counts.setdefault(row["task_name"], Counter())[row["state"]] = row["count"]
-    waiting = names_in(connection, store, "{tasks}", _WAITS)
-    for name in list(islice(waiting, max(MOST_NAMES - len(counts), 0))):
-        counts.setdefault(name, Counter())
-    for name, counted in counts.items():
-        given = {"name": name, "most": MOST + 1}
-        (row,) = read(connection, store, _WAITING, given, waits=_WAITS)
-        counted["waiting"] = row["count"]
+    for row in at.read(_OTHERS, {"names": MOST_NAMES}):
+        name = row["task_name"]
+        if name in counts or len(counts) < MOST_NAMES:
+            counts.setdefault(name, Counter())[row["state"]] = row["count"]
+    names = names_in(at, "{tasks}", _WAITS)
+    waiting = list(islice(names, max(MOST_NAMES - len(counts), 0)))
+    for name in [*counts, *waiting]:
+        counts.setdefault(name, Counter())["waiting"] = _waiting(at, name)
     return counts
+
+
+def _waiting(at: ReadTransaction, name: str) -> int:
+    given = {"name": name, "most": MOST + 1}
+    (row,) = at.read(_WAITING, given, waits=_WAITS)
+    return int(row["count"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,25 +136,68 @@ FROM (SELECT execution_time, task_instance FROM {tasks}
 
 def due_tasks(store: Store, name: str) -> DueTasks:
     """Return what is due of one task."""
-    with store.transaction() as connection:
-        given = {"name": name, "now": store.dialect.now(connection), "most": MOST + 1}
-        (row,) = read(connection, store, _DUE, given, waits=_WAITS)
+    with reading(store) as at:
+        given = {"name": name, "now": at.now(), "most": MOST + 1}
+        (row,) = at.read(_DUE, given, waits=_WAITS)
     return DueTasks(
         due=row["due"], oldest=utc(row["at"]), id=row["id"], running=row["running"]
     )
 
 
-def names_in(
-    connection: sa.Connection, store: Store, table: str, where: str = "1 = 1"
-) -> Iterator[str]:
+def names_in(at: ReadTransaction, table: str, where: str = "1 = 1") -> Iterator[str]:
     """Yield each name in a table once, in order: by one index look-up for each, however many rows
     have it.
     """
     text = f"SELECT {{f}}min(task_name) AS name FROM {table} WHERE {where} AND task_name > :last"
     last = ""
     while True:
-        (row,) = read(connection, store, text, {"last": last})
+        (row,) = at.read(text, {"last": last})
         if row["name"] is None:
             return
         last = row["name"]
         yield last
+
+
+# -- why nobody takes due tasks --------------------------------------------------------------------
+
+
+def stranded(store: Store, names: Collection[str]) -> dict[str, str]:
+    """Return those of these one-time tasks that no live worker takes, each with the reason."""
+    workers = all_workers(store)
+    under_jobs = jobs_among(store, names)
+    found = {
+        name: UNDER_A_JOB if name in under_jobs else obstacle(name, (), workers)
+        for name in names
+    }
+    return {name: why for name, why in found.items() if why is not None}
+
+
+def with_reasons(store: Store, lines: Sequence[TaskInfo]) -> list[TaskInfo]:
+    """Return these tasks; those that are due and that no live worker takes with that state and
+    the reason.
+    """
+    if not any(line.state == ListedState.WAITING for line in lines):
+        return list(lines)
+    now = store.now()
+    due = {line.task for line in lines if _is_due(line, now)}
+    reasons = stranded(store, due) if due else {}
+    return [
+        replace(line, state=state_of_stuck(reasons[line.task]), reason=reasons[line.task])
+        if _is_due(line, now) and line.task in reasons
+        else line
+        for line in lines
+    ]
+
+
+def _is_due(line: TaskInfo, now: datetime) -> bool:
+    return line.state == ListedState.WAITING and line.due is not None and line.due <= now
+
+
+def counts_with_reasons(store: Store, lines: Sequence[TaskCount]) -> list[TaskCount]:
+    """Return these counts; those of due tasks that no live worker takes with the reason."""
+    now = store.now()
+    due = {
+        line.task for line in lines if line.next_due is not None and line.next_due <= now
+    }
+    reasons = stranded(store, due)
+    return [replace(line, reason=reasons.get(line.task)) for line in lines]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
@@ -14,7 +14,7 @@ from slotwise.model.records import TICK, from_micros
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import reason_of
 from slotwise.schedules.text import readable
-from slotwise.store.reading.queries import NO_LIMIT, read
+from slotwise.store.reading.queries import NO_LIMIT, read, reading
 from slotwise.store.reading.slots import SlotInfo
 from slotwise.store.schema.rows import filled
 from slotwise.store.slots.counts import SLOT, hour_of
@@ -107,41 +107,53 @@ def windows(
     after ``after``, by name and id.
     """
     given: dict[str, object] = {"name": after[0], "id": after[1]}
-    with store.transaction() as connection:
-        plans = read(connection, store, _PLANS, {**given, "limit": limit or NO_LIMIT})
-        if not plans:
-            return []
-        last_name, last_id = _key(plans[-1])
-        given |= {"last_name": last_name, "last_id": last_id, "start": start, "end": end}
-        lines = read(connection, store, _ACTUAL, {**given, "most": MOST_LINES + 1})
-    actual = defaultdict[tuple[str, str], list[SlotInfo]](list)
-    for row in lines[:MOST_LINES]:
-        actual[_key(row)].append(filled(SlotInfo, row))
-    cut_at = _key(lines[MOST_LINES]) if len(lines) > MOST_LINES else None
-    found = []
-    for row in plans:
-        key = _key(row)
-        expected = tuple(islice(_expected(row, start, end), MOST_SLOTS + 1))
-        is_read = cut_at is None or key < cut_at
-        found.append(_window(row, expected, actual.get(key, ()), is_read=is_read))
+    given |= {"start": start, "end": end, "limit": limit or NO_LIMIT}
+    plans, lines = _read(store, given)
+    actual = _by_instance(lines[:MOST_LINES])
+    found = [_window(row, start, end, actual.get(_key(row), ())) for row in plans]
+    if len(lines) <= MOST_LINES:
+        return found
+    cut_at = _key(lines[MOST_LINES])
+    return [
+        one if (one.job, one.id) < cut_at else replace(one, complete=False)
+        for one in found
+    ]
+
+
+def _by_instance(
+    lines: Sequence[sa.RowMapping],
+) -> Mapping[tuple[str, str], Sequence[SlotInfo]]:
+    found = defaultdict[tuple[str, str], list[SlotInfo]](list)
+    for row in lines:
+        found[_key(row)].append(filled(SlotInfo, row))
     return found
 
 
+def _read(
+    store: Store, given: dict[str, object]
+) -> tuple[Sequence[sa.RowMapping], Sequence[sa.RowMapping]]:
+    """Return the plan rows, and what ledger and gaps have of these."""
+    with reading(store) as at:
+        plans = at.read(_PLANS, given)
+        if not plans:
+            return [], []
+        given["last_name"], given["last_id"] = _key(plans[-1])
+        given["most"] = MOST_LINES + 1
+        return plans, at.read(_ACTUAL, given)
+
+
 def _window(
-    row: sa.RowMapping,
-    expected: Sequence[datetime],
-    actual: Sequence[SlotInfo],
-    *,
-    is_read: bool,
+    row: sa.RowMapping, start: datetime, end: datetime, actual: Sequence[SlotInfo]
 ) -> SlotWindow:
     job, id = _key(row)
+    expected = tuple(islice(_expected(row, start, end), MOST_SLOTS + 1))
     return SlotWindow(
         job=job,
         id=id,
         schedule=row["schedule"] or "–",
         expected=expected[:MOST_SLOTS],
         actual=tuple(actual),
-        complete=is_read and len(expected) <= MOST_SLOTS,
+        complete=len(expected) <= MOST_SLOTS,
     )
 
 
@@ -175,10 +187,14 @@ def outcome_counts(
     kind: str = SLOT,
 ) -> list[OutcomeCount]:
     """Return how many slots of each job, or tasks of each name, had which outcome, by the hour."""
-    given = {"start": hour_of(start), "end": end, "job": job, "kind": kind}
+    given = {
+        "start": hour_of(start),
+        "end": end,
+        "job": job,
+        "kind": kind,
+    }
     of_job = "" if job is None else " AND task_name = :job"
-    with store.transaction() as connection:
-        rows = read(connection, store, _COUNTS, given, of_job=of_job)
+    rows = read(store, _COUNTS, given, of_job=of_job)
     return [
         filled(OutcomeCount, row, reason=reason_of(row["reason"]) or None) for row in rows
     ]

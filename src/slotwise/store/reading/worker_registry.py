@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 
 from slotwise.model.clock import host_now
 from slotwise.model.vocabulary import WorkerState
+from slotwise.store.schema.tables import Columns
 from slotwise.store.slots.store import Store
 
 
@@ -55,31 +57,24 @@ class WorkerRegistry:
         """
         if skew is not None:
             before = host_now()
-            with self._store.database.heart.begin() as connection:
+            with self._transaction() as connection:
                 found = self._renew(connection, badge, state, skew)
             if found is not None:
                 now, peers, has_silent = found
                 if has_silent:
                     self._mark_gone(badge)
                 return _skew(before, now), peers
-        with self._store.database.heart.begin() as connection:
+        with self._transaction() as connection:
             before = host_now()
             now = self._store.dialect.now(connection)
             skew = _skew(before, now)
             # Race: the reply to the first time may have been lost; then the row is there.
-            lists = {
-                name: json.dumps(sorted(getattr(badge, name)))
-                for name in ("tags", "tasks", "refused")
-            }
-            lists["passed_over"] = json.dumps(badge.passed_over, sort_keys=True)
-            others = {
-                field.name: getattr(badge, field.name)
-                for field in fields(badge)
-                if field.name not in lists
-            }
-            row = {**others, **lists, "state": state, "last_seen": now, "skew": skew}
+            row = _columns(badge) | {"state": state, "last_seen": now, "skew": skew}
             self._store.dialect.insert_new(connection, self._workers, row)
         return skew, 1
+
+    def _transaction(self) -> AbstractContextManager[sa.Connection]:
+        return self._store.database.heart.begin()
 
     def _renew(
         self, connection: sa.Connection, badge: Badge, state: str, skew: float
@@ -90,26 +85,20 @@ class WorkerRegistry:
         gone.
         """
         mine = self._workers
-        others = self._workers.alias("others")
         dialect = self._store.dialect
-        peers = (
-            sa.select(sa.func.count())
-            .where(
-                others.c.tasks == mine.c.tasks,
-                others.c.tags == mine.c.tags,
-                others.c.state == WorkerState.RUNNING,
-            )
-            .where(others.c.last_seen > dialect.ago(connection, badge.lease))
+        renewal = mine.update().where(mine.c.worker == badge.worker)
+        renewal = renewal.values(
+            state=state,
+            last_seen=dialect.ago(connection),
+            skew=skew,
+            capacity=badge.capacity,
         )
-        renewal = (
-            mine.update()
-            .where(mine.c.worker == badge.worker)
-            .values(
-                state=state,
-                last_seen=dialect.ago(connection),
-                skew=skew,
-                capacity=badge.capacity,
-            )
+        others = self._workers.alias("others").c
+        peers = sa.select(sa.func.count()).where(
+            others.tasks == mine.c.tasks,
+            others.tags == mine.c.tags,
+            others.state == WorkerState.RUNNING,
+            others.last_seen > dialect.ago(connection, badge.lease),
         )
         silent = sa.exists().where(*self._silent(connection, others, badge))
         read = dialect.reading(renewal, mine.c.last_seen, peers.scalar_subquery(), silent)
@@ -123,32 +112,30 @@ class WorkerRegistry:
         row that the other one waits for.
         """
         workers = self._workers
-        dialect = self._store.dialect
-        with self._store.database.heart.begin() as connection:
+        with self._transaction() as connection:
             silent = sa.select(workers.c.worker).where(
-                *self._silent(connection, workers, badge)
+                *self._silent(connection, workers.c, badge)
             )
+            locked = self._store.dialect.locked(connection, silent)
             connection.execute(
-                workers.update()
-                .where(dialect.locked(connection, silent))
-                .values(state=WorkerState.GONE)
+                workers.update().where(locked).values(state=WorkerState.GONE)
             )
 
     def _silent(
-        self, connection: sa.Connection, workers: sa.FromClause, badge: Badge
+        self, connection: sa.Connection, workers: Columns, badge: Badge
     ) -> list[sa.ColumnElement[bool]]:
         """Whether a worker was not seen within its lease. Those with a longer lease are left to
         others like them.
         """
         ago = self._store.dialect.ago(connection, badge.lease)
         return [
-            workers.c.last_seen < ago,
-            workers.c.lease <= badge.lease,
-            workers.c.state != WorkerState.GONE,
+            workers.last_seen < ago,
+            workers.lease <= badge.lease,
+            workers.state != WorkerState.GONE,
         ]
 
     def sign_out(self, worker: str) -> None:
-        with self._store.database.heart.begin() as connection:
+        with self._transaction() as connection:
             connection.execute(
                 self._workers.delete().where(self._workers.c.worker == worker)
             )
@@ -159,10 +146,21 @@ class WorkerRegistry:
         """
         limit = self._store.now() - older_than
         self._store.history.gone(limit)
-        with self._store.database.heart.begin() as connection:
+        with self._transaction() as connection:
             return connection.execute(
                 self._workers.delete().where(self._workers.c.last_seen < limit)
             ).rowcount
+
+
+def _columns(badge: Badge) -> dict[str, object]:
+    """Return the columns of a worker's row, with lists as JSON."""
+    found: dict[str, object] = {
+        field.name: getattr(badge, field.name) for field in fields(badge)
+    }
+    for name in ("tags", "tasks", "refused"):
+        found[name] = json.dumps(sorted(getattr(badge, name)))
+    found["passed_over"] = json.dumps(badge.passed_over, sort_keys=True)
+    return found
 
 
 def _skew(before: datetime, now: datetime) -> float:

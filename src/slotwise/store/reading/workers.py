@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import WorkerState
+from slotwise.store.reading.queries import ReadTransaction, reading
 from slotwise.store.schema.rows import MALFORMED, Unread, filled, rows_apart, texts_of
 from slotwise.store.slots.store import Store
 
@@ -44,27 +45,31 @@ def all_workers(store: Store) -> list[WorkerInfo]:
     tasks = store.tables.tasks
     is_held = tasks.c.picked & (tasks.c.picked_by == store.tables.workers.c.worker)
     running = sa.select(sa.func.count()).where(is_held).scalar_subquery()
-    with store.transaction() as connection:
-        now = store.dialect.now(connection)
-        return workers_in(connection, store, now, running.label("running"))
+    with reading(store) as at:
+        return workers_in(at, at.now(), running.label("running"))
 
 
 def workers_in(
-    connection: sa.Connection, store: Store, now: datetime, *counts: sa.ColumnElement[int]
+    at: ReadTransaction, now: datetime, *counts: sa.ColumnElement[int]
 ) -> list[WorkerInfo]:
     """Return all workers, with these counts. One with a malformed row is ``unreadable``, and not
     live.
     """
-    workers = store.tables.workers
+    workers = at.tables.workers
     wanted = sa.select(workers, *counts).order_by(workers.c.started.desc())
     found = []
     for one in rows_apart(
-        connection, wanted, workers.c.worker, read=lambda row: _worker_info(row, now)
+        at.connection, wanted, workers.c.worker, read=lambda row: _worker_info(row, now)
     ):
         if isinstance(one, Unread):
             (name,) = one.key
             state = WorkerState.UNREADABLE
-            one = WorkerInfo(worker=name, state=state, started=now, last_seen=now)
+            one = WorkerInfo(
+                worker=name,
+                state=state,
+                started=now,
+                last_seen=now,
+            )
         found.append(one)
     return found
 

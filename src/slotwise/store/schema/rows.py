@@ -5,6 +5,7 @@ cannot be decoded.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -182,7 +183,9 @@ def flawed(row: Row, pending: Mapping[str, str] | str | None, flaw: str | None) 
         return replace(row, flaw=flaw or str(error))
 
 
-def filled(kind: type[View], row: sa.RowMapping, **others: object) -> View:
+def filled(
+    kind: type[View], row: sa.RowMapping | Mapping[str, object], **others: object
+) -> View:
     """Return a value of ``others``, and of the columns that have the names of its further
     fields.
     """
@@ -289,28 +292,31 @@ def rows_apart(
     """Yield what ``read`` makes of each row of a statement, in its order; ``Unread`` for one that
     cannot be decoded.
     """
-    found: dict[tuple[str, ...], sa.RowMapping | None]
-    try:
-        rows = connection.execute(statement).mappings().all()
-        found = {tuple(row[column.name] for column in key): row for row in rows}
-    except MALFORMED:
-        found = dict.fromkeys(
-            tuple(values)
-            for values in connection.execute(statement.with_only_columns(*key))
-        )
-    for values, row in found.items():
+    for values, known in _by_key(connection, statement, key):
         try:
+            row = known
             if row is None:
-                mine = (
-                    column == value for column, value in zip(key, values, strict=True)
-                )
+                mine = map(operator.eq, key, values)
                 row = connection.execute(statement.where(*mine)).mappings().first()
             if row is not None:  # Race: it may have been deleted in between.
                 yield read(row)
         except MALFORMED as error:
-            yield Unread(
-                values, str(getattr(error, "orig", None) or error).partition("\n")[0]
-            )
+            why = str(getattr(error, "orig", None) or error)
+            yield Unread(values, why.partition("\n")[0])
+
+
+def _by_key(
+    connection: sa.Connection,
+    statement: sa.Select[tuple[object, ...]],
+    key: Sequence[sa.Column[str]],
+) -> Sequence[tuple[tuple[str, ...], sa.RowMapping | None]]:
+    """Return the rows of a statement with their keys; only the keys, if a row cannot be decoded."""
+    try:
+        rows = connection.execute(statement).mappings().all()
+        return [(tuple(row[column.name] for column in key), row) for row in rows]
+    except MALFORMED:
+        keys = connection.execute(statement.with_only_columns(*key)).all()
+        return [(tuple(values), None) for values in keys]
 
 
 def texts_of(document: str | None) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy import (
@@ -20,6 +20,12 @@ from sqlalchemy import (
 from slotwise.model.vocabulary import Kind
 from slotwise.store.schema.column_types import Duration, Instant, Json
 
+#: The columns of a table, or of an alias of one.
+Columns: TypeAlias = "sa.ColumnCollection[str, Expression]"
+#: A part of a statement that has a value.
+Expression: TypeAlias = "sa.ColumnElement[Any]"
+#: What a row is to meet.
+Condition: TypeAlias = "sa.ColumnElement[bool]"
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
 #: The revision that made it. Later ones change no column, and can be repeated.
@@ -108,6 +114,50 @@ TYPES: dict[str, Any] = {
 }
 
 
+class _Index(NamedTuple):
+    """An index of these rows only, or of all. Rows without an entry cost a claim nothing."""
+
+    name: str
+    columns: Sequence[str]
+    rows: str | None = None
+
+
+def _has(column: str) -> str:
+    return f"{column} IS NOT NULL"
+
+
+_WAITING = "NOT picked AND state IS NULL AND"
+_INDEXES: dict[str, Sequence[_Index]] = {
+    "tasks": (
+        _Index("tasks_due", ("execution_time",), f"{_WAITING} {HAS_SLOT}"),
+        _Index(
+            "tasks_queue",
+            ("task_name", f"({RANK})", "execution_time"),
+            f"{_WAITING} {IS_TASK}",
+        ),
+        _Index("tasks_lost", ("execution_time",), f"{_WAITING} lost_count > 0"),
+        _Index("tasks_held", ("picked_by",), "picked"),
+        _Index("tasks_parked", ("state", "task_name", "task_instance"), _has("state")),
+        _Index("tasks_beside", ("task_name", "plan_instance"), _has("plan_instance")),
+        _Index(
+            "tasks_ordered",
+            ("task_name", "order_key", "created_version"),
+            _has("order_key"),
+        ),
+    ),
+    "slots": (
+        _Index("slots_expires", ("expires",), _has("expires")),
+        _Index("slots_of_instances", ("task_name", "slot"), OF_INSTANCES),
+    ),
+    "gaps": (_Index("gaps_last", ("task_name", "last_slot")),),
+    "attempts": (_Index("attempts_ended", ("ended",)),),
+    "receipts": (_Index("receipts_expires", ("expires",)),),
+    "deploys": (_Index("deploys_at", ("at",)),),
+    "worker_history": (_Index("worker_history_ended", ("ended",)),),
+    "counts": (_Index("counts_hour", ("hour",)),),
+}
+
+
 class Tables:
     """All tables under one prefix, in one PostgreSQL schema (None: the connection's default)."""
 
@@ -126,17 +176,11 @@ class Tables:
             for name in ("postgresql", "sqlite")
             if database in (None, name)
         ]
-        self.tasks = self._table("tasks", *self._queues())
-        self.slots = self._table(
-            "slots",
-            self._index("slots_expires", "expires", given="expires"),
-            self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
-        )
-        self.gaps = self._table(
-            "gaps", self._index("gaps_last", "task_name", "last_slot")
-        )
+        self.tasks = self._table("tasks")
+        self.slots = self._table("slots")
+        self.gaps = self._table("gaps")
         #: Attempts that did not succeed.
-        self.attempts = self._table("attempts", self._index("attempts_ended", "ended"))
+        self.attempts = self._table("attempts")
         self.workers = self._table("workers", version=Text)
         self.controls = self._table("controls")
         self.calendars = self._table("calendars", revision=BigInteger)
@@ -145,71 +189,32 @@ class Tables:
         #: Keys that limit or order tasks, while a task has them.
         self.keys = self._table("keys")
         #: Answers of transactions whose reply may have been lost.
-        self.receipts = self._table(
-            "receipts", self._index("receipts_expires", "expires")
-        )
+        self.receipts = self._table("receipts")
         self.meta = self._table("meta")
         #: How deploys have changed schedules.
-        self.deploys = self._table("deploys", self._index("deploys_at", "at"))
+        self.deploys = self._table("deploys")
         #: One row for each start of a worker.
-        self.worker_history = self._table(
-            "worker_history", self._index("worker_history_ended", "ended"), version=Text
-        )
+        self.worker_history = self._table("worker_history", version=Text)
         #: Slots that have ended, by job, hour of the slot, outcome and reason.
-        self.counts = self._table("counts", self._index("counts_hour", "hour"))
+        self.counts = self._table("counts")
 
-    def _table(self, name: str, *indexes: sa.Index, **kinds: object) -> sa.Table:
+    def _table(self, name: str, **kinds: object) -> sa.Table:
         return sa.Table(
             f"{self.prefix}{name}",
             self.metadata,
             *_columns(_COLUMNS[name], kinds),
-            *indexes,
+            *map(self._index, _INDEXES.get(name, ())),
         )
 
-    def _index(
-        self,
-        name: str,
-        *columns: str | sa.TextClause,
-        rows: str | None = None,
-        given: str | None = None,
-    ) -> sa.Index:
-        """Return an index of these rows only, or of those that have a column, so that others cost
-        a claim nothing.
-        """
-        rows = f"{given} IS NOT NULL" if given else rows
-        where: dict[str, Any] = (
-            {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
+    def _index(self, index: _Index) -> sa.Index:
+        columns = (
+            sa.text(column) if column.startswith("(") else column
+            for column in index.columns
         )
-        return sa.Index(f"{self.prefix}{name}", *columns, **where)
-
-    def _queues(self) -> list[sa.Index]:
-        waiting = "NOT picked AND state IS NULL AND"
-        rank = sa.text(f"({RANK})")
-        return [
-            self._index("tasks_due", "execution_time", rows=f"{waiting} {HAS_SLOT}"),
-            self._index(
-                "tasks_queue",
-                "task_name",
-                rank,
-                "execution_time",
-                rows=f"{waiting} {IS_TASK}",
-            ),
-            self._index("tasks_lost", "execution_time", rows=f"{waiting} lost_count > 0"),
-            self._index("tasks_held", "picked_by", rows="picked"),
-            self._index(
-                "tasks_parked", "state", "task_name", "task_instance", given="state"
-            ),
-            self._index(
-                "tasks_beside", "task_name", "plan_instance", given="plan_instance"
-            ),
-            self._index(
-                "tasks_ordered",
-                "task_name",
-                "order_key",
-                "created_version",
-                given="order_key",
-            ),
-        ]
+        where: dict[str, Any] = {}
+        if index.rows is not None:
+            where = dict.fromkeys(self._partial, sa.text(index.rows))
+        return sa.Index(f"{self.prefix}{index.name}", *columns, **where)
 
 
 def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[object]]:
@@ -232,22 +237,22 @@ def columns_of_db_scheduler() -> list[sa.Column[object]]:
     return list(_columns(_DB_SCHEDULER, {}))
 
 
-def of_plan(rows: sa.FromClause, instance: object) -> sa.ColumnElement[bool]:
+def of_plan(rows: Columns, instance: object) -> Condition:
     """Whether a row is this instance's plan row or one of its detached rows; an index finds
     either.
     """
-    return sa.or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
+    return sa.or_(rows.task_instance == instance, rows.plan_instance == instance)
 
 
-def runs_on(rows: sa.FromClause) -> sa.ColumnElement[str | None]:
+def runs_on(rows: Columns) -> sa.ColumnElement[str | None]:
     """Return the tags that a job's row requires, as a JSON array."""
-    found: sa.ColumnElement[str | None] = rows.c.plan["runs_on"].as_string()
+    found: sa.ColumnElement[str | None] = rows.plan["runs_on"].as_string()
     return found
 
 
-def _is_of(kind: Kind, rows: sa.FromClause) -> sa.ColumnElement[bool]:
+def _is_of(kind: Kind, rows: Columns) -> Condition:
     """Compare with a literal: with a parameter, a generic plan cannot use a partial index."""
-    return rows.c.kind == sa.literal_column(f"'{kind}'", Text)
+    return rows.kind == sa.literal_column(f"'{kind}'", Text)
 
 
 is_task = partial(_is_of, Kind.TASK)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +18,7 @@ from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Release
 from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database_errors import describe_error, is_about_a_row
-from slotwise.store.dialects.port import ClaimRequest, Range, Transaction
+from slotwise.store.dialects.port import ClaimRequest, Range
 from slotwise.store.dialects.quarantine import quarantine
 from slotwise.store.schema.rows import Change, Held, claim_of, expect
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from slotwise.jobs.definition import Definition
     from slotwise.store.slots.store import Store
 
-logger = logging.getLogger(__name__)
-
 
 class Taken(NamedTuple):
     """How many rows a claim has found, the claims that may start, and the slots that will not
@@ -61,6 +58,7 @@ class Claims:
         self._due = store.due
         self.definitions: Mapping[str, Definition] = store.definitions
         self.transaction = store.transaction
+        self._transact = store.transact
         self.warnings = store.warnings
         self.poll: timedelta = store.poll
         self._gates = store.gates
@@ -107,7 +105,14 @@ class Claims:
             return []
         size = min(limit, BATCH)
         ranges = _of_others(ranges, full)
-        request = self._request(holder, names, size, lease, lost=0, ranges=ranges)
+        request = self._request(
+            holder,
+            names,
+            size,
+            lease,
+            lost=0,
+            ranges=ranges,
+        )
         try:
             rows = self._take_tasks(request)
         except Exception as error:
@@ -131,16 +136,16 @@ class Claims:
             with self.transaction() as connection:
                 rows = self._take_within_limits(request, connection)
         else:
-            is_single = self.dialect.is_one_statement
-            with self._due.reading() if is_single else self.transaction() as connection:
+            is_one = self.dialect.is_one_statement
+            with self._due.reading() if is_one else self.transaction() as connection:
                 rows, self.slots_may_be_due = self.dialect.claim_tasks(
                     connection, request
                 )
         flawed = [(row, row.flaw) for row in rows if row.flaw]
         if not flawed:
             return rows
-        with self.transaction() as connection:
-            self.refuse(connection, flawed, self.dialect.now(connection))
+        with self._transact() as at:
+            self.refuse(at.connection, flawed, at.now)
         return [row for row in rows if row.flaw is None]
 
     def _take_within_limits(
@@ -263,7 +268,12 @@ class Claims:
             started = (decided.get(row.key, row) for row in rows)
             rows = [row for row in started if row is not None]
         claims = [
-            Claim(row=row, holder=request.holder, lease=request.lease, claimed_at=now)
+            Claim(
+                row=row,
+                holder=request.holder,
+                lease=request.lease,
+                claimed_at=now,
+            )
             for row in rows
         ]
         return Taken(count, claims, skipped)
@@ -300,8 +310,7 @@ class Claims:
             if not is_about_a_row(error):
                 raise
             self.note([key], describe_error(error))
-            with self.transaction() as connection:
-                at = Transaction(connection, self.dialect, self.dialect.now(connection))
+            with self._transact() as at:
                 quarantine(at, key, describe_error(error))
             return Taken(0, [], [])
 
@@ -321,15 +330,7 @@ class Claims:
     def note(self, keys: Sequence[Key], problem: str) -> None:
         """Count these rows of one task; log a line about it if none was logged a moment ago."""
         self.refused += [key.task_name for key in keys]
-        (name, instance), problem = keys[-1], f"{problem:.1000}"
-        if rows := self.warnings.count(name, problem, len(keys)):
-            logger.warning(
-                "%s: rows that are quarantined: %d; the last is %r: %s",
-                name,
-                rows,
-                instance,
-                problem,
-            )
+        self.warnings.quarantined(keys, f"{problem:.1000}")
 
     def _admitted(
         self,

@@ -32,7 +32,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.rows import Change, utc
-from slotwise.store.schema.tables import of_plan
+from slotwise.store.schema.tables import Columns, Condition, of_plan
 
 
 def detach(
@@ -51,13 +51,11 @@ def detach(
     It has the plan row's schedule and data, and is paused with it. Races: the key permits one row
     of a slot; against a claim of the plan row, the ledger decides.
     """
-    plan = plan_of(at.connection, at.dialect, Key(name, plan_instance))
+    key = Key(name, plan_instance)
+    plan = plan_of(at.connection, at.dialect, key)
     own = {"schedule": plan and plan.schedule, "task_data": plan and plan.task_data}
-    row = (
-        _detached(at.now, name, slot, origin, plan_instance)
-        | own
-        | {"execution_time": due or at.now, **columns}
-    )
+    own["execution_time"] = due or at.now
+    row = _detached(at.now, key, slot, origin) | own | columns
     if instance is not None:
         row["task_instance"] = instance
     if plan is not None and plan.state == RowState.PAUSED and "state" not in columns:
@@ -66,21 +64,23 @@ def detach(
     return Key(name, row["task_instance"]) if is_new else None
 
 
-def _detached(
-    now: datetime, name: str, slot: datetime, origin: str, plan_instance: str
-) -> dict[str, Any]:
+def _detached(now: datetime, plan: Key, slot: datetime, origin: str) -> dict[str, Any]:
     born = to_micros(now)
     return {
-        "task_name": name,
-        "task_instance": f"{plan_instance}@{slot.isoformat()}",
+        **_key_of(plan, slot)._asdict(),
         "kind": Kind.DETACHED,
-        "plan_instance": plan_instance,
+        "plan_instance": plan.task_instance,
         "slot": slot,
         "origin": origin,
         "picked": False,
         "version": born,
         "created_version": born,
     }
+
+
+def _key_of(plan: Key, slot: datetime) -> Key:
+    """Return the key of the row of one slot."""
+    return Key(plan.task_name, f"{plan.task_instance}@{slot.isoformat()}")
 
 
 def queue_backfill(
@@ -98,33 +98,26 @@ def queue_backfill(
     if not slots:
         return
     tasks = at.dialect.tables.tasks
+    common = {
+        "execution_time": FOREVER,
+        "schedule": plan.schedule,
+        "task_data": plan.task_data,
+        "control": number,
+        "state": RowState.QUEUED,
+        "parked_due": at.now,
+    }
     rows = list[dict[str, object]]()
     for slot in slots:
         attempt, ended = begun.get(slot, (0, None))
-        rows.append(
-            _detached(at.now, plan.task_name, slot, Origin.BACKFILL, plan.task_instance)
-            | {
-                "execution_time": FOREVER,
-                "schedule": plan.schedule,
-                "task_data": plan.task_data,
-                "control": number,
-                "state": RowState.QUEUED,
-                "parked_due": at.now,
-                "attempt": attempt,
-                "last_failure": ended,
-            }
-        )
-    ids = [row["task_instance"] for row in rows]
-    mine = [
+        own = _detached(at.now, plan.plan_key, slot, Origin.BACKFILL)
+        rows.append(own | common | {"attempt": attempt, "last_failure": ended})
+    queued = tasks.update().where(
         tasks.c.task_name == plan.task_name,
-        tasks.c.task_instance.in_(ids),
+        tasks.c.task_instance.in_([row["task_instance"] for row in rows]),
         tasks.c.state == RowState.QUEUED,
-    ]
-    at.connection.execute(
-        tasks.update()
-        .where(*mine, tasks.c.origin == Origin.BACKFILL)
-        .values(control=number)
+        tasks.c.origin == Origin.BACKFILL,
     )
+    at.connection.execute(queued.values(control=number))
     at.dialect.insert_missing(at.connection, tasks, rows)
 
 
@@ -132,16 +125,15 @@ def start_backfill(
     at: Transaction, plan: Row, number: int, concurrency: int, pace: timedelta | None
 ) -> None:
     """Release the first slots of a backfill that is queued as a whole, a pace apart."""
-    tasks = at.dialect.tables.tasks
+    tasks = at.dialect.tables.tasks.c
     queue = _Queue(at, plan)
-    queued = sa.select(tasks.c.task_instance).where(
+    queued = sa.select(tasks.task_instance).where(
         *_detached_of(tasks, plan),
-        tasks.c.state == RowState.QUEUED,
-        tasks.c.control == number,
+        tasks.state == RowState.QUEUED,
+        tasks.control == number,
     )
-    for place, id in enumerate(
-        at.connection.scalars(queued.order_by(tasks.c.slot).limit(concurrency)).all()
-    ):
+    first = queued.order_by(tasks.slot).limit(concurrency)
+    for place, id in enumerate(at.connection.scalars(first).all()):
         queue.release(id, at.now + place * (pace or timedelta(0)))
 
 
@@ -149,8 +141,8 @@ def plan_of(
     connection: sa.Connection, dialect: Dialect, key: Key, *, lock: bool = False
 ) -> Any:
     """Read what detached rows take from their plan row; None if there is no such row."""
-    tasks = dialect.tables.tasks
-    columns = (tasks.c.schedule, tasks.c.state, tasks.c.task_data, tasks.c.watermark)
+    tasks = dialect.tables.tasks.c
+    columns = (tasks.schedule, tasks.state, tasks.task_data, tasks.watermark)
     plan = sa.select(*columns).where(*of_key(tasks, key))
     return connection.execute(plan.with_for_update() if lock else plan).first()
 
@@ -166,10 +158,10 @@ def planned_now(at: Transaction, row: Row) -> tuple[str | None, datetime | None]
 # -- slots of a schedule that run side by side ----------------------------------------------------
 
 
-def _detached_of(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
+def _detached_of(tasks: Columns, row: Row) -> list[Condition]:
     return [
-        tasks.c.task_name == row.task_name,
-        tasks.c.plan_instance == row.plan_key.task_instance,
+        tasks.task_name == row.task_name,
+        tasks.plan_instance == row.plan_key.task_instance,
     ]
 
 
@@ -177,23 +169,25 @@ def ask_to_stop(at: Transaction, plan: Row, origins: Sequence[str]) -> None:
     """Ask the plan's slots of these origins to stop, also those that wait for a retry."""
     if not origins:
         return
-    tasks = at.dialect.tables.tasks
+    tasks = at.dialect.tables.tasks.c
     mine = _detached_of(tasks, plan)
-    free = sa.select(tasks.c.task_instance).where(
-        *mine, tasks.c.origin.in_(origins), tasks.c.cancel_requested.is_(None)
+    free = sa.select(tasks.task_instance).where(
+        *mine, tasks.origin.in_(origins), tasks.cancel_requested.is_(None)
     )
     if named := at.connection.scalars(free.with_for_update(skip_locked=True)).all():
-        asked = tasks.update().where(*mine, tasks.c.task_instance.in_(named))
+        asked = at.dialect.tables.tasks.update().where(
+            *mine, tasks.task_instance.in_(named)
+        )
         at.connection.execute(asked.values(_called_off(tasks, at.now)))
 
 
-def _called_off(tasks: sa.Table, now: datetime) -> dict[str, object]:
+def _called_off(tasks: Columns, now: datetime) -> dict[str, object]:
     """Return the columns of a slot that is asked to stop; one that waits for its retry is due now,
     to end.
     """
     due = sa.case(
-        (tasks.c.picked, tasks.c.execution_time),
-        else_=sa.literal(now, tasks.c.execution_time.type),
+        (tasks.picked, tasks.execution_time),
+        else_=sa.literal(now, tasks.execution_time.type),
     )
     why = {"called_off": Reason.OVERLAP}
     return {
@@ -209,18 +203,14 @@ def stranger_of(at: Transaction, plan: Row) -> Key | None:
     if there is none.
     """
     assert plan.slot is not None
-    tasks = at.dialect.tables.tasks
-    key = Key(plan.task_name, f"{plan.task_instance}@{plan.slot.isoformat()}")
-    found = sa.select(tasks.c.kind, tasks.c.plan_instance, tasks.c.slot).where(
-        *of_key(tasks, key)
-    )
-    row = at.connection.execute(found).first()
+    tasks = at.dialect.tables.tasks.c
+    key = _key_of(plan.key, plan.slot)
+    found = sa.select(tasks.kind, tasks.plan_instance, tasks.slot)
+    row = at.connection.execute(found.where(*of_key(tasks, key))).first()
     its_own = (Kind.DETACHED, plan.task_instance, plan.slot)
-    return (
-        None
-        if row is None or (row.kind, row.plan_instance, utc(row.slot)) == its_own
-        else key
-    )
+    if row is None or (row.kind, row.plan_instance, utc(row.slot)) == its_own:
+        return None
+    return key
 
 
 #: What a slot that starts beside its claimed plan row takes from it.
@@ -241,13 +231,7 @@ def detach_started(at: Transaction, plan: Row) -> Row | None:
     has a row.
     """
     assert plan.slot is not None
-    own = _detached(
-        at.now,
-        plan.task_name,
-        plan.slot,
-        plan.origin or Origin.SCHEDULE,
-        plan.task_instance,
-    )
+    own = _detached(at.now, plan.key, plan.slot, plan.origin or Origin.SCHEDULE)
     own |= {"picked": True, "last_heartbeat": at.now, "attempt": 1}
     row = own | {name: getattr(plan, name) for name in _OF_PLAN}
     if not at.dialect.insert_new(at.connection, at.dialect.tables.tasks, row):
@@ -304,17 +288,17 @@ class _Queue:
 
     def release(self, instance: str, due: datetime) -> None:
         """Let the row start at ``due``, or after the pause of its job."""
-        tasks = self._tasks
-        state = sa.select(tasks.c.state).where(*of_key(tasks, self.row.plan_key))
-        awake = {"state": None, "execution_time": due, "parked_due": None}
-        columns = (
-            asleep(due) if self.at.connection.scalar(state) == RowState.PAUSED else awake
-        )
-        self.at.connection.execute(
-            tasks.update()
-            .where(*_detached_of(tasks, self.row), tasks.c.task_instance == instance)
-            .values(**columns)
-        )
+        tasks = self._tasks.c
+        state = sa.select(tasks.state).where(*of_key(tasks, self.row.plan_key))
+        columns: dict[str, object] = {
+            "state": None,
+            "execution_time": due,
+            "parked_due": None,
+        }
+        if self.at.connection.scalar(state) == RowState.PAUSED:
+            columns = asleep(due)
+        mine = *_detached_of(tasks, self.row), tasks.task_instance == instance
+        self.at.connection.execute(self._tasks.update().where(*mine).values(**columns))
 
     # -- triggers ---------------------------------------------------------------------------------
 
@@ -322,54 +306,40 @@ class _Queue:
         """Release the oldest queued trigger, unless an earlier one, or a run that it waits for,
         goes on.
         """
-        tasks = self._tasks
-        queued = sa.select(tasks.c.task_instance, tasks.c.slot, tasks.c.control).where(
-            *_detached_of(tasks, self.row),
-            tasks.c.state == RowState.QUEUED,
-            tasks.c.origin == Origin.TRIGGER,
-        )
-        first = self.at.connection.execute(
-            queued.order_by(tasks.c.slot).limit(1).with_for_update()
-        ).first()
+        tasks = self._tasks.c
+        queued = self._queued(Origin.TRIGGER, tasks.slot, tasks.control)
+        oldest = queued.order_by(tasks.slot).limit(1).with_for_update()
+        first = self.at.connection.execute(oldest).first()
         if first is None:
             return
-        is_awake = tasks.c.state.is_(None) | (tasks.c.state == RowState.PAUSED)
-        is_to_end = tasks.c.picked | sa.and_(tasks.c.attempt == 0, is_awake)
-        earlier = sa.and_(
-            tasks.c.origin == Origin.TRIGGER, tasks.c.slot < first.slot, is_to_end
-        )
-        is_other = tasks.c.origin.is_distinct_from(Origin.TRIGGER)
-        running = sa.and_(is_other, tasks.c.picked, tasks.c.control <= first.control)
-        family = [
-            tasks.c.task_name == self.row.task_name,
-            of_plan(tasks, self.row.plan_key.task_instance),
-        ]
-        goes_on = sa.select(tasks.c.version).where(*family, earlier | running)
-        if self.at.connection.execute(goes_on.limit(1)).first() is None:
+        plan = self.row.plan_key
+        family = tasks.task_name == plan.task_name, of_plan(tasks, plan.task_instance)
+        before = _goes_before(tasks, first.slot, first.control)
+        goes_on = sa.select(tasks.version).where(*family, before).limit(1)
+        if self.at.connection.execute(goes_on).first() is None:
             self.release(first.task_instance, self.at.now)
+
+    def _queued(self, origin: Origin, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """Select the ids of queued rows of this origin, and these columns."""
+        tasks = self._tasks.c
+        return sa.select(tasks.task_instance, *columns).where(
+            *_detached_of(tasks, self.row),
+            tasks.state == RowState.QUEUED,
+            tasks.origin == origin,
+        )
 
     # -- backfills --------------------------------------------------------------------------------
 
     def release_backfill(self, *, never_began: bool) -> None:
         tasks = self._tasks
         controls = self.at.dialect.tables.controls
-        queued = (
-            sa.select(tasks.c.task_instance, controls.c.arguments)
-            .where(
-                *_detached_of(tasks, self.row),
-                tasks.c.state == RowState.QUEUED,
-                tasks.c.origin == Origin.BACKFILL,
-                tasks.c.control == self.row.control,
-            )
-            .outerjoin(controls, controls.c.id == tasks.c.control)
-        )
+        queued = self._queued(Origin.BACKFILL, controls.c.arguments)
+        queued = queued.where(tasks.c.control == self.row.control)
+        queued = queued.outerjoin(controls, controls.c.id == tasks.c.control)
+        oldest = queued.order_by(tasks.c.slot).limit(1)
         # Race: of two slots that end at once, each takes the next row that is not locked.
-        oldest = (
-            queued.order_by(tasks.c.slot)
-            .limit(1)
-            .with_for_update(skip_locked=True, of=tasks)
-        )
-        if (found := self.at.connection.execute(oldest).first()) is None:
+        free = oldest.with_for_update(skip_locked=True, of=tasks)
+        if (found := self.at.connection.execute(free).first()) is None:
             return
         pace = json.loads(found.arguments or "{}").get("pace")
         due = self.at.now
@@ -383,29 +353,41 @@ class _Queue:
         Race: of two slots that end at once, the second waits at the row of the operation for the
         first one's commit.
         """
-        tasks = self._tasks
-        controls = self.at.dialect.tables.controls
-        operation = self.row.control
-        self.at.connection.execute(
-            sa.select(controls.c.id).where(controls.c.id == operation).with_for_update()
-        )
-        own = sa.select(self.at.dialect.tables.slots.c.started).where(
-            *self.at.dialect.conditions.at(self.row.ledger_key)
-        )
-        began = None if never_began else utc(self.at.connection.scalar(own))
-        due = sa.func.coalesce(
-            tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type
-        )
-        mine = [
-            *_detached_of(tasks, self.row),
-            tasks.c.control == operation,
-            tasks.c.state.is_distinct_from(RowState.QUEUED),
-        ]
-        going = sa.select(sa.func.max(due, type_=due.type)).where(
-            *mine, tasks.c.picked | (tasks.c.attempt == 0)
-        )
-        newest = utc(self.at.connection.scalar(going))
+        dialect = self.at.dialect
+        connection = self.at.connection
+        controls = dialect.tables.controls.c
+        operation = sa.select(controls.id).where(controls.id == self.row.control)
+        connection.execute(operation.with_for_update())
+        mine = dialect.conditions.at(self.row.ledger_key)
+        own = sa.select(dialect.tables.slots.c.started).where(*mine)
+        began = None if never_began else utc(connection.scalar(own))
+        newest = utc(connection.scalar(self._newest_released()))
         return max(began or self.at.now, newest or began or self.at.now)
+
+    def _newest_released(self) -> sa.Select[datetime]:
+        """Select the newest due time of the backfill's rows that were released and have not
+        ended.
+        """
+        tasks = self._tasks.c
+        kind = tasks.execution_time.type
+        due = sa.func.coalesce(tasks.parked_due, tasks.execution_time, type_=kind)
+        return sa.select(sa.func.max(due, type_=kind)).where(
+            *_detached_of(tasks, self.row),
+            tasks.control == self.row.control,
+            tasks.state.is_distinct_from(RowState.QUEUED),
+            tasks.picked | (tasks.attempt == 0),
+        )
+
+
+def _goes_before(tasks: Columns, slot: datetime, control: int | None) -> Condition:
+    """Whether a row ends before a queued trigger may start: it is an earlier one, or runs since
+    before its operation.
+    """
+    is_awake = tasks.state.is_(None) | (tasks.state == RowState.PAUSED)
+    is_to_end = tasks.picked | sa.and_(tasks.attempt == 0, is_awake)
+    earlier = sa.and_(tasks.origin == Origin.TRIGGER, tasks.slot < slot, is_to_end)
+    is_other = tasks.origin.is_distinct_from(Origin.TRIGGER)
+    return earlier | sa.and_(is_other, tasks.picked, tasks.control <= control)
 
 
 # -- what people read on the plan row -------------------------------------------------------------
@@ -423,52 +405,38 @@ def tell_plan_rows(
     told: dict[Key, list[Change]] = {}
     for change in changes:
         row = change.held.row
-        record = change.transition.record
-        began = record is not None and record.outcome not in (
-            Outcome.CANCELLED,
-            Outcome.SKIPPED,
-        )
-        if row.is_detached and change.transition.remove and began:
+        if row.is_detached and change.transition.remove and _has_begun(change):
             told.setdefault(row.plan_key, []).append(change)
     tasks = dialect.tables.tasks
     for plan, ended in sorted(told.items()):
-        mine = of_key(tasks, plan)
-        locked = (
-            sa.select(tasks.c.version).where(*mine).with_for_update(skip_locked=not wait)
-        )
-        with (
-            suppress(SQLAlchemyError),
-            database.main.begin() as connection,
-        ):  # the slots are settled, whatever it is
+        mine = of_key(tasks.c, plan)
+        look = sa.select(tasks.c.version).where(*mine)
+        told_it = tasks.update().where(*mine).values(**_statistics(tasks.c, ended))
+        # The slots are settled, whatever fails here.
+        with suppress(SQLAlchemyError), database.main.begin() as connection:
+            locked = look.with_for_update(skip_locked=not wait)
             if connection.execute(locked).first() is not None:
-                connection.execute(
-                    tasks.update().where(*mine).values(**_statistics(tasks, ended))
-                )
+                connection.execute(told_it)
 
 
-def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, object]:
-    records = [
-        change.transition.record
-        for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)
-    ]
-    words = [record.outcome for record in records if record is not None]
-    failures = (
-        len(words)
-        if Outcome.SUCCEEDED not in words
-        else words[::-1].index(Outcome.SUCCEEDED)
-    )
-    before = (
-        0
-        if Outcome.SUCCEEDED in words
-        else sa.func.coalesce(tasks.c.consecutive_failures, 0)
-    )
-    found = {
-        "last_success" if word == Outcome.SUCCEEDED else "last_failure": ended[0].held.now
-        for word in words
-    }
-    last = records[-1]
-    return {
-        **found,
-        "consecutive_failures": before + failures,
-        "last_error": last.error if last else None,
-    }
+def _has_begun(change: Change) -> bool:
+    record = change.transition.record
+    unbegun = (Outcome.CANCELLED, Outcome.SKIPPED)
+    return record is not None and record.outcome not in unbegun
+
+
+def _statistics(tasks: Columns, ended: Sequence[Change]) -> dict[str, object]:
+    columns: dict[str, object] = {}
+    before: sa.ColumnElement[int] | int = sa.func.coalesce(tasks.consecutive_failures, 0)
+    failures = 0
+    for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER):
+        record = change.transition.record
+        assert record is not None
+        is_success = record.outcome == Outcome.SUCCEEDED
+        columns["last_success" if is_success else "last_failure"] = change.held.now
+        columns["last_error"] = record.error
+        if is_success:
+            before = failures = 0
+        else:
+            failures += 1
+    return {**columns, "consecutive_failures": before + failures}

@@ -67,13 +67,9 @@ class Due:
         tasks = self.tasks_of(names) if tasks is None else tasks
         if not self.full.until or not (full := self.full.names()):
             return self._next_due(names, tasks, lost)
-        slots_of_full = [name for name in names if name in full]
-        full_tasks = [name for name in tasks if name in full]
         due = self._next_due(without(names, full), without(tasks, full), lost)
-        later = self._next_due(slots_of_full, full_tasks, lost)
-        if later is not None:
-            later = max(later, FULL_PAUSE)
-        return _earliest(due, later)
+        later = self._next_due(_only(names, full), _only(tasks, full), lost)
+        return _earliest(due, None if later is None else max(later, FULL_PAUSE))
 
     def _next_due(
         self, names: Sequence[str], tasks: Sequence[str], lost: int
@@ -111,7 +107,12 @@ class Due:
         if len(names) <= MANY:
             return None
         with self.reading() as connection:
-            first = self.dialect.first_slots(connection, FEW, lost=lost, since=since)
+            first = self.dialect.first_slots(
+                connection,
+                FEW,
+                lost=lost,
+                since=since,
+            )
         self._ask(names)
         return min((due for name, due in first if name in self._asked[1]), default=None)
 
@@ -180,6 +181,10 @@ class Due:
 
 def _earliest(*dues: timedelta | None) -> timedelta | None:
     return min((due for due in dues if due is not None), default=None)
+
+
+def _only(names: Sequence[str], full: frozenset[str]) -> Sequence[str]:
+    return [name for name in names if name in full]
 
 
 def without(names: Sequence[str], full: frozenset[str]) -> Sequence[str]:

@@ -38,7 +38,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import Tables, is_detached
+from slotwise.store.schema.tables import Condition, Tables, is_detached
 from slotwise.store.slots.tuning import BUSY, FULL_PAUSE, LATE, NEWEST, SLACK
 
 
@@ -187,29 +187,27 @@ class Limits(Gate):
     def _running(
         self, names: Sequence[str], transaction: sa.Connection
     ) -> Mapping[str, int]:
-        tasks = self._tables.tasks
+        tasks = self._tables.tasks.c
         bound = [
             name for name in names if self._definitions[name].concurrency is not None
         ]
         if not bound:
             return {}
-        mine = tasks.c.picked, tasks.c.task_name.in_(bound)
-        counts = sa.select(tasks.c.task_name, sa.func.count()).where(*mine)
-        return _by_name(transaction, counts.group_by(tasks.c.task_name))
+        mine = tasks.picked, tasks.task_name.in_(bound)
+        counts = sa.select(tasks.task_name, sa.func.count()).where(*mine)
+        return _by_name(transaction, counts.group_by(tasks.task_name))
 
     def _started(
         self, names: Sequence[str], now: datetime | None, transaction: sa.Connection
     ) -> Mapping[str, int]:
-        starts = self._tables.starts
-        rates = [(name, self._definitions[name].rate_limit) for name in names]
-        if not any(rate for _, rate in rates):
+        starts = self._tables.starts.c
+        rates = {name: self._definitions[name].rate_limit for name in names}
+        if not any(rates.values()):
             return {}
         now = now or self._dialect.now(transaction)
-        within = [
-            self._counts(name, rate, now) for name, rate in rates if rate is not None
-        ]
-        counts = sa.select(starts.c.task_name, sa.func.sum(starts.c.count))
-        counts = counts.where(sa.or_(*within)).group_by(starts.c.task_name)
+        within = [self._counts(name, rate, now) for name, rate in rates.items() if rate]
+        counts = sa.select(starts.task_name, sa.func.sum(starts.count))
+        counts = counts.where(sa.or_(*within)).group_by(starts.task_name)
         return _by_name(transaction, counts)
 
     def admit(
@@ -267,13 +265,13 @@ class Limits(Gate):
             if (rate := self._definitions[name].rate_limit) is not None:
                 yield name, rate, sum(row.task_name == name for row in rows)
 
-    def _counts(self, name: str, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
+    def _counts(self, name: str, rate: Rate, now: datetime) -> Condition:
         """Whether a start of this task is within the window; a clock step back may have left one
         far in the future.
         """
-        starts = self._tables.starts
-        within = (starts.c.at > now - rate.window) & (starts.c.at < now + rate.window)
-        return (starts.c.task_name == name) & within
+        starts = self._tables.starts.c
+        within = (starts.at > now - rate.window) & (starts.at < now + rate.window)
+        return (starts.task_name == name) & within
 
 
 def _by_name(transaction: sa.Connection, counts: sa.Select[str, int]) -> dict[str, int]:
@@ -300,29 +298,29 @@ class ConcurrentSlots(Gate):
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
     ) -> list[Answer]:
-        tasks = self._tables.tasks
-        taken = (
-            sa.select(tasks.c.task_name, tasks.c.plan_instance, sa.func.count())
-            .where(
-                tasks.c.task_name.in_({row.task_name for row in rows}), is_detached(tasks)
-            )
-            .where(
-                tasks.c.plan_instance.in_({row.task_instance for row in rows}),
-                tasks.c.origin.in_(PLANNED),
-            )
-            .group_by(tasks.c.task_name, tasks.c.plan_instance)
-        )
-        found = {
-            Key(name, instance): count
-            for name, instance, count in transaction.execute(taken)
-        }
+        taken = self._taken(rows, transaction)
         most = {
             row.task_name: self._definitions[row.task_name].overlap.max for row in rows
         }
         return [
-            START if found.get(row.key, 0) < most[row.task_name] else Later(now)
+            START if taken.get(row.key, 0) < most[row.task_name] else Later(now)
             for row in rows
         ]
+
+    def _taken(
+        self, rows: Sequence[Row], transaction: sa.Connection
+    ) -> Mapping[Key, int]:
+        """Return how many places the slots of these plans take."""
+        tasks = self._tables.tasks.c
+        plan = tasks.task_name, tasks.plan_instance
+        taken = sa.select(*plan, sa.func.count()).where(
+            tasks.task_name.in_({row.task_name for row in rows}),
+            is_detached(tasks),
+            tasks.plan_instance.in_({row.task_instance for row in rows}),
+            tasks.origin.in_(PLANNED),
+        )
+        found = transaction.execute(taken.group_by(*plan))
+        return {Key(name, instance): count for name, instance, count in found}
 
 
 class MinInterval(Gate):
@@ -342,24 +340,19 @@ class MinInterval(Gate):
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
     ) -> list[Answer]:
-        tasks = self._tables.tasks
-        found = transaction.execute(
-            sa.select(
-                tasks.c.task_name,
-                tasks.c.task_instance,
-                last_start(self._tables, tasks.c.task_name, tasks.c.task_instance, now),
-            )
-            .where(tasks.c.task_name.in_({row.task_name for row in rows}))
-            .where(tasks.c.task_instance.in_({row.task_instance for row in rows}))
+        tasks = self._tables.tasks.c
+        key = tasks.task_name, tasks.task_instance
+        starts = sa.select(*key, last_start(self._tables, *key, now)).where(
+            tasks.task_name.in_({row.task_name for row in rows}),
+            tasks.task_instance.in_({row.task_instance for row in rows}),
         )
-        started = {Key(name, instance): utc(at) for name, instance, at in found}
+        found = transaction.execute(starts)
+        started = {Key(name, instance): utc(at) for name, instance, at in found if at}
         answers = list[Answer]()
         for row in rows:
-            at = started.get(row.key)
             least = self._definitions[row.task_name].min_interval or timedelta(0)
-            answers.append(
-                START if at is None or now >= at + least else Later(at + least)
-            )
+            due = started.get(row.key, now - least) + least
+            answers.append(START if now >= due else Later(due))
         return answers
 
 
@@ -369,15 +362,15 @@ def last_start(
     """Return when a slot of this plan started last. After a clock step back, a start in the future
     does not count.
     """
-    slots = tables.slots
+    slots = tables.slots.c
     newest = (
-        sa.select(slots.c.started)
+        sa.select(slots.started)
         .where(
-            slots.c.task_name == name,
-            slots.c.task_instance == instance,
-            slots.c.started <= now,
+            slots.task_name == name,
+            slots.task_instance == instance,
+            slots.started <= now,
         )
-        .order_by(slots.c.slot.desc())
+        .order_by(slots.slot.desc())
         .limit(NEWEST)
         .correlate(tables.tasks)
         .subquery("newest")

@@ -29,9 +29,12 @@ from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, expect, utc
-from slotwise.store.schema.tables import Tables, of_plan
+from slotwise.store.schema.tables import Columns, Condition, Tables, of_plan
 from slotwise.store.slots.counts import SLOT, Ended, by_hour, hour_of, total
 from slotwise.store.slots.tuning import BATCH, LOOKED_AT
+
+#: What another life of a one-time task changes in the ledger row of its id.
+_ENDED_ANEW = ("outcome", "attempts", "token", "worker", "finished")
 
 
 class Gone(NamedTuple):
@@ -49,30 +52,28 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     A one-time task gets its ledger row here; the caller has locked its row.
     """
     slots = dialect.tables.slots
-    row = claim.row
-    now = dialect.ago(connection)
-    if row.ledger_key is not None:
+    ended = {"outcome": Outcome.SUCCEEDED, "finished": dialect.ago(connection)}
+    if claim.row.ledger_key is not None:
         mine = [*dialect.conditions.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
-        written = (
-            slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)
-        )
+        written = slots.update().where(*mine).values(**ended)
         return connection.execute(written).rowcount == 1
-    values = {
-        "task_name": row.task_name,
-        "task_instance": row.task_instance,
+    values = task_entry(claim) | {"attempts": claim.row.attempt, **ended}
+    return dialect.upsert(
+        connection, slots, values, lambda new: {name: new[name] for name in _ENDED_ANEW}
+    )
+
+
+def task_entry(claim: Claim) -> dict[str, object]:
+    """Return what the ledger has of a one-time task that ends under this claim, but its end."""
+    row = claim.row
+    return {
+        **row.key._asdict(),
         "slot": row.slot,
-        "outcome": Outcome.SUCCEEDED,
         "origin": Origin.TASK,
-        "attempts": row.attempt,
         "token": claim.token,
         "worker": claim.holder,
         "started": claim.claimed_at,
-        "finished": now,
     }
-    replaced = ("outcome", "attempts", "token", "worker", "finished")
-    return dialect.upsert(
-        connection, slots, values, lambda new: {name: new[name] for name in replaced}
-    )
 
 
 def remember_attempts(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
@@ -108,40 +109,40 @@ def disown(at: Transaction, row: Row) -> bool:
 
     Return whether it was one. The slot stays open, for the caller's claim.
     """
-    slots = at.dialect.tables.slots
+    slots = at.dialect.tables.slots.c
     holders = at.dialect.tables.tasks.alias("holders")
-    mine = at.dialect.conditions.at(row.ledger_key)
     held = sa.exists().where(
-        holders.c.task_name == slots.c.task_name,
-        holders.c.version == slots.c.token,
+        holders.c.task_name == slots.task_name,
+        holders.c.version == slots.token,
         holders.c.picked,
         holders.c.task_instance != row.task_instance,
     )
-    orphan = slots.update().where(
-        *mine, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held
+    is_lost = _write_open(
+        at,
+        row,
+        slots.outcome == Outcome.RUNNING,
+        ~held,
+        outcome=Outcome.LOST,
+        reason=Reason.RERUN,
+        lost=slots.lost + 1,
     )
-    orphan = orphan.values(
-        outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1
-    )
-    if at.connection.execute(orphan).rowcount != 1:
-        return False
+    if is_lost:
+        _remember_lost(at, row)
+    return is_lost
+
+
+def _remember_lost(at: Transaction, row: Row) -> None:
+    """Copy the slot of this row, which was just lost, as an attempt."""
+    slots = at.dialect.tables.slots
+    same = (*slots.primary_key.columns.keys(), "token", "worker", "started")
+    names = (*same, "number", "claimed", "ended", "outcome", "reason")
+    before = [slots.c[name] for name in (*same, "attempts", "started")]
     ended = at.dialect.ago(at.connection)
-    columns = {
-        **{
-            name: slots.c[name]
-            for name in (*slots.primary_key.columns.keys(), "token", "worker", "started")
-        },
-        "number": slots.c.attempts,
-        "claimed": slots.c.started,
-        "ended": ended,
-        "outcome": slots.c.outcome,
-        "reason": slots.c.reason,
-    }
-    lost = sa.select(*columns.values()).where(*mine, slots.c.token.is_not(None))
-    at.connection.execute(
-        at.dialect.tables.attempts.insert().from_select(list(columns), lost)
-    )
-    return True
+    mine = at.dialect.conditions.at(row.ledger_key)
+    lost = sa.select(*before, ended, slots.c.outcome, slots.c.reason)
+    lost = lost.where(*mine, slots.c.token.is_not(None))
+    attempts = at.dialect.tables.attempts
+    at.connection.execute(attempts.insert().from_select(names, lost))
 
 
 def end_unbegun(at: Transaction, row: Row, outcome: Outcome, reason: str) -> None:
@@ -155,7 +156,13 @@ def end_unbegun(at: Transaction, row: Row, outcome: Outcome, reason: str) -> Non
     if not _write_open(
         at, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=at.now
     ):
-        _enter_ended(at, row, outcome=outcome, reason=reason, finished=at.now)
+        _enter_ended(
+            at,
+            row,
+            outcome=outcome,
+            reason=reason,
+            finished=at.now,
+        )
 
 
 def put_off(at: Transaction, row: Row, reason: str | None) -> None:
@@ -169,7 +176,13 @@ def cancel_retry(at: Transaction, row: Row, reason: str) -> None:
     """End a slot that waits for its next attempt. The caller has locked its row, which no worker
     holds.
     """
-    _write_open(at, row, outcome=Outcome.CANCELLED, reason=reason, finished=at.now)
+    _write_open(
+        at,
+        row,
+        outcome=Outcome.CANCELLED,
+        reason=reason,
+        finished=at.now,
+    )
 
 
 def reopen(at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
@@ -181,7 +194,7 @@ def reopen(at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str) 
     for start in range(0, len(chosen), BATCH):
         at.connection.execute(
             slots.update()
-            .where(*of_key(slots, plan))
+            .where(*of_key(slots.c, plan))
             .where(
                 slots.c.slot.in_(chosen[start : start + BATCH]),
                 slots.c.finished.is_not(None),
@@ -315,15 +328,9 @@ def prune(
         (name, instance, utc(slot), *rest)
         for name, instance, slot, *rest in gone(connection)
     ]
-    if tried := [
-        (name, instance, slot)
-        for name, instance, slot, _, _, _, untried in found
-        if not untried
-    ]:
-        theirs = sa.tuple_(
-            attempts.c.task_name, attempts.c.task_instance, attempts.c.slot
-        ).in_(tried)
-        connection.execute(attempts.delete().where(theirs))
+    if tried := [row[:3] for row in found if not row[-1]]:
+        key = attempts.c.task_name, attempts.c.task_instance, attempts.c.slot
+        connection.execute(attempts.delete().where(sa.tuple_(*key).in_(tried)))
     newest: datetime | None = None
     ended = Counter[Ended]()
     for name, _, slot, origin, outcome, reason, _ in found:
@@ -341,10 +348,7 @@ def prune_attempts(
     """
     attempts = dialect.tables.attempts
     slots = dialect.tables.slots
-    mine = (
-        slots.c[name] == attempts.c[name]
-        for name in ("task_name", "task_instance", "slot")
-    )
+    mine = *of_key(slots.c, attempts.c), slots.c.slot == attempts.c.slot
     its_slot = sa.exists().where(*mine)
     old = sa.select(*attempts.primary_key.columns).where(
         attempts.c.ended < before, ~its_slot
@@ -355,71 +359,51 @@ def prune_attempts(
     return connection.execute(taken).rowcount
 
 
-def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
+def has_orphans(tables: Tables) -> Condition:
     """Whether a plan row, in a statement that reads it, has slots for ``end_orphans``."""
-    slots = tables.slots
+    slots = tables.slots.c
     plan = tables.tasks
-    rows = tables.tasks.alias("standing")
-    newest = (
-        sa.select(
-            slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.finished
-        )
-        .where(
-            slots.c.task_name == plan.c.task_name,
-            slots.c.task_instance == plan.c.task_instance,
-        )
-        .order_by(slots.c.slot.desc())
-        .limit(LOOKED_AT)
-        .correlate(plan)
-        .subquery("newest")
-    )
-    stands = _has_row(rows, newest.c.task_name, newest.c.task_instance, newest.c.slot)
-    return sa.select(newest.c.slot).where(newest.c.finished.is_(None), ~stands).exists()
+    rows = tables.tasks.alias("standing").c
+    key = slots.task_name, slots.task_instance, slots.slot
+    read = sa.select(*key, slots.finished).where(*of_key(slots, plan.c))
+    read = read.order_by(slots.slot.desc()).limit(LOOKED_AT)
+    newest = read.correlate(plan).subquery("newest").c
+    stands = _has_row(rows, newest.task_name, newest.task_instance, newest.slot)
+    return sa.select(newest.slot).where(newest.finished.is_(None), ~stands).exists()
 
 
 @lru_cache(maxsize=16)
 def _ending(tables: Tables) -> sa.Update:
     """Return the statement of ``end_orphans``, built once."""
-    slots = tables.slots
-    rows = tables.tasks.alias("standing")
+    slots = tables.slots.c
+    rows = tables.tasks.alias("standing").c
     name = sa.bindparam("plan_name", type_=sa.Text)
     instance = sa.bindparam("plan_of", type_=sa.Text)
-    plan = [slots.c.task_name == name, slots.c.task_instance == instance]
-    newest = (
-        sa.select(slots.c.slot)
-        .where(*plan)
-        .order_by(slots.c.slot.desc())
-        .limit(LOOKED_AT)
+    plan = [slots.task_name == name, slots.task_instance == instance]
+    newest = sa.select(slots.slot).where(*plan).order_by(slots.slot.desc())
+    looked_at = newest.limit(LOOKED_AT).subquery("newest")
+    orphans = tables.slots.update().where(
+        *plan,
+        slots.slot.in_(sa.select(looked_at.c.slot)),
+        slots.finished.is_(None),
+        ~_has_row(rows, name, instance, slots.slot),
     )
-    stands = _has_row(rows, name, instance, slots.c.slot)
-    began = slots.c.started.is_not(None)
-    return (
-        slots.update()
-        .where(
-            *plan,
-            slots.c.slot.in_(sa.select(newest.subquery("newest").c.slot)),
-            slots.c.finished.is_(None),
-            ~stands,
-        )
-        .values(
-            outcome=sa.case((began, Outcome.LOST.value), else_=Outcome.CANCELLED.value),
-            reason=Reason.ORPHANED,
-            lost=slots.c.lost + sa.case((began, 1), else_=0),
-            finished=sa.bindparam("now", type_=Instant),
-        )
+    began = slots.started.is_not(None)
+    return orphans.values(
+        outcome=sa.case((began, Outcome.LOST.value), else_=Outcome.CANCELLED.value),
+        reason=Reason.ORPHANED,
+        lost=slots.lost + sa.case((began, 1), else_=0),
+        finished=sa.bindparam("now", type_=Instant),
     )
 
 
-def _has_row(
-    rows: sa.FromClause, name: object, instance: object, slot: object
-) -> sa.Exists:
-    return sa.exists().where(
-        rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance)
-    )
+def _has_row(rows: Columns, name: object, instance: object, slot: object) -> sa.Exists:
+    its_own = rows.task_name == name, rows.slot == slot, of_plan(rows, instance)
+    return sa.exists().where(*its_own)
 
 
 def _write_open(
-    at: Transaction, row: Row, *conditions: sa.ColumnElement[bool], **values: object
+    at: Transaction, row: Row, *conditions: Condition, **values: object
 ) -> bool:
     """Write the slot of this row if it is open; return whether it was."""
     slots = at.dialect.tables.slots
@@ -431,8 +415,8 @@ def _write_open(
 
 def is_in_a_gap(at: Transaction, row: Row) -> bool:
     """Return whether the slot of this row was skipped together with others."""
-    gaps = at.dialect.tables.gaps
-    covers = gaps.c.first_slot <= row.slot, gaps.c.last_slot >= row.slot
+    gaps = at.dialect.tables.gaps.c
+    covers = gaps.first_slot <= row.slot, gaps.last_slot >= row.slot
     return bool(
         at.connection.scalar(
             sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import EARLIEST, TICK
 from slotwise.model.vocabulary import PLANNED, Outcome
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.schema.rows import utc
 from slotwise.store.slots import ledger
 from slotwise.store.slots.counts import Counts, next_name
@@ -110,16 +111,14 @@ class Pruner:
             yield page
         taken = PRUNED if self._keep_failures else 0
         while taken == PRUNED:
-            with self._store.transaction() as connection:
-                before = self._store.dialect.now(connection) - max(self._spans)
-                taken = ledger.prune_attempts(
-                    connection, self._store.dialect, before, PRUNED
-                )
+            with self._store.transact() as at:
+                before = at.now - max(self._spans)
+                taken = ledger.prune_attempts(at.connection, at.dialect, before, PRUNED)
             yield Page()
         while self._forget():
             yield Page()
-        with self._store.transaction() as connection:
-            self._note_place(connection, self._store.dialect.now(connection), None)
+        with self._store.transact() as at:
+            self._note_place(at.connection, at.now, None)
 
     def _forget(self) -> bool:
         """Delete the oldest entries of histories and counts; return whether more are left."""
@@ -134,13 +133,11 @@ class Pruner:
         for column, span in horizons:
             if not span:
                 continue
-            with self._store.transaction() as connection:
-                before = self._store.dialect.now(connection) - span
-                found = sa.select(*column.table.primary_key).where(column < before)
-                old = self._store.dialect.locked(
-                    connection, found.order_by(column).limit(PRUNED)
-                )
-                gone = connection.execute(column.table.delete().where(old)).rowcount
+            with self._store.transact() as at:
+                key = sa.select(*column.table.primary_key)
+                found = key.where(column < at.now - span).order_by(column).limit(PRUNED)
+                old = at.dialect.locked(at.connection, found)
+                gone = at.connection.execute(column.table.delete().where(old)).rowcount
             most = max(most, gone)
         return most == PRUNED
 
@@ -189,12 +186,8 @@ class Pruner:
         ).one()
         if not count:
             return Place(place.part, name), 1, 0
-        old = [
-            *mine,
-            part.slot > after,
-            part.slot <= utc(last),
-            *self._old(part.table, now),
-        ]
+        old = [*mine, part.slot > after, part.slot <= utc(last)]
+        old += self._old(part.table, now)
         pruned = ledger.prune(
             connection, self._store.dialect, part.table, part.slot, old, most
         )
@@ -219,26 +212,14 @@ class Pruner:
     def _old(self, history: sa.Table, now: datetime) -> Sequence[sa.ColumnElement[bool]]:
         """Whether a row is too old, and may go."""
         if history is self._store.tables.gaps:
-            return [
-                history.c.created < now - self._keep,
-                self._is_spare(history, "first_slot"),
-            ]
+            is_old = history.c.created < now - self._keep
+            return [is_old, self._is_spare(history, "first_slot")]
         is_ordinary = history.c.outcome.in_(_ORDINARY)
         kinds = ((is_ordinary, self._keep), (~is_ordinary, self._keep_failures))
-        too_old = sa.or_(
-            sa.false(),
-            *(
-                sa.and_(kind, history.c.finished < now - span)
-                for kind, span in kinds
-                if span
-            ),
-        )
-        is_planned = history.c.origin.in_(PLANNED)
-        return [
-            history.c.expires.is_(None),
-            too_old,
-            ~is_planned | self._is_spare(history, "slot"),
-        ]
+        ended = history.c.finished
+        too_old = [kind & (ended < now - span) for kind, span in kinds if span]
+        may_go = ~history.c.origin.in_(PLANNED) | self._is_spare(history, "slot")
+        return [history.c.expires.is_(None), sa.or_(sa.false(), *too_old), may_go]
 
     def _is_spare(self, history: sa.Table, slot: str) -> sa.ColumnElement[bool]:
         """Whether a newer slot of its plan has been decided, and it is older than the watermark;
@@ -246,23 +227,15 @@ class Pruner:
 
         Within a CASE, or the planner might turn it into a join.
         """
-        newer = history.alias("newer")
-        plan = self._store.tables.tasks.alias("plan_row")
-        key = [
-            newer.c.task_name == history.c.task_name,
-            newer.c.task_instance == history.c.task_instance,
-        ]
-        decided = sa.exists().where(*key, newer.c[slot] > history.c[slot])
+        newer = history.alias("newer").c
+        mine = of_key(newer, history.c)
+        decided = sa.exists().where(*mine, newer[slot] > history.c[slot])
         if history is self._store.tables.gaps:
             return sa.case((decided, sa.true()), else_=sa.false())
-        decided = decided.where(
-            newer.c.origin.in_(PLANNED), newer.c.finished.is_not(None)
-        )
-        mine = (
-            plan.c.task_name == history.c.task_name,
-            plan.c.task_instance == history.c.task_instance,
-        )
-        above = sa.exists().where(*mine, plan.c.watermark <= history.c.slot)
+        decided = decided.where(newer.origin.in_(PLANNED), newer.finished.is_not(None))
+        plan = self._store.tables.tasks.alias("plan_row").c
+        of_plan = of_key(plan, history.c)
+        above = sa.exists().where(*of_plan, plan.watermark <= history.c.slot)
         return sa.case((decided, ~above), else_=sa.false())
 
     def _turn(self, connection: sa.Connection) -> str:
@@ -314,11 +287,10 @@ def _note(
     them again.
     """
     meta = store.tables.meta
-    row = {"key": key, "value": value}
     return store.dialect.upsert(
         connection,
         meta,
-        row,
+        {"key": key, "value": value},
         lambda new: {"value": new["value"]},
         lambda new: where(meta.c.value, new["value"]),
     )

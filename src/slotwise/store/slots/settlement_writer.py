@@ -26,7 +26,7 @@ from slotwise.model.records import (
     LedgerKey,
     Row,
 )
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome
+from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.queue.queue import queue_of, write_follow_ups
@@ -203,11 +203,9 @@ class SettlementWriter:
         """
         newest = self._newest(at, [one.held.row for one in ended if one.is_doubtful])
         changes = [self._decide(at, one, newest.get(one.held.row.key)) for one in ended]
-        skipping = [
-            one.held.row
-            for one, change in zip(ended, changes, strict=True)
-            if change.transition.gaps and not one.is_doubtful
-        ]
+        decided = zip(ended, changes, strict=True)
+        unasked = [(one, done) for one, done in decided if not one.is_doubtful]
+        skipping = [one.held.row for one, done in unasked if done.transition.gaps]
         newest = self._newest(at, skipping)
         for place, one in enumerate(ended):
             if (slot := newest.get(one.held.row.key)) is not None:
@@ -405,18 +403,12 @@ def _history(one: Ended, change: Change, task: Definition) -> dict[str, object] 
     if retention is None and task.record in unrecorded:
         return None
     kept = one.follow_ups if retention is not None else None
-    return {
-        "task_name": row.task_name,
-        "task_instance": row.task_instance,
+    return ledger.task_entry(one.claim) | {
         "slot": row.slot or row.execution_time,
         "outcome": ended.outcome,
         "reason": ended.reason,
-        "origin": Origin.TASK,
         "attempts": ended.attempts,
         "lost": row.lost_count + ended.lost,
-        "token": row.version,
-        "worker": one.claim.holder,
-        "started": one.claim.claimed_at,
         "finished": now,
         "error": kept.problem if kept else ended.error,
         "result": kept.result if kept else None,

@@ -36,7 +36,7 @@ from slotwise.store.connect.database_errors import (
     is_about_a_row,
     is_locked,
 )
-from slotwise.store.dialects.port import Parted, Transaction
+from slotwise.store.dialects.port import Parted
 from slotwise.store.dialects.quarantine import quarantine_held
 from slotwise.store.schema.rows import Change, claim_of
 from slotwise.store.slots.detached import freed, tell_plan_rows
@@ -52,8 +52,6 @@ from slotwise.store.slots.settlement_writer import (
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -95,6 +93,7 @@ class Settlements:
         self.database = store.database
         self.dialect = store.dialect
         self.transaction = store.transaction
+        self._transact = store.transact
         self._warnings = store.warnings
         self._full = store.gates.full
         self.hooks = SettlementHooks()
@@ -239,26 +238,23 @@ class Settlements:
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
-        if rows := self._warnings.count(claim.row.task_name, why):
-            logger.error(
-                "%s: rows that are quarantined: %d; the last is %r: %s",
-                claim.key[0],
-                rows,
-                claim.key[1],
-                why,
-            )
+        self._warnings.quarantined([claim.key], why, logging.ERROR)
         try:
-            with self.transaction() as connection:
-                at = Transaction(connection, self.dialect, self.dialect.now(connection))
-                label = quarantine_held(at, claim, outcome, describe_error(error))
-                if label is not None and claim.row.has_slot:
-                    freed(at, claim.row, removed=False)
+            label = self._quarantine(claim, outcome, error)
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)
-        row = {"last_error": why}
-        return Settlement(
-            claim=claim, transition=Transition(label=label, row=row) if label else None
-        )
+        done = Transition(label=label, row={"last_error": why}) if label else None
+        return Settlement(claim=claim, transition=done)
+
+    def _quarantine(
+        self, claim: Claim, outcome: records.AttemptOutcome, error: Exception
+    ) -> str | None:
+        """Return the state of the row; None if the claim was lost."""
+        with self._transact() as at:
+            label = quarantine_held(at, claim, outcome, describe_error(error))
+            if label is not None and claim.row.has_slot:
+                freed(at, claim.row, removed=False)
+        return label
 
     def _settle(
         self, endings: Endings, ended_ago: EndedAgo, *, wait: bool

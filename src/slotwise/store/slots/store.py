@@ -66,13 +66,10 @@ class Store:
         self.definitions = definitions
         #: The longest time between two polls of this process.
         self.poll = database.settings.poll_interval if poll is None else poll
-        self.tables = tables(
-            database.settings.table_prefix,
-            database.settings.schema,
-            database.dialect_name,
-        )
-        make = dialect_of(database.dialect_name)
-        self.dialect: Dialect = make(self.tables, clock or DatabaseClock())
+        kind = database.dialect_name
+        settings = database.settings
+        self.tables = tables(settings.table_prefix, settings.schema, kind)
+        self.dialect: Dialect = dialect_of(kind)(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
         self.history = History(self)
         self.installation = Installation(database, self.tables.meta)
@@ -80,7 +77,7 @@ class Store:
         self.transaction = database.transaction if keep else self.rehearsed
         #: Hooks in each transaction that inserts one-time tasks.
         self.at_insert = at_insert
-        self.gates = Gates(self.dialect, definitions, database.settings)
+        self.gates = Gates(self.dialect, definitions, settings)
         self.due = Due(self)
         self.claims = Claims(self)
         self.held = HeldRows(self)
@@ -104,6 +101,12 @@ class Store:
     def at(self, connection: sa.Connection) -> Transaction:
         """Return a transaction on this connection, that decides by the database's time now."""
         return Transaction(connection, self.dialect, self.dialect.now(connection))
+
+    @contextmanager
+    def transact(self) -> Iterator[Transaction]:
+        """As ``transaction``, with the database's time."""
+        with self.transaction() as connection:
+            yield self.at(connection)
 
     def now(self) -> datetime:
         """Return the database's time."""
@@ -145,6 +148,21 @@ class RowWarnings:
     def has_met_newer(self) -> bool:
         """Whether this worker has met a row of a newer release within the last minute."""
         return self._elapsed() - self.newer_at < MINUTE
+
+    def quarantined(
+        self, keys: Sequence[Key], problem: str, level: int = logging.WARNING
+    ) -> None:
+        """Log that these rows of one task are quarantined, if no line was logged a moment ago."""
+        name, instance = keys[-1]
+        if rows := self.count(name, problem, len(keys)):
+            logger.log(
+                level,
+                "%s: rows that are quarantined: %d; the last is %r: %s",
+                name,
+                rows,
+                instance,
+                problem,
+            )
 
     def count(
         self, name: str, problem: str, rows: int = 1, *, again: float = HOUR
@@ -212,15 +230,15 @@ class HeldRows:
         self, name: str, instance: str, token: int, holder: str
     ) -> Claim | None:
         """Read the claim of this fence with its payload; None if it is lost."""
-        tasks = self.tables.tasks
+        tasks = self.tables.tasks.c
         held = [
             *of_key(tasks, Key(name, instance)),
-            tasks.c.version == token,
-            tasks.c.picked_by == holder,
+            tasks.version == token,
+            tasks.picked_by == holder,
         ]
         with self.transaction() as connection:
             values = connection.execute(
-                sa.select(*self.dialect.row_columns).where(*held, tasks.c.picked)
+                sa.select(*self.dialect.row_columns).where(*held, tasks.picked)
             ).first()
         return None if values is None else claim_of(row_of(values))
 

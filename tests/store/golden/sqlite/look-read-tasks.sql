@@ -1,9 +1,9 @@
-SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.execution_time,
+SELECT ? AS anon_1, scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.execution_time,
     scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by, scheduled_tasks.last_heartbeat, CASE
     WHEN (scheduled_tasks.lease BETWEEN ? AND ?) THEN scheduled_tasks.lease END AS lease, scheduled_tasks.kind,
     scheduled_tasks.slot, scheduled_tasks.attempt, scheduled_tasks.schedule, scheduled_tasks.plan_instance,
     scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.pending
 FROM scheduled_tasks
-WHERE scheduled_tasks.picked = 1 AND scheduled_tasks.task_name IN (SELECT anon_1.value
-FROM json_each(?) AS anon_1) ORDER BY scheduled_tasks.last_heartbeat
+WHERE scheduled_tasks.picked = 1 AND scheduled_tasks.task_name IN (SELECT anon_2.value
+FROM json_each(?) AS anon_2) ORDER BY scheduled_tasks.last_heartbeat
  LIMIT ? OFFSET ?;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
-from slotwise.model.clock import Clock, host_now
+from slotwise.model.clock import Clock
 from slotwise.model.records import (
     Claim,
     Fence,
@@ -43,7 +44,6 @@ from slotwise.store.dialects.postgresql.claimed_rows import (
     slot_of,
     task_of,
 )
-from slotwise.store.dialects.postgresql.numbered import numbered
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.postgresql.server import PostgreSQLServer
 from slotwise.store.dialects.task_statements import TaskStatements
@@ -52,7 +52,6 @@ from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
-    HOLD_COLUMNS,
     RECORDED_COLUMNS,
     Change,
     Held,
@@ -63,6 +62,14 @@ from slotwise.store.schema.rows import (
     utc,
 )
 from slotwise.store.schema.tables import Tables
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+#: How rows of the ledger are locked, by ``skip_locked``; OFFSET keeps the look a look-up by key.
+_ENTRY_LOCKS = {
+    None: "OFFSET 0",
+    False: "FOR UPDATE",
+    True: "FOR UPDATE SKIP LOCKED",
+}
 
 
 class PostgreSQL(Upserting, PostgreSQLServer):
@@ -98,7 +105,7 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             parameters = {**parameters, "now": self.clock.override()}
         statement = self.sql(template, **parts)
         if connection.dialect.driver == "asyncpg":  # a caller's
-            return connection.exec_driver_sql(*numbered(statement, parameters))
+            return connection.exec_driver_sql(*_numbered(statement, parameters))
         return connection.exec_driver_sql(statement, dict(parameters))
 
     def _fetch(
@@ -120,9 +127,8 @@ class PostgreSQL(Upserting, PostgreSQLServer):
     ) -> sa.ColumnElement[datetime]:
         if (override := self.clock.override()) is not None:
             return sa.literal(override - span, Instant)
-        return sa.func.pg_catalog.statement_timestamp(type_=Instant) - sa.literal(
-            span, sa.Interval
-        )
+        now = sa.func.pg_catalog.statement_timestamp(type_=Instant)
+        return now - sa.literal(span, sa.Interval) if span else now
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
         found: str = connection.exec_driver_sql(
@@ -283,7 +289,7 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             if parts != [gap]:
                 whole = self.tables.gaps
                 mine = (
-                    *of_key(whole, row.plan_key),
+                    *of_key(whole.c, row.plan_key),
                     whole.c.first_slot == gap.first,
                     whole.c.last_slot == gap.last,
                 )
@@ -370,24 +376,15 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             for now, transaction_id, *values in found
         ]
 
-    def entries(
-        self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
-    ) -> dict[LedgerKey, LedgerEntry | None]:
-        """Race: a row that is not returned may be locked by a user's guard. Look without a lock."""
-        if not keys:
-            return {}
-        lock = "FOR UPDATE" if wait else "FOR UPDATE SKIP LOCKED"
-        found = self._entries(connection, sorted(keys), lock)
-        absent = [key for key in keys if key not in found]
-        if absent and not wait:
-            exists = self._entries(connection, absent, "OFFSET 0")
-            absent = [key for key in absent if key not in exists]
-        return {**found, **dict.fromkeys(absent)}
-
-    def _entries(
-        self, connection: sa.Connection, keys: Sequence[LedgerKey], lock: str
+    def _read_entries(
+        self,
+        connection: sa.Connection,
+        keys: Sequence[LedgerKey],
+        *,
+        skip_locked: bool | None,
     ) -> dict[LedgerKey, LedgerEntry]:
         parameters = {**keys_of(keys), "slots": [key.slot for key in keys]}
+        lock = _ENTRY_LOCKS[skip_locked]
         names = ("outcome", "token", "final", "aborted", "started")
         found = self._fetch(connection, statements.ENTRIES, parameters, lock=lock)
         return {
@@ -474,15 +471,6 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             Fence(Key(name, instance), version) for name, instance, version, *_ in found
         }
 
-    def silent_rows(
-        self, connection: sa.Connection, names: Sequence[str]
-    ) -> tuple[datetime, list[Row]]:
-        found = self._fetch(connection, statements.SILENT, {"names": list(names)})
-        now = (
-            found[0][0] if found else self.clock.override() or host_now()
-        )  # about no row it is of no use
-        return now, [row_of(values[1:], names=HOLD_COLUMNS) for values in found]
-
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return PostgreSQLTasks(self, wake)
 
@@ -497,3 +485,21 @@ def _by_columns(
             columns = stored(one.held.row, one.transition.row)
             found.setdefault(tuple(columns), []).append((one, columns))
     return found.values()
+
+
+def _numbered(
+    statement: str, parameters: Mapping[str, object]
+) -> tuple[str, tuple[object, ...]]:
+    """Return the statement with $1, $2 … in place of names, and its values in that order.
+
+    A string is sent as text, and the server casts it: asyncpg would want a list for an array.
+    """
+    places: dict[str, int] = {}
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1]
+        number = places.setdefault(name, len(places) + 1)
+        return f"${number}::text" if isinstance(parameters[name], str) else f"${number}"
+
+    text = _PARAMETER.sub(place, statement)
+    return text, tuple(parameters[name] for name in places)

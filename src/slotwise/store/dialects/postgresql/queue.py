@@ -9,27 +9,25 @@ repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from typing import cast
+from struct import Struct
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import IntegrityError
 
-from slotwise.model.records import FOREVER, IfExists, Key, Wanted
+from slotwise.model.records import FOREVER, IfExists, Key, Wanted, to_micros
 from slotwise.model.vocabulary import Kind, RowState
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.arrays import integers, intervals
-from slotwise.store.dialects.postgresql.copy import COPIED, blocks
 from slotwise.store.dialects.task_statements import (
-    Expression,
     Parameters,
     Status,
     Taken,
@@ -37,7 +35,36 @@ from slotwise.store.dialects.task_statements import (
     named,
 )
 from slotwise.store.schema.column_types import Instant
-from slotwise.store.schema.tables import is_task
+from slotwise.store.schema.tables import Expression, is_task
+
+#: The columns of a row of a COPY in its binary format, in this order: nothing is escaped, and the
+#: server parses no strings.
+COPIED = (
+    "kind",
+    "task_name",
+    "task_instance",
+    "task_data",
+    "execution_time",
+    "slot",
+    "picked",
+    "version",
+    "created_version",
+    "priority",
+)
+#: Rows in one write: the server is busy with them while the next ones are encoded.
+BLOCK = 500
+
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_TRAILER = b"\xff\xff"
+_TASK_KIND = Kind.TASK.encode()
+_NULL = b"\xff\xff\xff\xff"
+#: The format counts its instants from here.
+_EPOCH = to_micros(datetime(2000, 1, 1, tzinfo=UTC))
+
+_length = Struct(">i").pack
+_head = Struct(">hi").pack
+#: Each with its length before it: two instants, a flag, two versions, a priority.
+_tail = Struct(">iq iq i? iq iq ih").pack
 
 #: By id. Here: the server would do it by its language's rules.
 _by_id = itemgetter(0)
@@ -174,7 +201,7 @@ class PostgreSQLTasks(TaskStatements):
         return insert.on_conflict_do_update(
             index_elements=self.key_columns,
             set_=self.replaced(insert.excluded),
-            where=sa.and_(~tasks.c.picked, is_task(tasks)),
+            where=sa.and_(~tasks.c.picked, is_task(tasks.c)),
         )
 
     def _or_move(self, insert: Insert) -> Insert:
@@ -202,7 +229,10 @@ class PostgreSQLTasks(TaskStatements):
         statement = self.kept(shape, lambda: self._put_all(if_exists, counts=counts))
         parameters = {"name": name, **_arrays_of(sorted(wanted, key=_by_id))}
         found = connection.execute(statement, parameters | self.time(connection))
-        return found.rowcount if counts else cast("Sequence[int]", found.fetchone())[0]
+        if counts:
+            return found.rowcount
+        ((scheduled, *_),) = found.fetchall()
+        return int(scheduled)
 
     def _put_all(self, if_exists: IfExists | None, *, counts: bool) -> sa.Executable:
         functions = sa.func.pg_catalog
@@ -249,15 +279,13 @@ class PostgreSQLTasks(TaskStatements):
 
     def _copy(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         asked = self.kept("now", lambda: sa.select(self.now()))
-        now = cast(
-            "Sequence[datetime]",
-            connection.execute(asked, self.time(connection)).fetchone(),
-        )[0]
-        known = postgresql.dialect()  # type: ignore[no-untyped-call]
-        table = known.identifier_preparer.format_table(self.tasks)
-        statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
+        ((now,),) = connection.execute(asked, self.time(connection)).fetchall()
+        known = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+        table = known.format_table(self.tasks)
         copy_into(
-            connection, statement, partial(blocks, name, sorted(wanted, key=_by_id), now)
+            connection,
+            f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)",
+            partial(blocks, name, sorted(wanted, key=_by_id), now),
         )
         wake = self._wake
         if wake is not None and any(
@@ -277,3 +305,39 @@ def _arrays_of(wanted: Sequence[Wanted]) -> Parameters:
         "delays": intervals([one.when.delay for one in wanted]),
         "ranks": integers([one.priority for one in wanted]),
     }
+
+
+def blocks(
+    name: str, wanted: Sequence[Wanted], now: datetime, encoding: str
+) -> Iterator[bytes]:
+    """The rows as they are written ``now``, in a client encoding that Python knows by this
+    name.
+    """
+    created = to_micros(now)
+    written = name.encode(encoding)
+    head = _head(len(COPIED), len(_TASK_KIND)) + _TASK_KIND
+    head += _length(len(written)) + written
+    usual: Wanted | None = None
+    tail = b""
+    yield _HEADER
+    for first in range(0, len(wanted), BLOCK):
+        parts: list[bytes] = []
+        for row in wanted[first : first + BLOCK]:
+            if (
+                usual is None
+                or row.when is not usual.when
+                or row.priority != usual.priority
+            ):
+                usual = row
+                due = to_micros(row.when.at or now + row.when.delay) - _EPOCH
+                tail = _tail(
+                    8, due, 8, due, 1, False, 8, created, 8, created, 2, row.priority
+                )
+            id = row.instance.encode(encoding)
+            parts += (head, _length(len(id)), id)
+            if row.data is None:
+                parts += (_NULL, tail)
+            else:
+                parts += (_length(len(row.data)), row.data, tail)
+        yield b"".join(parts)
+    yield _TRAILER

@@ -27,13 +27,11 @@ from collections.abc import Iterable
 
 from slotwise.store.dialects.postgresql.claimed_rows import SLOT_COLUMNS, TASK_COLUMNS
 from slotwise.store.schema.rows import (
-    HOLD_COLUMNS,
     LAST_ATTEMPT,
     LAST_VERSION,
-    LONGEST_LEASE,
     ROW_COLUMNS,
 )
-from slotwise.store.schema.tables import MOST_HELD, WINDOW
+from slotwise.store.schema.tables import WINDOW
 
 
 def _enter(source: str, started: str, distinct: str = "") -> str:
@@ -400,11 +398,6 @@ WHERE t.ctid = ANY (ARRAY(
   AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
 RETURNING t.task_name, t.task_instance, t.version{{durably}}"""
 
-SILENT = """\
-SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked
-    AND t.task_name = ANY (%(names)s::text[])
-ORDER BY t.last_heartbeat LIMIT {most_held}"""
-
 # Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's
 # transaction turns it on; its flush also covers the claim, which was written before. Other levels
 # are the admin's choice and stay.
@@ -539,14 +532,12 @@ def _of(alias: str, names: Iterable[str], **instead: str) -> str:
     return ", ".join(instead.get(name, f"{alias}.{name}") for name in names)
 
 
-_LEASE = f"CASE WHEN t.lease BETWEEN '0' AND '{LONGEST_LEASE.days} days' THEN t.lease END"
 #: Columns of a held plan row that are empty as long as it runs one slot, and nobody has asked
 #: anything of it.
 _UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 #: Parts by which statements name what several have.
 PARTS = {
     "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
-    "hold_columns": _of("t", HOLD_COLUMNS, lease=_LEASE),
     # A settlement does not need the payload, which may be large.
     "q_columns": _of("q", ROW_COLUMNS, task_data="NULL::bytea"),
     "slot_columns": ", ".join(SLOT_COLUMNS),
@@ -554,7 +545,6 @@ PARTS = {
     "last_version": str(LAST_VERSION),
     "last_attempt": str(LAST_ATTEMPT),
     "window": str(WINDOW),
-    "most_held": str(MOST_HELD),
     "unasked": " AND ".join(f"t.{name} IS NULL" for name in _UNASKED),
     "all_paused": ALL_PAUSED,
     "heads": HEADS,
