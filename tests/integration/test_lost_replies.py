@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from tests.faults.proxy import Proxy
 from tests.kit.connections import database as connections
-from tests.kit.ports import PostgreSQL
+from tests.kit.ports import dialect_of
 
 from slotwise import (
     Client,
@@ -293,7 +293,7 @@ def test_a_committed_task_is_not_scheduled_again(
             connections, "elapsed", itertools.count(0, 20).__next__
         )  # longer than any answer is waited for
         busy.setattr(
-            PostgreSQL, "committed", lambda *_: None
+            dialect_of("postgresql"), "committed", lambda *_: None
         )  # as while the transaction is still in progress
         proxy.lose_commit(said=ANY, forward=True)
         with pytest.raises(CommitUnknown, match="look before you repeat") as caught:

@@ -18,6 +18,7 @@ from slotwise.store.dialects.port import (
 )
 from slotwise.store.dialects.postgresql.arrays import instants, integers, intervals, texts
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
+from slotwise.store.dialects.registered import dialect_of
 
 __all__ = [
     "FIRST",
@@ -30,6 +31,7 @@ __all__ = [
     "Range",
     "Transaction",
     "by_key",
+    "dialect_of",
     "instants",
     "integers",
     "intervals",
