@@ -219,10 +219,8 @@ class ByKey(Dialect):
         The first claim of all makes it.
         """
         mine, query = self._key_row(name, "turn")
-        if (
-            connection.execute(query.with_for_update(skip_locked=True)).first()
-            is not None
-        ):
+        locked = query.with_for_update(skip_locked=True)
+        if connection.execute(locked).first() is not None:
             return True
         if connection.execute(query).first() is not None:
             return False
@@ -400,12 +398,9 @@ class ByKey(Dialect):
         tasks = self.tables.tasks
         fences = [held_fence(one) for one in claims]
         key = [tasks.c[name] for name in fences[0]]
-        query = self._select_these(fences, key, *columns).where(
-            tasks.c.picked, *conditions
-        )
-        locked = query.order_by(*self.key_order).with_for_update(
-            skip_locked=not wait, key_share=beside_guards
-        )
+        query = self._select_these(fences, key, *columns)
+        query = query.where(tasks.c.picked, *conditions).order_by(*self.key_order)
+        locked = query.with_for_update(skip_locked=not wait, key_share=beside_guards)
         return connection.execute(locked).all()
 
     def hold(
