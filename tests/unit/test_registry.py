@@ -33,7 +33,6 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.model import plugged_in
 
 
 @pytest.fixture(autouse=True)
@@ -654,7 +653,7 @@ def test_start_is_not_for_the_loop_itself() -> None:
 
 def test_an_incomplete_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs isolated attempts is an entry point; without it, one line says what to do."""
-    monkeypatch.setattr(plugged_in, "entry_points", lambda **which: ())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **which: ())
     isolated = job(name="apart", schedule="0 2 * * *", isolation="process")(print)
     registry = JobRegistry(jobs=[isolated], app="shop:registry")
     with pytest.raises(ConfigurationError, match="install it again"):

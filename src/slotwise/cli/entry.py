@@ -96,7 +96,7 @@ OWN_PLUGINS: Final = {
         Section.TIME, "Check crontabs, or convert them to Python."
     ),
     "slotwise.cli.export:EXPORT": OwnPlugin(
-        Section.SET_UP, "Print manifests, a dashboard and alert rules."
+        Section.SET_UP, "Print manifests, a unit of systemd, a dashboard, alert rules."
     ),
     "slotwise.contrib.dashboard.command:DASHBOARD [dashboard]": OwnPlugin(
         Section.SEE,

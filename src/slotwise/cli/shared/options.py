@@ -346,7 +346,7 @@ def slot_of_day(
     start, end = _bounds(day, zone)
     found = set(inspect.slots_within(name, start, end, id=id))
     if (line := inspect.job(name, id=id)) is not None:
-        found.update(_two_slots(line.schedule, start, end))
+        found |= set(_two_slots(line.schedule, start, end))
     return found.pop() if len(found) == 1 else None
 
 
