@@ -29,7 +29,7 @@ class Demo:
 
     def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "slotwise", "demo", *options],
+            [sys.executable, "-u", "-m", "slotwise.demo", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,

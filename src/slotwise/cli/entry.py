@@ -113,7 +113,7 @@ _RAN: Final = (
     "a worker logs on stderr"
 )
 _PAGES: Final = (
-    "slotwise has no web page; see: slotwise health, slots, failures, or for Grafana: "
+    "see: slotwise dashboard in a browser; slotwise health, slots, failures here; for Grafana: "
     "slotwise export dashboard"
 )
 _DEAD: Final = (
@@ -144,7 +144,7 @@ GUESSES: Final = {
         ("log", "logs", "history", "runs", "ledger", "executions", "results"), _RAN
     ),
     **dict.fromkeys(
-        ("dashboard", "ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES
+        ("ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES
     ),
     **dict.fromkeys(("dead", "dlq", "errors", "failed", "dead-letter", "redrive"), _DEAD),
     **dict.fromkeys(("enqueue", "defer", "submit", "send", "call", "add"), _ADD),
