@@ -191,11 +191,9 @@ class Worker:
             peers=membership.peers,
             pass_on=self._pass_on,
         )
-        self.counting = Counting(common)
-        self.listeners.add(self.counting)
-        self.settler = Settler(
-            common, on_free=self.poller.poll_now, counting=self.counting
-        )
+        self.settler = Settler(common, on_free=self.poller.poll_now)
+        self.counting = Counting(common, self.settler.tally)
+        self.listeners.on_skipped = self.counting.skipped
         self.lease_watch = LeaseWatch(common, self.settler)
         self.runner.on_end = self.settler.put
         self.runner.limit = self.lease_watch.limit

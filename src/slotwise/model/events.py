@@ -407,7 +407,7 @@ class Listeners:
     line.
     """
 
-    __slots__ = ("_listeners", "_logs_trouble", "_wants", "hear")
+    __slots__ = ("_listeners", "_logs_trouble", "_wants", "hear", "on_skipped")
 
     def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -415,6 +415,10 @@ class Listeners:
         self._logs_trouble = True
         #: Whether a listener wants this kind of event: check it before creating one on a hot path.
         self.hear: Callable[[type[Event]], bool] = frozenset[type[Event]]().__contains__
+        #: Gets all ranges of skipped slots: with a listener, each check above would cost more.
+        self.on_skipped: Callable[[Sequence[tuple[Key, Gap]]], object] = lambda ranges: (
+            None
+        )
         for listener in listeners:
             self.add(listener)
 
@@ -458,6 +462,7 @@ class Listeners:
         """Publish that these slots will not run: several ranges together, and each for listeners
         that want DEBUG.
         """
+        self.on_skipped(ranges)
         if len(ranges) == 1:
             self.publish(skipped(worker, *ranges[0]))
             return

@@ -11,15 +11,10 @@ from itertools import islice
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from slotwise.engine.loops.held_claims import Tally
 from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
 from slotwise.engine.loops.tuning import COUNT_INTERVAL
-from slotwise.model.events import (
-    BatchSkipped,
-    Event,
-    Finished,
-    SlotsSkipped,
-    SlotsSuperseded,
-)
+from slotwise.model.records import Gap, Key
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe_error
 from slotwise.store.slots.counts import SLOT, TASK, Counts, Ended, by_hour, hour_of
@@ -27,72 +22,50 @@ from slotwise.store.slots.tuning import BATCH
 
 logger = logging.getLogger(__name__)
 
-#: Looked up once, as it is asked for each execution.
-_SUCCEEDED = Outcome.SUCCEEDED.value
 _OUTCOMES = frozenset(Outcome)
 #: Reasons of slots that run again.
 _GOES_ON = (Reason.RETRY, Reason.RERUN)
 
 
 class Counting(Service):
-    """A loop that is also a listener to skipped slots.
-
-    What cannot be written is dropped, and found again when the hour is recounted.
-    """
+    """What cannot be written is dropped, and found again when the hour is recounted."""
 
     name = "counter"
 
-    def __init__(self, common: WorkerCommon) -> None:
+    def __init__(self, common: WorkerCommon, settled: Tally) -> None:
+        """``settled``: what the settler has counted."""
         super().__init__(common)
         self._counts = Counts(common.store)
         self._warnings = common.store.warnings
+        self._settled = settled
         self._lock = threading.Lock()
         self._ended = Counter[Ended]()
 
-    def settled(
-        self,
-        usual: Sequence[Finished],
-        others: Sequence[tuple[Finished, str, str | None]],
-    ) -> None:
-        """Count what has ended. Of a task, each failed attempt is counted."""
-        rows = (one.claim.row for one in usual)
-        names = Counter(
-            (row.task_name, row.slot if row.has_slot else None) for row in rows
-        )
-        found = Counter[Ended]()
-        for (name, slot), count in names.items():
-            at = usual[0].claim.claimed_at if slot is None else slot
-            kind = TASK if slot is None else SLOT
-            found[Ended(name, hour_of(at), kind, _SUCCEEDED, "")] += count
-        for one, outcome, reason in others:
-            row = one.claim.row
-            is_lost = outcome == Outcome.LOST and reason is None
-            if outcome not in _OUTCOMES or reason in _GOES_ON or is_lost:
-                continue
-            at = row.slot if row.has_slot and row.slot else one.claim.claimed_at
-            kind = SLOT if row.has_slot else TASK
-            found[Ended(row.task_name, hour_of(at), kind, outcome, reason or "")] += 1
-        self._add(found.items())
-
-    def wants(self, kind: type[Event]) -> bool:
-        """Whether this listener counts events of this kind."""
-        return kind in (SlotsSkipped, SlotsSuperseded, BatchSkipped)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, SlotsSkipped):
-            gaps = by_hour(event.job, event.first, event.last, event.count, event.reason)
-            self._add(gaps)
-        elif isinstance(event, BatchSkipped):
-            for key, gap in event.ranges:
-                name = key.task_name
-                self._add(by_hour(name, gap.first, gap.last, gap.count, gap.reason))
+    def skipped(self, ranges: Sequence[tuple[Key, Gap]]) -> None:
+        """Count slots that will not run."""
+        for key, gap in ranges:
+            name = key.task_name
+            found = by_hour(name, gap.first, gap.last, gap.count, gap.reason)
+            self._add(found)
 
     def _add(self, ended: Iterable[tuple[Ended, int]]) -> None:
         with self._lock:
             for one, count in ended:
                 self._ended[one] += count
 
+    def _collect(self) -> None:
+        """Take what the settler has counted since. Of a task, each failed attempt counts."""
+        taken, at = self._settled.take()
+        for (name, slot, outcome, reason), count in taken.items():
+            is_lost = outcome == Outcome.LOST and reason is None
+            if outcome not in _OUTCOMES or reason in _GOES_ON or is_lost:
+                continue
+            kind = TASK if slot is None else SLOT
+            one = Ended(name, hour_of(slot or at), kind, outcome, reason or "")
+            self._add([(one, count)])
+
     def run_once(self) -> timedelta:
+        self._collect()
         with self._lock:
             batch = dict(islice(self._ended.items(), BATCH))
             for one in batch:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import TypeAlias
 
-from slotwise.engine.loops.counting import Counting
 from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
 from slotwise.engine.loops.tuning import HANGS_AFTER, LONGEST_STUCK_PAUSE, STUCK_PAUSE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model import events
 from slotwise.model.events import about
 from slotwise.model.records import (
+    EARLIEST,
     SUCCEEDED,
     AttemptOutcome,
     Claim,
@@ -32,6 +34,48 @@ from slotwise.store.slots.tuning import BATCH, MINUTE
 
 logger = logging.getLogger(__name__)
 
+#: Looked up once, as it is asked for each execution.
+_SUCCEEDED = Outcome.SUCCEEDED.value
+
+
+#: Name, slot (None of a task), outcome and reason.
+End: TypeAlias = tuple[str, datetime | None, str, str | None]
+
+
+class Tally:
+    """Counts how attempts have ended, until the counter takes it. The settler adds, another thread
+    takes.
+    """
+
+    def __init__(self) -> None:
+        self._ends = Counter[End]()
+        self._lock = threading.Lock()
+        #: The last claim of a batch, by the database's clock.
+        self._at = EARLIEST
+
+    def add(
+        self, usual: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]]
+    ) -> None:
+        rows = [one.claim.row for one in usual]
+        with self._lock:
+            self._ends.update(
+                (row.task_name, row.slot if row.has_slot else None, _SUCCEEDED, None)
+                for row in rows
+            )
+            for one, outcome, reason in others:
+                row = one.claim.row
+                slot = row.slot if row.has_slot else None
+                self._ends[row.task_name, slot, outcome, reason] += 1
+            for one in usual[-1:] or [found for found, _, _ in others[-1:]]:
+                self._at = one.claim.claimed_at
+
+    def take(self) -> tuple[Mapping[End, int], datetime]:
+        """Return what was added since the last call, and about when."""
+        with self._lock:
+            taken = self._ends
+            self._ends = Counter()
+            return taken, self._at
+
 
 class Settler(Service):
     """The only writer of outcomes in a process; an idle worker settles at once, a busy one all
@@ -40,11 +84,9 @@ class Settler(Service):
 
     name = "settler"
 
-    def __init__(
-        self, common: WorkerCommon, *, on_free: Callable[[], None], counting: Counting
-    ) -> None:
+    def __init__(self, common: WorkerCommon, *, on_free: Callable[[], None]) -> None:
         super().__init__(common)
-        self._counting = counting
+        self.tally = Tally()
         self._store = common.store
         self._active_claims = common.active_claims
         self._on_free = on_free
@@ -204,7 +246,7 @@ class Settler(Service):
         usual: Sequence[Holding],
         others: Sequence[tuple[Holding, str, str | None]] = (),
     ) -> None:
-        self._counting.settled(usual, others)
+        self.tally.add(usual, others)
         if self.listeners.hear(events.BatchSettled):
             count = len(usual) + len(others)
             took = timedelta(seconds=self.elapsed() - begun)
