@@ -19,7 +19,16 @@ from tests.integration.shell import Process, Shell, wait_until
 
 from slotwise.cli.shared import exits
 
-LOOPS = ("heartbeat", "lease_watch", "settler", "reaper", "poller", "wake_up", "pruner")
+LOOPS = (
+    "heartbeat",
+    "lease_watch",
+    "settler",
+    "reaper",
+    "poller",
+    "wake_up",
+    "pruner",
+    "counter",
+)
 
 
 @pytest.fixture
