@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from slotwise.store.reading.rates import JobRates, Rate
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import TaskCount
-    from slotwise.store.reading.windows import OutcomeCount, SlotWindow
+    from slotwise.store.reading.windows import OutcomeCount, OutcomeTotal, SlotWindow
     from slotwise.store.reading.workers import WorkerInfo
 
 _HOMES = {
@@ -62,7 +62,7 @@ _HOMES = {
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
     "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess"),
     "slotwise.store.reading.task_counts": ("TaskCount",),
-    "slotwise.store.reading.windows": ("OutcomeCount", "SlotWindow"),
+    "slotwise.store.reading.windows": ("OutcomeCount", "OutcomeTotal", "SlotWindow"),
     "slotwise.store.reading.workers": ("WorkerInfo",),
 }
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "JobInfo",
     "JobRates",
     "OutcomeCount",
+    "OutcomeTotal",
     "OutlookEntry",
     "Rate",
     "ScheduleComparison",

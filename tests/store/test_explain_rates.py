@@ -40,6 +40,7 @@ def test_no_table_is_read_as_a_whole(pg_url: str) -> None:
         plays = (
             lambda: reader.rates("job7"),
             lambda: reader.outcome_counts(now - day, now),
+            lambda: reader.outcome_totals(now - day, now),
             lambda: reader.deploys(now - day, now, job="job7"),
             lambda: reader.worker_lives(now - day, now),
         )

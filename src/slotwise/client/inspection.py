@@ -51,7 +51,7 @@ from slotwise.store.reading.monitoring import Backlog, SinceSuccess
 from slotwise.store.reading.rates import JobRates
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import TaskCount
-from slotwise.store.reading.windows import OutcomeCount, SlotWindow
+from slotwise.store.reading.windows import OutcomeCount, OutcomeTotal, SlotWindow
 from slotwise.store.reading.workers import WorkerInfo, all_workers
 
 if TYPE_CHECKING:
@@ -332,6 +332,13 @@ class Reads:
         until = instant_of(end)
         name = None if job is None else name_of(job)
         return windows.outcome_counts(self._store, begin, until, job=name, kind=kind)
+
+    @read
+    def outcome_totals(self, start: datetime, end: datetime) -> list[OutcomeTotal]:
+        """Return how many slots of all jobs had which outcome and reason, from the hour of
+        ``start`` to before ``end``, the most frequent first; from the counts of ``outcome_counts``.
+        """
+        return windows.outcome_totals(self._store, instant_of(start), instant_of(end))
 
     @read
     def rates(self, job: AnyTask) -> JobRates:

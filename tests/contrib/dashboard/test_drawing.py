@@ -11,7 +11,14 @@ from slotwise.contrib.dashboard.drawing import Axis, counted_marks, days_of, mar
 from slotwise.contrib.dashboard.pages.bands import outages_of
 from slotwise.contrib.dashboard.pages.timeline import starts_per_minute
 from slotwise.contrib.dashboard.pages.today import causes_of, verdict_of
-from slotwise.inspect import Failure, OutcomeCount, SlotInfo, SlotWindow, WorkerLife
+from slotwise.inspect import (
+    Failure,
+    OutcomeCount,
+    OutcomeTotal,
+    SlotInfo,
+    SlotWindow,
+    WorkerLife,
+)
 
 VIENNA = ZoneInfo("Europe/Vienna")
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -137,7 +144,7 @@ def test_the_load_counts_each_job_of_a_schedule() -> None:
 def test_the_verdict_adds_up() -> None:
     outcomes = {"succeeded": 5, "failed": 2, "skipped": 3, "running": 1, "lost": 1}
     verdict = verdict_of(
-        OutcomeCount(job="a", hour=NOON, outcome=outcome, reason=None, count=count)
+        OutcomeTotal(outcome=outcome, reason=None, count=count, jobs=1, example="a")
         for outcome, count in outcomes.items()
     )
     assert (verdict.due, verdict.ran, verdict.not_run, verdict.running) == (12, 5, 6, 1)

@@ -65,8 +65,8 @@ def test_the_timeline_has_what_concerns_all_rows(site: Site) -> None:
 def test_today_groups_what_did_not_run(site: Site) -> None:
     """By reason, from the hourly counts."""
     skips = site.get("/today.json").json["skips"]
-    found = [(one["reason"], one["count"], one["names"]) for one in skips]
-    assert found == [("worker_absent", 17, ["poll-orders"])]
+    found = [(one["reason"], one["count"], one["jobs"], one["example"]) for one in skips]
+    assert found == [("worker_absent", 17, 1, "poll-orders")]
 
 
 def test_every_answer_has_the_headers(site: Site) -> None:
@@ -160,7 +160,7 @@ def test_a_part_that_takes_too_long_does_not_cost_the_page(
             "database error: canceling statement due to statement timeout"
         )
 
-    monkeypatch.setattr(Inspection, "outcome_counts", slow)
+    monkeypatch.setattr(Inspection, "outcome_totals", slow)
     dashboard = Dashboard(cluster, role="viewer")
     page = dashboard.respond(Request(method="GET", path="/")).body.decode()
     data = json.loads(dashboard.respond(Request(method="GET", path="/today.json")).body)

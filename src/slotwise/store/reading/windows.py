@@ -70,6 +70,19 @@ class OutcomeCount(Value):
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeTotal(Value):
+    """Slots of all jobs that have this outcome and reason: of how many ``jobs``, and the name of
+    one.
+    """
+
+    outcome: str
+    reason: str | None
+    count: int
+    jobs: int
+    example: str
+
+
 #: Plan rows after a name and id, up to others. Conditions on the names alone let an index be
 #: searched.
 _PLANNED = """t.kind = 'plan'
@@ -198,3 +211,20 @@ def outcome_counts(
     return [
         filled(OutcomeCount, row, reason=reason_of(row["reason"]) or None) for row in rows
     ]
+
+
+_TOTALS = """
+SELECT outcome, reason, {f}sum(count + pruned) AS count, {f}count(DISTINCT task_name) AS jobs,
+       {f}min(task_name) AS example
+FROM {counts} WHERE hour >= :start AND hour < :end AND kind = 'slot' AND count + pruned > 0
+GROUP BY outcome, reason ORDER BY 3 DESC, 1, 2"""
+
+
+def outcome_totals(store: Store, start: datetime, end: datetime) -> list[OutcomeTotal]:
+    """Return how many slots of all jobs had which outcome and reason, the most frequent first."""
+    rows = read(store, _TOTALS, {"start": hour_of(start), "end": end})
+    found = []
+    for row in rows:
+        reason = reason_of(row["reason"]) or None
+        found.append(filled(OutcomeTotal, row, reason=reason, count=int(row["count"])))
+    return found

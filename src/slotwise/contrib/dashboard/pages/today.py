@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final
 
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import Backlog, Failure, OutcomeCount
+from slotwise.inspect import Backlog, Failure, OutcomeTotal
 from slotwise.spi import Outcome, error_summary
 
 #: Failures that are read and grouped; the page says when there are more.
@@ -55,7 +55,7 @@ def today(reading: Reading) -> Page:
     inspect = reading.inspect
     midnight = reading.midnight
     counts = reading.part(
-        "verdict", lambda: inspect.outcome_counts(midnight, reading.now)
+        "verdict", lambda: inspect.outcome_totals(midnight, reading.now)
     )
     failures = reading.lines(
         "failures", lambda: inspect.failures(midnight, limit=_MOST_FAILURES)
@@ -66,7 +66,7 @@ def today(reading: Reading) -> Page:
         "verdict": None if counts is None else verdict_of(counts),
         "reconciled": reading.source.reconciled,
         "causes": causes_of(failures),
-        "skips": [] if counts is None else skips_of(counts),
+        "skips": [one for one in counts or () if one.outcome == Outcome.SKIPPED],
         "has_more_failures": len(failures) == _MOST_FAILURES,
         "late": _late(backlog),
         "health": reading.part("health", inspect.health),
@@ -77,7 +77,7 @@ def today(reading: Reading) -> Page:
     return Page(template="today.html", title="Today", data=data)
 
 
-def verdict_of(counts: Iterable[OutcomeCount]) -> Verdict:
+def verdict_of(counts: Iterable[OutcomeTotal]) -> Verdict:
     """Add up the slots by outcome."""
     by_outcome = Counter[str]()
     for one in counts:
@@ -88,32 +88,6 @@ def verdict_of(counts: Iterable[OutcomeCount]) -> Verdict:
     running = sum(by_outcome[outcome] for outcome in _RUNNING)
     failed = due - ran - skipped - running
     return Verdict(due=due, ran=ran, running=running, failed=failed, skipped=skipped)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skips:
-    """Slots that did not run for one reason."""
-
-    reason: str
-    count: int
-    names: Sequence[str]
-
-
-def skips_of(counts: Iterable[OutcomeCount]) -> list[Skips]:
-    """Group the slots that did not run by their reason, the most frequent first."""
-    by_reason = defaultdict[str, Counter[str]](Counter)
-    for one in counts:
-        if one.outcome == Outcome.SKIPPED:
-            by_reason[one.reason or one.outcome][one.job] += one.count
-    found = [
-        Skips(
-            reason=reason,
-            count=names.total(),
-            names=[name for name, _ in names.most_common()],
-        )
-        for reason, names in by_reason.items()
-    ]
-    return sorted(found, key=lambda one: -one.count)
 
 
 def causes_of(failures: Iterable[Failure]) -> list[Cause]:
