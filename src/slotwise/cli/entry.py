@@ -28,7 +28,7 @@ from slotwise.spi import Section
 SECTIONS: Final = {
     Section.SEE: {
         "audit": ("operations", "List the operations on jobs: author, time and reason."),
-        "explain": ("slots", "Why a slot ran, or did not; why a job does not run now."),
+        "explain": ("explain", "Why a slot ran, or did not; why a job does not run now."),
         "failures": ("slots", "What failed lately, of all jobs and tasks."),
         "health": ("cluster", "One exit status for probes and alarms."),
         "jobs": ("jobs", "List the jobs in the database, by name, or show one."),

@@ -1,8 +1,7 @@
-"""``slotwise slots``, ``failures`` and ``explain``: which slots ran, which did not, and why."""
+"""``slotwise slots`` and ``failures``: which slots ran, which did not, and why."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from slotwise.cli.shared.options import (
     exact_slot,
     lines_option,
     pass_given,
-    slot_of_day,
 )
 from slotwise.cli.shared.output import (
     outcome,
@@ -37,16 +35,13 @@ from slotwise.cli.shared.output import (
     shortened,
     span,
 )
-from slotwise.cli.shared.terminal import UTC, exact, moment, say, shown
+from slotwise.cli.shared.terminal import UTC, exact, moment, moment_and_zone, say
 from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, within
 from slotwise.inspect import (
     RECURRING,
-    Explanation,
     Failure,
     Inspection,
-    JobExplanation,
     SlotInfo,
-    TaskExplanation,
 )
 from slotwise.spi import Outcome, SlotState, error_summary
 
@@ -54,7 +49,6 @@ from slotwise.spi import Outcome, SlotState, error_summary
 _TICK: Final = timedelta(microseconds=1)
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
-_INSTANT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
 #: A slot, or a gap, of the job with this name.
 Named = tuple[str, SlotInfo]
 
@@ -112,7 +106,7 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
     if line is None:
         again = f"slotwise explain {shlex.quote(name)} {exact(wanted, zone)}"
         say(
-            f"{name} {_at(wanted, zone)}: the ledger has no such slot; why: {again}",
+            f"{name} {moment_and_zone(wanted, zone)}: the ledger has no such slot; why: {again}",
             err=True,
         )
         return exits.FAILED
@@ -493,114 +487,3 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
         str(one.attempts),
         error_summary(one.error) or "–",
     ]
-
-
-@click.command(
-    cls=Command,
-    short_help="Why a slot ran, or did not; why a job does not run now.",
-    notes="""
-    0  explained
-    1  there is no such job, slot or task; the answer names the nearest slots
-    """,
-    examples="""
-    slotwise explain nightly-report                    why it does not run now
-    slotwise explain nightly-report 2026-01-31T02:00Z
-    slotwise explain nightly-report 2026-01-31T02:00Z --app jobs     also: what the job declares
-    slotwise explain nightly-report 2026-01-31T02:00Z --json | jq -r .outcome
-    slotwise explain send-mail --id order-42 --app jobs     a one-time task
-    """,
-)
-@click.argument("name")
-@click.argument("slot", required=False, callback=instant)
-@click.option(
-    "--id",
-    default=RECURRING,
-    metavar="ID",
-    help="A recurring instance, or a one-time task.",
-)
-@common
-@pass_given
-def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
-    """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations
-    and schedule.
-
-    SLOT is any instant, as the listings show it; without a zone it is read in the job's. A date
-    alone is that day's slot, if it has one. Without SLOT, explain why the job, its recurring
-    instance or the one-time task with this --id does not run now, and when it will. Of one-time
-    tasks without --id, explain how many are due and what holds them back. With --app, declared
-    policies and limits count, too.
-    """
-    with given.inspection() as inspect:
-        zone = inspect.zone(name, id=id)
-        found: Explanation | JobExplanation | TaskExplanation
-        if slot is None:
-            found = _explain_now(inspect, name, id)
-        else:
-            inspect.check_name(name, id=id)
-            wanted = slot_of_day(inspect, name, id, slot, zone)
-            if wanted is None:
-                wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
-            found = inspect.explain(name, wanted, id=id)
-    if given.json:
-        print_json(found)
-    else:
-        say(_headline(found, zone), *_localized(found.sentences, zone))
-        if any(one.error for one in found.attempts):
-            say(f"tracebacks: {_shows_attempts(found, id, zone)}", err=True)
-    word = found.outcome if isinstance(found, Explanation) else found.state
-    return exits.FAILED if word in (SlotState.UNKNOWN, SlotState.NO_SLOT) else exits.OK
-
-
-def _shows_attempts(
-    found: Explanation | JobExplanation | TaskExplanation, id: str, zone: ZoneInfo
-) -> str:
-    """Return the command that shows the attempts with their tracebacks."""
-    if isinstance(found, TaskExplanation):
-        return shlex.join(["slotwise", "tasks", "list", found.task, id])
-    of = [] if id == RECURRING else ["--id", id]
-    if isinstance(found, JobExplanation):
-        return shlex.join(["slotwise", "slots", found.job, *of])
-    return shlex.join(
-        ["slotwise", "slots", "show", found.job, exact(found.slot, zone), *of]
-    )
-
-
-def _explain_now(
-    inspect: Inspection, name: str, id: str
-) -> JobExplanation | TaskExplanation:
-    """Explain the row of a job or of an instance; else a one-time task."""
-    job = inspect.explain_job(name, id=id)
-    if job is not None:
-        return job
-    if id == RECURRING:
-        inspect.check_name(name)
-        return inspect.explain_backlog(name)
-    return inspect.explain_task(name, id)
-
-
-def _headline(
-    found: Explanation | JobExplanation | TaskExplanation, zone: ZoneInfo
-) -> str:
-    if isinstance(found, Explanation):
-        reason = f" ({found.reason})" if found.reason else ""
-        return f"{found.job} {_at(found.slot, zone)}: {found.outcome}{reason}"
-    name = found.job if isinstance(found, JobExplanation) else found.task
-    what = name if found.id in (RECURRING, "") else f"{name} {found.id}"
-    return f"{what}: {found.state}"
-
-
-def _at(instant: datetime, zone: ZoneInfo) -> str:
-    return (
-        moment(instant, zone)
-        if shown(zone).key == "UTC"
-        else f"{moment(instant, zone)} ({shown(zone).key})"
-    )
-
-
-def _localized(sentences: tuple[str, ...], zone: ZoneInfo) -> list[str]:
-    """The sentences with all instants in the job's zone."""
-
-    def local(found: re.Match[str]) -> str:
-        return moment(datetime.fromisoformat(found[0]), zone)
-
-    return [_INSTANT.sub(local, sentence) for sentence in sentences]

@@ -138,3 +138,9 @@ def moment(instant: datetime | None, zone: ZoneInfo = UTC) -> str:
     local = instant.astimezone(shown(zone))
     text = local.isoformat(timespec="milliseconds" if local.microsecond else "seconds")
     return text.removesuffix("+00:00") + "Z" if shown(zone).key == "UTC" else text
+
+
+def moment_and_zone(instant: datetime, zone: ZoneInfo) -> str:
+    """Format the instant as `moment` does, and name the zone unless it is UTC."""
+    key = shown(zone).key
+    return moment(instant, zone) if key == "UTC" else f"{moment(instant, zone)} ({key})"
