@@ -99,7 +99,9 @@ def main(words: list[str]) -> int:
     if command in ("compat", "oldest"):
         return compat(arguments) if command == "compat" else oldest(arguments)
     if command in ("check", "constraints", "release"):
-        return {"check": check, "constraints": constraints, "release": release}[command]()
+        return {"check": check, "constraints": constraints, "release": release}[
+            command
+        ]()
     if command == "test" and "--clock" in arguments:
         arguments = at_another_time(arguments)
     if "--all" in arguments:

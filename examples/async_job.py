@@ -57,7 +57,10 @@ class Fetch(DistributedJob):
 
 async def main() -> None:
     registry = JobRegistry(
-        jobs=[Fetch()], lifespan=lifespan, database_url=database_url(), poll_interval="1s"
+        jobs=[Fetch()],
+        lifespan=lifespan,
+        database_url=database_url(),
+        poll_interval="1s",
     )
     make_tables(registry)
     async with registry:  # handlers run on this loop; signals are left alone

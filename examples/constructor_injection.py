@@ -50,7 +50,9 @@ class OpenOrdersReport(DistributedJob):
 if __name__ == "__main__":
     mailer = Mailer()
     report = OpenOrdersReport(Orders(), mailer, to="ops@example.com")
-    registry = JobRegistry(jobs=[report], database_url=database_url(), poll_interval="1s")
+    registry = JobRegistry(
+        jobs=[report], database_url=database_url(), poll_interval="1s"
+    )
     make_tables(registry)
     with registry:
         assert mailer.sent.wait(timeout=30), "no slot has run"

@@ -30,5 +30,7 @@ registry = JobRegistry(jobs=[Tick()], database_url=database_url(), poll_interval
 
 if __name__ == "__main__":
     make_tables(registry)
-    with registry:  # a worker in this process; or run `slotwise worker --app quick_start`
+    with (
+        registry
+    ):  # a worker in this process; or run `slotwise worker --app quick_start`
         time.sleep(3.2)

@@ -23,7 +23,9 @@ from slotwise import JobRegistry, OneTimeTask, Retry, TaskContext
 class Deliver(OneTimeTask):
     name = "example-deliver"
     retry = Retry.exponential(
-        max_attempts=5, initial=timedelta(milliseconds=200), max_wait=timedelta(seconds=5)
+        max_attempts=5,
+        initial=timedelta(milliseconds=200),
+        max_wait=timedelta(seconds=5),
     )
 
     def __init__(self) -> None:

@@ -197,7 +197,9 @@ class House:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.files = [Source(root, path, path.read_text()) for path in root.rglob("*.py")]
+        self.files = [
+            Source(root, path, path.read_text()) for path in root.rglob("*.py")
+        ]
         self.core = [file for file in self.files if file.is_core]
         self.functions = [each for file in self.files for each in file.functions]
         self._read_imports()
@@ -313,7 +315,9 @@ FIGURES: dict[str, tuple[Callable[[House], float], float]] = {
         600,
     ),
     "uses of Any": (
-        lambda house: sum(len(re.findall(r"\bAny\b", file.text)) for file in house.files),
+        lambda house: sum(
+            len(re.findall(r"\bAny\b", file.text)) for file in house.files
+        ),
         300,
     ),
     "files that ask what kind a row is": (

@@ -19,11 +19,20 @@ if TYPE_CHECKING:
     from slotwise.engine.worker import Worker
     from slotwise.errors import pasteable
     from slotwise.jobs.context import Steering, TaskOptions
-    from slotwise.jobs.definition import NAME_LIMIT, Definition, define, shortest_interval
+    from slotwise.jobs.definition import (
+        NAME_LIMIT,
+        Definition,
+        define,
+        shortest_interval,
+    )
     from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
     from slotwise.jobs.policies import OnLost, growing_pauses
     from slotwise.model.clock import Clock, DatabaseClock, elapsed
-    from slotwise.model.durations import LONGEST_DURATION, format_duration, parse_duration
+    from slotwise.model.durations import (
+        LONGEST_DURATION,
+        format_duration,
+        parse_duration,
+    )
     from slotwise.model.error_text import (
         error_summary,
         hide_password,
@@ -161,7 +170,11 @@ _HOMES = {
     "slotwise.settings.documents": ("read_document",),
     # spans of time, durations and time zones
     "slotwise.model.clock": ("Clock", "DatabaseClock", "elapsed"),
-    "slotwise.model.durations": ("LONGEST_DURATION", "format_duration", "parse_duration"),
+    "slotwise.model.durations": (
+        "LONGEST_DURATION",
+        "format_duration",
+        "parse_duration",
+    ),
     "slotwise.model.records": (
         "KNOWN_YEARS",
         "Claim",

@@ -104,7 +104,9 @@ def test_entry_points_are_found(write: Write, tmp_path: Path) -> None:
         "[slotwise.jobs]\nall = shop.jobs\nother = shop.more:Other\n"
     )
     assert names(discover(entry_points=True).jobs) == ["other", "report"]
-    (info / "entry_points.txt").write_text("[slotwise.jobs]\nwrong = shop.more:Missing\n")
+    (info / "entry_points.txt").write_text(
+        "[slotwise.jobs]\nwrong = shop.more:Missing\n"
+    )
     importlib.invalidate_caches()
     with pytest.raises(
         SlotwiseError, match=r"entry point wrong = shop.more:Missing of shop: .*Missing"

@@ -86,7 +86,8 @@ def test_a_task_commits_with_the_transaction(shop: str) -> None:
             registry().client.get(send_mail, receipt.id) is None
         )  # nobody else sees it yet
         assert (
-            registry().client.get(send_mail, receipt.id, connection=joining()) is not None
+            registry().client.get(send_mail, receipt.id, connection=joining())
+            is not None
         )
     fail_in(
         lambda: registry().client.schedule(
@@ -375,7 +376,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         r"SLOTWISE\['RESOLVERS'\]: SvcsServices\(\) raised TypeError: "
         r".*'services'; name an instance",
     ),
-    "no resolver": ({}, r"Tidy.*no resolver supplies the argument Tidy\(… site: str …\)"),
+    "no resolver": (
+        {},
+        r"Tidy.*no resolver supplies the argument Tidy\(… site: str …\)",
+    ),
 }
 
 

@@ -25,7 +25,9 @@ def test_the_server_schedules_and_the_worker_runs(
     """
     env = environment(pg_empty_url)
     run([*MANAGE, "migrate", "--verbosity", "0"], SHOP, env)
-    assert "No changes detected" in run([*MANAGE, "makemigrations", "--check"], SHOP, env)
+    assert "No changes detected" in run(
+        [*MANAGE, "makemigrations", "--check"], SHOP, env
+    )
     workers = subprocess.Popen(
         [*MANAGE, "slotwise", "worker", "--processes", "2"],
         cwd=SHOP,
@@ -84,7 +86,10 @@ def test_servers(pg_empty_url: str, tmp_path: Path, command: list[str]) -> None:
     try:
         with serving(command, SHOP, tmp_path / "log", env) as server:
             for number in range(1, 9):
-                assert server.post(f"/orders?email={number}@example.com") == (200, number)
+                assert server.post(f"/orders?email={number}@example.com") == (
+                    200,
+                    number,
+                )
             server.until(
                 lambda: all(order["is_mailed"] for order in server.get("/orders")[1])
             )

@@ -321,9 +321,9 @@ def test_enqueue_in_a_transaction(tasks: Any) -> None:
         assert tasks.add.get_result(kept.id) == kept
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tasks.add.enqueue(1 // 0 if tasks.add.enqueue(2) else 0)
-    assert [found.id for found in registry().inspect.tasks("django:default:default")] == [
-        kept.id
-    ]
+    assert [
+        found.id for found in registry().inspect.tasks("django:default:default")
+    ] == [kept.id]
 
 
 def test_flags(library: Any) -> None:
@@ -359,7 +359,10 @@ def test_results_that_are_too_large(shop: str, tasks: Any, library: Any) -> None
 
 @pytest.mark.parametrize(
     "path",
-    ["tests.contrib.djangoshop.tasks.gone", "tests.contrib.djangoshop.tasks.undecorated"],
+    [
+        "tests.contrib.djangoshop.tasks.gone",
+        "tests.contrib.djangoshop.tasks.undecorated",
+    ],
 )
 def test_only_tasks_are_run(shop: str, path: str) -> None:
     """A payload that names anything but a task of Django fails: nothing that is stored is
@@ -465,7 +468,10 @@ WRONG_TASKS: dict[str, tuple[dict[str, Any], str]] = {
         {"OPTIONS": 7},
         "['OPTIONS'] is 7; write a dictionary, e.g. {'max_attempts': 3}",
     ),
-    "no queues": ({"QUEUES": 7}, "['QUEUES'] is 7; write a list of names, or [] for any"),
+    "no queues": (
+        {"QUEUES": 7},
+        "['QUEUES'] is 7; write a list of names, or [] for any",
+    ),
     "a string of queues": (
         {"QUEUES": "mail"},
         "['QUEUES'] is 'mail'; write a list of names, or [] for any",

@@ -87,7 +87,8 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
     ) -> bool:
         await client.aio.schedule(cast.awaited)
         return (
-            registry is cast.registry and request.state.mine is asyncio.get_running_loop()
+            registry is cast.registry
+            and request.state.mine is asyncio.get_running_loop()
         )
 
     with TestClient(app) as http:
@@ -208,7 +209,9 @@ def test_a_server_that_ends_while_the_database_is_away(open_path: Any) -> None:
 
 
 def _starting() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "slotwise-start"]
+    return [
+        thread for thread in threading.enumerate() if thread.name == "slotwise-start"
+    ]
 
 
 class Plain:
@@ -242,7 +245,9 @@ def test_plain_asgi(cast: Cast, lifespan: str, said: list[str]) -> None:
     not.
     """
     plain = Plain(lifespan)
-    with TestClient(SlotwiseASGI(plain, lambda: cast.registry, start_wait="60s")) as http:
+    with TestClient(
+        SlotwiseASGI(plain, lambda: cast.registry, start_wait="60s")
+    ) as http:
         assert http.get("/").text == "running"
     assert plain.said == said
     assert cast.registry.worker is None

@@ -19,7 +19,9 @@ from slotwise.contrib.fastapi import health_router, slotwise_lifespan
 from slotwise.contrib.readiness import Readiness
 from slotwise.spi import Host
 
-REFUSED = "the database 'sales' at host db7.internal refused the login of role 'r_worker'"
+REFUSED = (
+    "the database 'sales' at host db7.internal refused the login of role 'r_worker'"
+)
 
 
 class Looked(Host):

@@ -63,7 +63,9 @@ def test_guarded_jobs_do_what_they_say(
         run_blocks(ROOT / "docs" / "guarantees.md", names, left_open)
         with names["engine"].begin() as connection:
             for name in ("closed_days", "open_days"):
-                connection.execute(sa.text(f"CREATE TABLE {name} (day date PRIMARY KEY)"))
+                connection.execute(
+                    sa.text(f"CREATE TABLE {name} (day date PRIMARY KEY)")
+                )
         with ManualWorker([names["CloseDay"], names["OpenDay"]], pg_url) as worker:
             for _ in range(2):
                 worker.tick("1d")

@@ -19,7 +19,9 @@ CONSTRUCTOR = re.compile(r"`((?:Cron|Every|FixedDelay|Once|AnyOf)\([^…`]*\))`"
 def rows(page: Path) -> list[list[str]]:
     """The cells of all tables of a page."""
     lines = page.read_text().splitlines()
-    split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
+    split = [
+        re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")
+    ]
     return [[cell.strip().replace("\\|", "|") for cell in cells] for cells in split]
 
 

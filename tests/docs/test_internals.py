@@ -89,11 +89,14 @@ def test_walks_pass_through_functions_that_exist(
 
 
 def _defines(path: str, name: str) -> bool:
-    body = ast.parse((SOURCE / path).read_text()).body if (SOURCE / path).exists() else []
+    body = (
+        ast.parse((SOURCE / path).read_text()).body if (SOURCE / path).exists() else []
+    )
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     for part in name.split("."):
         found = next(
-            (node for node in body if isinstance(node, kinds) and node.name == part), None
+            (node for node in body if isinstance(node, kinds) and node.name == part),
+            None,
         )
         if found is None:
             return False

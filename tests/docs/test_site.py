@@ -19,7 +19,15 @@ INTERNALS = ROOT / "docs" / "internals.md"
 OPEN = ("cli", "engine", "schedules", "store", "store/dialects")
 
 #: Names in capitals on that page that are words of SQL, or tables of names in Python.
-NOT_STATEMENTS = {"WITH", "SELECT", "UPDATE", "COMMANDS", "POLICIES", "LINES", "LISTINGS"}
+NOT_STATEMENTS = {
+    "WITH",
+    "SELECT",
+    "UPDATE",
+    "COMMANDS",
+    "POLICIES",
+    "LINES",
+    "LISTINGS",
+}
 
 
 @pytest.mark.extended

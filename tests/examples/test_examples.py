@@ -61,7 +61,9 @@ def test_example_prints_what_it_promises(example: Path, address: str) -> None:
     )
     assert (run.returncode, run.stderr) == (0, "")
     printed = iter([_without_times(line) for line in run.stdout.splitlines()])
-    missing = [line for line in _promised(example) if _without_times(line) not in printed]
+    missing = [
+        line for line in _promised(example) if _without_times(line) not in printed
+    ]
     assert not missing, f"not printed: {missing}\n{run.stdout}"
 
 

@@ -172,14 +172,18 @@ def _fits(seen: Seen, names: Collection[str], facts: Mapping[str, Any]) -> bool:
 
 def _is(value: Any, wanted: Any) -> bool:
     return (
-        value is not None and bool(wanted(value)) if callable(wanted) else value == wanted
+        value is not None and bool(wanted(value))
+        if callable(wanted)
+        else value == wanted
     )
 
 
 class Player:
     """One worker process, started by the command that users start."""
 
-    def __init__(self, name: str, events: Events, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, events: Events, environment: Mapping[str, str]
+    ) -> None:
         self.name = name
         self._events = events
         command = [

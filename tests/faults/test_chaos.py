@@ -159,7 +159,9 @@ class Storm:
         found = self.stage.expect_clean(until=until)
         # One that gives up may be lost between its mark and its handler: it has not run, for all
         # that anybody knows.
-        assert found.tally.ran + found.tally.skipped + found.tally.lost >= found.tally.due
+        assert (
+            found.tally.ran + found.tally.skipped + found.tally.lost >= found.tally.due
+        )
         assert min(tally.ran for tally in found.jobs.values()) > 0
         hopeless = [
             row.outcome

@@ -357,7 +357,9 @@ def test_an_outage_at_any_phase_is_judged_by_the_seven_rules(
     with stage.connect() as connection:
         ledger = Ledger.read(connection, tables())
     assert [
-        one for job in stage.registry.jobs for one in none_in_two_places(job.name, ledger)
+        one
+        for job in stage.registry.jobs
+        for one in none_in_two_places(job.name, ledger)
     ] == []
     broken, seen = list[str](), Counter[str]()
     for lane in lanes:
@@ -365,7 +367,9 @@ def test_an_outage_at_any_phase_is_judged_by_the_seven_rules(
             evidence = Evidence(stage, job, KINDS[job.partition("@")[0]][1])
             broken += evidence.breaches(lane.cuts)
             seen.update(
-                evidence.fate(slot) for cut in lane.cuts for slot in evidence.missed(*cut)
+                evidence.fate(slot)
+                for cut in lane.cuts
+                for slot in evidence.missed(*cut)
             )
     print(
         f"\n{sum(len(lane.cuts) for lane in lanes)} cuts; slots that nobody held: {dict(seen)}"

@@ -150,9 +150,9 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
     assert noted == {
         (job, f"{kind}-{n}"): 1 for job, kind in wanted for n in range(count)
     }
-    assert {line.pid for line in stage.log.read() if line.instance.startswith("new")} == {
-        new.pid
-    }
+    assert {
+        line.pid for line in stage.log.read() if line.instance.startswith("new")
+    } == {new.pid}
     assert old.pid in {line.pid for line in stage.log.read()}
     assert stage.events.all("handed_back", by=old, reason="newer")
 

@@ -39,7 +39,9 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(
         stage.start(name, beneath=clock.variables)
     for player in stage.players:
         off = offsets[player.name].total_seconds()
-        stage.wait("heartbeat", by=player, skew=lambda skew, off=off: abs(skew - off) < 1)
+        stage.wait(
+            "heartbeat", by=player, skew=lambda skew, off=off: abs(skew - off) < 1
+        )
 
     begun = stage.now()
     start = stage.wait("handler_start", job="hold-long")

@@ -105,7 +105,9 @@ def give_again(sql: psycopg.Connection, transaction_id: int) -> None:
     assert status.fetchone() == ("committed",)
 
 
-def lose_a_reply(store: Store, first: EmbeddedPostgres, second: EmbeddedPostgres) -> None:
+def lose_a_reply(
+    store: Store, first: EmbeddedPostgres, second: EmbeddedPostgres
+) -> None:
     """Before the commit on the first server, let the second one take over; there another
     transaction gets its id.
     """

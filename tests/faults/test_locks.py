@@ -62,7 +62,9 @@ class Crowd:
         )
 
 
-def operate(stage: Bench, crowd: Crowd, over: threading.Event, seed: int) -> Counter[str]:
+def operate(
+    stage: Bench, crowd: Crowd, over: threading.Event, seed: int
+) -> Counter[str]:
     """Whatever operators and clients may do to rows that are held; what cannot be done is said."""
     lot, told = random.Random(seed), Counter[str]()
     client = stage.registry.client

@@ -199,7 +199,9 @@ def test_a_mark_that_comes_too_late_starts_nothing(
     apart.thaw()
     stage.wait("claim_lost", by=apart, job=claim["job"], token=claim["token"])
     leave(stage, "give-up")
-    assert stage.events.all("handler_start", job=claim["job"], token=claim["token"]) == []
+    assert (
+        stage.events.all("handler_start", job=claim["job"], token=claim["token"]) == []
+    )
 
 
 @pytest.mark.extended

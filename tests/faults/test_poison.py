@@ -33,7 +33,12 @@ def test_a_slot_that_kills_its_workers_ends_as_dead(bench: MakeBench) -> None:
     assert sorted(seen["status"] for seen in stage.events.all("exit")) == [9, 9]
     leave(stage, "exits")
     row = stage.ledger("exits")[died["slot"]]
-    assert (row.outcome, row.reason, row.attempts, row.lost) == ("dead", "max_lost", 2, 2)
+    assert (row.outcome, row.reason, row.attempts, row.lost) == (
+        "dead",
+        "max_lost",
+        2,
+        2,
+    )
     assert "may be what takes workers down" in row.error
 
 
@@ -196,7 +201,9 @@ values (%s, %s, %s, now(), now(), false, 1000)"""
 
 
 @pytest.mark.extended
-def test_payloads_that_cannot_be_read_do_not_hold_up_the_others(bench: MakeBench) -> None:
+def test_payloads_that_cannot_be_read_do_not_hold_up_the_others(
+    bench: MakeBench,
+) -> None:
     """Rows written by SQL, claimed in one look: what can be read runs, the rest is set aside with
     a reason.
     """

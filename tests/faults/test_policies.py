@@ -102,7 +102,10 @@ class Scene:
         """Whoever starts the next slot of those that run side by side."""
         crew, latest = self.crew, self.stage.mark()
         return self.stage.wait(
-            "handler_start", job="abreast", by=lambda player: player in crew, after=latest
+            "handler_start",
+            job="abreast",
+            by=lambda player: player in crew,
+            after=latest,
         )
 
     def the_database_is_away(self) -> None:
@@ -131,14 +134,18 @@ class Scene:
         """Until every job has begun with a slot of the time after all this."""
         until = self.stage.now()
         for job in CAST:
-            begun = ("handler_start",) if job in ("abreast", "replaced") else ("settled",)
+            begun = (
+                ("handler_start",) if job in ("abreast", "replaced") else ("settled",)
+            )
             self.stage.wait(*begun, job=job, slot=lambda slot: slot > until)
         for job in (*FLOODS, "oldest", "capped"):
             self.stage.wait("settled", job=job)
         self.stage.wait("skipped", job="never-late")
         self.unroutable = self.stage.registry.inspect.health(SECOND).unroutable
         self.stage.end_all()
-        self.stage.expect_clean(until=until, schedules=dict.fromkeys(MISSED, self.missed))
+        self.stage.expect_clean(
+            until=until, schedules=dict.fromkeys(MISSED, self.missed)
+        )
 
 
 def runs(stage: Bench, job: str) -> list[tuple[LogLine, LogLine | None]]:
@@ -269,7 +276,9 @@ def spread_moves_the_start_and_not_the_slot(scene: Scene) -> None:
     """Each start is so much after its slot; slots stay on their grid."""
     by = spread_out(Spread.schedule, Spread.name, timedelta(seconds=1.5)).wait(scene.up)
     lines = scene.stage.starts("spread")
-    assert all(line.slot.microsecond == 0 and line.slot.second % 2 == 0 for line in lines)
+    assert all(
+        line.slot.microsecond == 0 and line.slot.second % 2 == 0 for line in lines
+    )
     late = [claimed(line) - line.slot for line in lines]
     assert timedelta(0) < by <= min(late) <= by + loaded(timedelta(seconds=1.5))
 

@@ -148,7 +148,9 @@ def paused_twice(bench: MakeBench, job: str, beats: int) -> tuple[Bench, bool]:
     """
     stage = bench(job, missed_heartbeats_limit=str(beats))
     lease = HEARTBEAT * beats
-    holder, _, start = held_by_first(stage, job, trap="heartbeat:5:STOP heartbeat:7:STOP")
+    holder, _, start = held_by_first(
+        stage, job, trap="heartbeat:5:STOP heartbeat:7:STOP"
+    )
     trap = None
     for _ in range(2):
         trap = stage.wait("trap", by=holder, after=trap)

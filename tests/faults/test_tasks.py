@@ -159,4 +159,6 @@ def test_threads_that_burn_cpu_hand_little_back(bench: MakeBench) -> None:
         len(stage.events.all(name)) for name in ("handed_back", "handler_start")
     )
     assert stage.events.all("claim_lost") == []
-    assert backs <= threads + 2 * seconds + starts, f"{backs} hand-backs, {starts} starts"
+    assert backs <= threads + 2 * seconds + starts, (
+        f"{backs} hand-backs, {starts} starts"
+    )

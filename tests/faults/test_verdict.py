@@ -435,7 +435,9 @@ def test_a_slot_that_was_due_must_be_decided() -> None:
 
 def test_a_live_worker_may_hold_a_row() -> None:
     """While workers run, what they hold is in order."""
-    assert judge([waiting(calm(), picked_by="host:1:alive")], live={"host:1:alive"}).clean
+    assert judge(
+        [waiting(calm(), picked_by="host:1:alive")], live={"host:1:alive"}
+    ).clean
 
 
 def test_the_tally_counts_slots() -> None:

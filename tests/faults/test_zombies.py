@@ -187,7 +187,9 @@ def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> Non
     ]
     assert len(looks) <= (LEASE + TAKE_OVER) / HEARTBEAT + 2
     zombie.thaw()
-    end = stage.wait("handler_end", by=zombie, job=guarded["job"], token=guarded["token"])
+    end = stage.wait(
+        "handler_end", by=zombie, job=guarded["job"], token=guarded["token"]
+    )
     assert end["outcome"] == "failed"
     leave(stage, "hold-in-guard")
     key = guarded["slot"].isoformat()

@@ -261,7 +261,10 @@ class Process:
 def alive(pid: int) -> bool:
     """Whether a process of this number runs; a zombie does not."""
     listed = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ["ps", "-o", "stat=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     return bool(listed.strip()) and not listed.startswith("Z")
 

@@ -162,10 +162,13 @@ def test_a_file_that_is_read_for_ages_is_given_up(
     """
     monkeypatch.setattr(calendars, "_LONGEST_READING", 0.3)
     never = "DTSTART;VALUE=DATE:20260105\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
-    (tmp_path / "never.ics").write_text(ICS.replace("DTSTART;VALUE=DATE:20270104", never))
+    (tmp_path / "never.ics").write_text(
+        ICS.replace("DTSTART;VALUE=DATE:20270104", never)
+    )
     told = say("import", "never.ics", "--years", "2027", expected=exits.FAILED)
     assert (
-        "never.ics: takes longer than 0.3 s to read; remove rules that never fire" in told
+        "never.ics: takes longer than 0.3 s to read; remove rules that never fire"
+        in told
     )
 
 

@@ -261,7 +261,9 @@ def test_a_downgrade_does_not_go_up(
 
 
 def test_a_downgrade_of_an_adopted_table(
-    pg_empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pg_empty_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It goes back to Java with its rows, and the question says so."""
     monkeypatch.setenv("DATABASE_URL", pg_empty_url)

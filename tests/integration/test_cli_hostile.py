@@ -33,9 +33,7 @@ from slotwise.spi import Database
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 #: Clears the screen, forges a line, turns the direction of what follows, rings, moves up, ends a
 #: line as Unicode does.
-HOSTILE = (
-    "job\x1b[2J\nerror: forged\r\u202egnp.exe\u2066\x07\x1b]0;title\x07\u2028\x9b1A\u200b"
-)
+HOSTILE = "job\x1b[2J\nerror: forged\r\u202egnp.exe\u2066\x07\x1b]0;title\x07\u2028\x9b1A\u200b"
 #: What our own colours and rich's are made of.
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -92,7 +90,11 @@ def hostile_rows(store: Store) -> None:
         store,
         "slots",
         ended
-        | {"slot": now - timedelta(hours=2), "outcome": "dead", "task_instance": HOSTILE},
+        | {
+            "slot": now - timedelta(hours=2),
+            "outcome": "dead",
+            "task_instance": HOSTILE,
+        },
     )
     add(
         store,
@@ -472,7 +474,8 @@ def test_malformed_rows(
         MALFORMED_WORKERS if url == "pg_url" else MALFORMED_WORKERS[:-1]
     )  # SQLite stores NaN as NULL
     workers = [
-        {"worker": f"bad:{n}", "last_seen": now, **one} for n, one in enumerate(malformed)
+        {"worker": f"bad:{n}", "last_seen": now, **one}
+        for n, one in enumerate(malformed)
     ]
     add(store, "workers", good, *workers)
     job = {

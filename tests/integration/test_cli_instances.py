@@ -72,7 +72,11 @@ def ask(say: Say) -> Ask:
 def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -> None:
     """One line for all of them, and the command that lists them."""
     (listed,) = ask("jobs")
-    assert (listed["job"], listed["id"], listed["instances"]) == ("feed", "recurring", 25)
+    assert (listed["job"], listed["id"], listed["instances"]) == (
+        "feed",
+        "recurring",
+        25,
+    )
     assert "feed: 25 recurring instances; see: slotwise jobs feed --instances" in say(
         "jobs"
     )

@@ -51,7 +51,10 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
     database.
     """
     made = Shell(tmp_path, pg_url)
-    made.environment |= {"SLOTWISE_APP": "jobs:registry", "SLOTWISE_SHUTDOWN_GRACE": "1s"}
+    made.environment |= {
+        "SLOTWISE_APP": "jobs:registry",
+        "SLOTWISE_SHUTDOWN_GRACE": "1s",
+    }
     made.write("jobs.py", JOBS)
     yield made
     made.close()

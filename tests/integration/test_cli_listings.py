@@ -194,7 +194,8 @@ class TestSlots:
         assert together == [1, 3]
 
     @pytest.mark.parametrize(
-        "size", [11, *(pytest.param(one, marks=pytest.mark.extended) for one in (10, 12))]
+        "size",
+        [11, *(pytest.param(one, marks=pytest.mark.extended) for one in (10, 12))],
     )
     def test_some(
         self,
@@ -220,7 +221,9 @@ class TestSlots:
             pages += ask(*again)
         assert pages == whole
 
-    def test_the_way_on(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_way_on(
+        self, history: Store, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """It is the same command, with all that this one was told."""
         asked = [
             "slots",
@@ -478,7 +481,10 @@ class TestJobs:
             ({}, "no_live_worker"),
             ({"picked": True, "picked_by": "host:1:f0"}, "running"),
             ({"state": "paused"}, "paused"),
-            ({"slot": None, "execution_time": datetime(9000, 1, 1, tzinfo=UTC)}, "ended"),
+            (
+                {"slot": None, "execution_time": datetime(9000, 1, 1, tzinfo=UTC)},
+                "ended",
+            ),
             (
                 {
                     "slot": None,
@@ -624,7 +630,9 @@ class TestJobs:
     def test_unknown(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """The nearest name."""
         add(
-            store, "tasks", {"task_name": "nightly-report", "schedule": "x", "slot": NOON}
+            store,
+            "tasks",
+            {"task_name": "nightly-report", "schedule": "x", "slot": NOON},
         )
         assert status(["jobs", "nightly-reprot"]) == exits.FAILED
         assert "did you mean 'nightly-report'?" in capsys.readouterr().err
@@ -731,7 +739,10 @@ class TestWorkers:
         )
         (line,) = ask("jobs")
         stuck = "no_live_worker" if reason == "no worker is alive" else "unroutable"
-        assert (line["state"], line["reason"]) == (stuck if reason else "waiting", reason)
+        assert (line["state"], line["reason"]) == (
+            stuck if reason else "waiting",
+            reason,
+        )
         assert status(["jobs"]) == exits.OK
         told = (
             f"a is due, and unroutable: {reason}"
@@ -752,7 +763,11 @@ class TestWorkers:
             (None, [], None),
             (None, ["--min-workers", "2"], "live workers: 1, wanted: 2"),
             (timedelta(seconds=30), [], None),
-            (timedelta(seconds=90), [], "rows due for more than 1m: 1, the oldest since"),
+            (
+                timedelta(seconds=90),
+                [],
+                "rows due for more than 1m: 1, the oldest since",
+            ),
             (timedelta(seconds=90), ["--max-overdue", "2m"], None),
             (timedelta(seconds=90), ["--max-rows", "1"], None),
         ],
@@ -847,13 +862,20 @@ class TestWorkers:
         }
         add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
         assert status(["health"]) == exits.FAILED
-        assert "lease ran out and that no worker takes over: 1" in capsys.readouterr().err
+        assert (
+            "lease ran out and that no worker takes over: 1" in capsys.readouterr().err
+        )
 
     @pytest.mark.parametrize(
         ("tasks", "arguments", "problem", "note"),
         [
             ('["a", "gone"]', [], "rows due for more than 1m: 2", None),
-            ('["a"]', [], None, "orphans, due rows that no live worker runs: 2, of gone"),
+            (
+                '["a"]',
+                [],
+                None,
+                "orphans, due rows that no live worker runs: 2, of gone",
+            ),
             ('["a"]', ["--max-orphans", "2"], None, "orphans"),
             (
                 '["a"]',
@@ -880,7 +902,9 @@ class TestWorkers:
         now = store.now()
         late = now - timedelta(seconds=90)
         add(
-            store, "workers", {"worker": "h:2:f1", "last_seen": late, "tasks": '["gone"]'}
+            store,
+            "workers",
+            {"worker": "h:2:f1", "last_seen": late, "tasks": '["gone"]'},
         )
         if tasks is not None:
             add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": tasks})

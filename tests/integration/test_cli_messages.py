@@ -513,7 +513,9 @@ def test_tasks_that_are_known(pg_url: str, capsys: pytest.CaptureFixture[str]) -
     with JobRegistry(
         tasks=[registered], database_url=pg_url, process_hook=False, retention="0s"
     ):
-        assert status(["tasks", "list", "nope", "--database-url", pg_url]) == exits.FAILED
+        assert (
+            status(["tasks", "list", "nope", "--database-url", pg_url]) == exits.FAILED
+        )
     told = "error: no task 'nope' in this database; known are recorded, registered, waiting\n"
     assert capsys.readouterr().err == told
 
@@ -525,7 +527,8 @@ def test_a_task_that_was_cancelled(
     may be so.
     """
     assert (
-        say(f"tasks schedule mail --id a --at 1h --database-url {sqlite_url}") == exits.OK
+        say(f"tasks schedule mail --id a --at 1h --database-url {sqlite_url}")
+        == exits.OK
     )
     assert say(f"tasks cancel mail a --database-url {sqlite_url}") == exits.OK
     for line, text in (

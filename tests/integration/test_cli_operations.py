@@ -121,7 +121,9 @@ def test_a_pause_of_all_is_in_sight(
     )
 
 
-def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_a_pause_of_all_asks_first(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
     """Without a terminal it wants to be told; a rehearsal does not ask."""
     assert "--yes" in say("pause", "--all", expected=exits.USAGE)
     assert say("pause", "--all", "--dry-run") == "dry run: all: paused\n"
@@ -202,7 +204,9 @@ def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
         say("backfill", "minutely", *span, "--pace", "1s", "--yes")
         == "minutely: 11 slots run\n"
     )
-    assert say("backfill", "minutely", *span, "--yes") == "minutely: nothing is missing\n"
+    assert (
+        say("backfill", "minutely", *span, "--yes") == "minutely: nothing is missing\n"
+    )
     assert (
         say("cancel", "minutely", "--backfill", "--yes")
         == "minutely: 11 slots cancelled\n"

@@ -172,7 +172,9 @@ def test_slots_that_a_second_deploy_skips_are_told_before_and_logged_after(
         with ManualWorker([a_job("added", schedule)], url, clock):
             clock.tick(timedelta(hours=2.5))
     before = rows(worker)
-    lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
+    lines = json.loads(
+        say("plan", "--app", "deployed", "--json", expected=exits.CHANGES)
+    )
     assert {line["job"]: line["superseded"] for line in lines if line["superseded"]} == {
         "added": 2
     }
@@ -182,7 +184,11 @@ def test_slots_that_a_second_deploy_skips_are_told_before_and_logged_after(
     assert rows(worker) == before
     with ManualWorker([a_job("added", Every("1h"))], url, clock) as newest:
         (told,) = [event for event in newest.events if isinstance(event, SlotsSkipped)]
-        assert (told.level, told.reason, told.count) == (logging.WARNING, "superseded", 2)
+        assert (told.level, told.reason, told.count) == (
+            logging.WARNING,
+            "superseded",
+            2,
+        )
         assert (told.first, told.last) == (
             start + timedelta(hours=1),
             start + timedelta(hours=2),
@@ -194,7 +200,9 @@ def test_an_orphan_of_another_application(
 ) -> None:
     """It has a live worker, so it is none of ours, and no reason to stop a pipeline."""
     worker._worker.sign_in.membership.join()
-    lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
+    lines = json.loads(
+        say("plan", "--app", "deployed", "--json", expected=exits.CHANGES)
+    )
     (gone,) = [line for line in lines if line["job"] == "gone"]
     assert (gone["change"], gone["known_by"]) == ("orphaned", worker.name)
     registry = load_registry("deployed", Path.cwd())

@@ -135,7 +135,9 @@ def test_succeeded(shell: Shell, pg_url: str) -> None:
     assert [(job["job"], job["state"]) for job in listed] == [("good", "waiting")]
 
 
-@pytest.mark.parametrize("job", ["off", pytest.param("once", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "job", ["off", pytest.param("once", marks=pytest.mark.extended)]
+)
 def test_any_job(shell: Shell, pg_url: str, job: str) -> None:
     """Also a job that is switched off, and one that starts at most once per slot."""
     done = shell.run("run", job)
@@ -298,7 +300,11 @@ def test_heartbeats(shell: Shell, pg_url: str) -> None:
     done = shell.run("run", "long", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
     assert done.returncode == exits.OK, done.stderr
     (line,) = ledger(pg_url, "long")
-    assert (line.outcome, line.attempts, line.worker != reaping) == ("succeeded", 1, True)
+    assert (line.outcome, line.attempts, line.worker != reaping) == (
+        "succeeded",
+        1,
+        True,
+    )
     assert not list(reaping.events("reaped"))
     assert not list(reaping.events("claimed"))
     assert (worker.stop(), reaping.stop()) == (exits.OK, exits.OK)

@@ -124,7 +124,10 @@ def daily_slot(shell: Shell) -> datetime:
     """The newest slot of the daily jobs."""
     now = datetime.now(UTC)
     found = now.replace(
-        hour=int(shell.environment["DAILY"].split()[1]), minute=0, second=0, microsecond=0
+        hour=int(shell.environment["DAILY"].split()[1]),
+        minute=0,
+        second=0,
+        microsecond=0,
     )
     return found if found <= now else found - timedelta(days=1)
 
@@ -288,7 +291,9 @@ def test_cut_connections(shell: Shell, pg_url: str) -> None:
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
     (shell.directory / "go").touch()
-    assert (first.end(), second.end()) == (exits.OK, exits.OK), told(first) + told(second)
+    assert (first.end(), second.end()) == (exits.OK, exits.OK), told(first) + told(
+        second
+    )
     assert len(runs(shell)) == 1
     assert [(line.outcome, line.attempts) for line in ledger(pg_url, "daily")] == [
         ("succeeded", 1)
@@ -591,7 +596,9 @@ def test_a_live_worker_holds_the_slot(shell: Shell, pg_url: str) -> None:
     shell.environment["CRON"] = "* * * * * *"
     worker = shell.worker("--only", "daily", TAKES="60")
     worker.wait_for_output("began")
-    (slot,) = [line.slot for line in ledger(pg_url, "daily") if line.outcome == "running"]
+    (slot,) = [
+        line.slot for line in ledger(pg_url, "daily") if line.outcome == "running"
+    ]
     done = shell.run("run", "daily", "--slot", slot.isoformat())
     assert done.returncode == exits.OK
     assert "and a live worker can finish it" in done.stderr

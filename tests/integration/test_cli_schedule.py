@@ -208,7 +208,9 @@ def test_a_delay_after_each_run_cannot_be_compared(say: Say) -> None:
 def test_a_month_on_the_terminal(say: Say, ask: Ask) -> None:
     """Weeks from Monday on; the day on which clocks change has a mark."""
     told = say("next", "0 9,17 * * MON-FRI", *VIENNA, "--month", "2026-03")
-    assert told.startswith("March 2026, Europe/Vienna: 44 starts of 0 9,17 * * MON-FRI\n")
+    assert told.startswith(
+        "March 2026, Europe/Vienna: 44 starts of 0 9,17 * * MON-FRI\n"
+    )
     assert "29±" in told
     assert told.splitlines()[3].split() == [
         "2",
@@ -249,7 +251,9 @@ def test_the_month_of_an_application(say: Say, ask: Ask, tmp_path: Path) -> None
     found = ask("next", "--app", "herd", "--month", "2026-11")
     assert sum(day["hours"][0] for day in found["days"]) == 60
     assert sorted(found["schedules"].values()) == [1, 1, 1]
-    assert [text for text in found["schedules"] if "H" in text.removeprefix("CRON")] == []
+    assert [
+        text for text in found["schedules"] if "H" in text.removeprefix("CRON")
+    ] == []
     told = say("next", "--app", "herd", "--month", "2026-11")
     assert "60 starts of 3 jobs" in told
     assert "not counted: 1 with a fixed delay after each run" in told

@@ -154,7 +154,8 @@ def test_a_place_that_cannot_be_written(
     (place / "file").touch()
     assert status(["init", "file/below"]) == 1
     assert (
-        "file/below/jobs.py cannot be written: Not a directory" in capsys.readouterr().err
+        "file/below/jobs.py cannot be written: Not a directory"
+        in capsys.readouterr().err
     )
 
 

@@ -70,7 +70,9 @@ def test_data_from_a_file(
 def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
     """Each command answers what the client answers."""
     assert (
-        ask("schedule", "mail", "--data", '{"n": 1}', "--id", "7", "--at", "1h")["status"]
+        ask("schedule", "mail", "--data", '{"n": 1}', "--id", "7", "--at", "1h")[
+            "status"
+        ]
         == "scheduled"
     )
     assert (
@@ -133,7 +135,11 @@ def test_dead_tasks(
         ("7", "gone"),
     ]
     assert ask("reschedule", "mail", "1", code=exits.FAILED)["status"] == "exists"
-    assert ask("retry", "mail", "1") == {"task": "mail", "id": "1", "status": "scheduled"}
+    assert ask("retry", "mail", "1") == {
+        "task": "mail",
+        "id": "1",
+        "status": "scheduled",
+    }
     assert status(["tasks", "retry", "mail"]) == exits.USAGE
     assert "--yes" in capsys.readouterr().err
     assert ask("retry", "mail", "--yes")["scheduled"] == ["0", "2"]

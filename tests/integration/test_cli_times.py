@@ -190,7 +190,10 @@ def test_a_slot_of_a_listing_is_the_slot_that_is_explained(say: Say) -> None:
         for line in out.splitlines()[1:]:
             slot, outcome = line.split()[:2]
             _, told, _ = say(f"explain {name} {slot}")
-            assert told.splitlines()[0].split(": ")[1].split()[0] == outcome, (line, told)
+            assert told.splitlines()[0].split(": ")[1].split()[0] == outcome, (
+                line,
+                told,
+            )
 
 
 def test_ages_can_be_pasted(say: Say) -> None:
@@ -242,7 +245,10 @@ def test_the_zone_is_named_once(say: Say) -> None:
             "slots york --since 2026-10-24",
             "2026-10-24 is read as 2026-10-24T00:00:00-04:00, in America/New_York",
         ),
-        ("explain grid 2026-10-24", "2026-10-24 is read as 2026-10-24T00:00:00Z, in UTC"),
+        (
+            "explain grid 2026-10-24",
+            "2026-10-24 is read as 2026-10-24T00:00:00Z, in UTC",
+        ),
         ("explain vienna '2026-10-26T02:00 Europe/Vienna'", None),
         ("explain vienna '2026-10-26 01:00:00 UTC'", None),
         ("explain vienna '2026-10-26 10:00:00+09:00'", None),

@@ -208,7 +208,9 @@ def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
     again = other.wait_for("handler_start", job="stays")
     assert again["attempt"] == 2
     assert other.stop() == exits.OK
-    lines = [line.split() for line in (shell.directory / "seen").read_text().splitlines()]
+    lines = [
+        line.split() for line in (shell.directory / "seen").read_text().splitlines()
+    ]
     of_slot = [
         (attempt, float(at))
         for slot, attempt, at in lines

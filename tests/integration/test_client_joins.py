@@ -85,7 +85,9 @@ def everything(client: Any, connection: Any) -> None:
         == 1
     )
     for copy in (False, True):
-        with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
+        with pytest.raises(
+            InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"
+        ):
             client.schedule_many(
                 mail,
                 [Item({}, id="x"), Item({}, id="d")],
@@ -187,7 +189,9 @@ async def everything_awaited(client: Any, connection: Any) -> None:
         )
     ).scheduled == 1
     for copy in (False, True):
-        with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
+        with pytest.raises(
+            InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"
+        ):
             await client.schedule_many(
                 mail,
                 [Item({}, id="x"), Item({}, id="d")],
@@ -199,7 +203,9 @@ async def everything_awaited(client: Any, connection: Any) -> None:
         await client.reschedule(mail, "new", delay="1h", connection=connection)
     ).status == "scheduled"
     assert (await client.get(mail, "new", connection=connection)).data == {"n": 2}
-    assert (await client.cancel(mail, "old", connection=connection)).status == "cancelled"
+    assert (
+        await client.cancel(mail, "old", connection=connection)
+    ).status == "cancelled"
     assert await client.retry(mail, connection=connection) == []
     assert await client.cancel_all(mail, state="dead", connection=connection) == 0
     assert [line.id for line in await client.list(connection=connection)] == [
@@ -271,7 +277,8 @@ def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> Non
             await registry.client.aio.schedule(mail, {}, connection=waiting)
         engine = create_async_engine("postgresql+psycopg://")
         with pytest.raises(
-            ConfigurationError, match=r"write: async with engine\.begin\(\) as connection"
+            ConfigurationError,
+            match=r"write: async with engine\.begin\(\) as connection",
         ):
             await registry.client.aio.schedule(mail, {}, connection=engine)
 

@@ -75,7 +75,8 @@ def test_no_server_and_no_such_database(
         make_url(pg_url).set(port=1).render_as_string(hide_password=False)
     ) as client:
         assert re.match(
-            "DatabaseUnreachable: .*port 1.*refused.*start the server", told(call, client)
+            "DatabaseUnreachable: .*port 1.*refused.*start the server",
+            told(call, client),
         )
     with client_of(
         make_url(pg_url).set(database="missing").render_as_string(hide_password=False)

@@ -102,7 +102,9 @@ class TestDeadlines:
         assert is_transient(caught.value)
         assert "[55P03]" in describe_error(caught.value)
 
-    def test_end_a_forgotten_transaction(self, database: Open, pg_empty_url: str) -> None:
+    def test_end_a_forgotten_transaction(
+        self, database: Open, pg_empty_url: str
+    ) -> None:
         """A frozen holder's locks end after a lease."""
         opened = database(heartbeat_interval=HEARTBEAT, missed_heartbeats_limit=3)
         patient = database(with_query(pg_empty_url, options="-c lock_timeout=20s"))

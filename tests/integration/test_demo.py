@@ -89,7 +89,9 @@ def processes_in(home: str) -> list[str]:
 
 
 @pytest.mark.timeout(200)
-def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out() -> None:
+def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out() -> (
+    None
+):
     """Every disaster is survived and accounted for; change either witness afterwards, and the
     verdict is guilty.
     """

@@ -164,7 +164,8 @@ def test_clean_removes_what_was_made(checkout: Path) -> None:
         (checkout / folder).mkdir(parents=True)
     assert dev(checkout, "clean").returncode == 0
     assert (
-        set(checkout.rglob("*")) - {checkout / "src", checkout / "src/slotwise"} == before
+        set(checkout.rglob("*")) - {checkout / "src", checkout / "src/slotwise"}
+        == before
     )
 
 

@@ -93,7 +93,9 @@ def driver(url: str, name: str) -> sa.URL:
 
 @contextmanager
 def engine_of(url: str, name: str) -> Iterator[sa.Connection]:
-    with sa.create_engine(driver(url, name), poolclass=sa.NullPool).begin() as connection:
+    with sa.create_engine(
+        driver(url, name), poolclass=sa.NullPool
+    ).begin() as connection:
         yield connection
 
 
@@ -151,7 +153,8 @@ def test_the_table_has_every_call() -> None:
     joins = {
         name
         for name, call in inspect.getmembers(Client, callable)
-        if not name.startswith("_") and "connection" in inspect.signature(call).parameters
+        if not name.startswith("_")
+        and "connection" in inspect.signature(call).parameters
     }
     assert joins - {"leads_here"} == set(
         CALLS

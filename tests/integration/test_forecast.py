@@ -83,7 +83,9 @@ def test_an_outage_is_caught_up_as_declared(catch_up: CatchUp, odd: list[Any]) -
     [
         pytest.param({}, [(5, "succeeded", None, 1)], id="rerun"),
         pytest.param(
-            {"on_lost": "give_up"}, [(5, "lost", "may_still_be_running", 1)], id="give up"
+            {"on_lost": "give_up"},
+            [(5, "lost", "may_still_be_running", 1)],
+            id="give up",
         ),
     ],
 )
@@ -137,7 +139,11 @@ def test_the_night_when_clocks_go_back() -> None:
     found = forecast(
         a_job("nightly", schedule=Cron("30 2 * * *", tz="Europe/Vienna")), START, at(72)
     )
-    assert [line.slot for line in found.slots["nightly"]] == [at(0.5), at(24.5), at(49.5)]
+    assert [line.slot for line in found.slots["nightly"]] == [
+        at(0.5),
+        at(24.5),
+        at(49.5),
+    ]
 
 
 def test_too_much_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

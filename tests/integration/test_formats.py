@@ -24,7 +24,9 @@ from slotwise.spi import Database
 
 DEFINITIONS = (
     a_job("plain"),
-    a_task("mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
+    a_task(
+        "mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+    ),
 )
 SAID = "\u65e5\u672c: nothing \u00e0 faire"
 
@@ -122,7 +124,9 @@ def test_a_letter_that_the_database_lacks(databases: Databases) -> None:
     with databases.empty("LATIN1") as url:
         for bench in bench_at(url):
             with (
-                closing(psycopg.connect(with_query(url, client_encoding="utf8"))) as utf8,
+                closing(
+                    psycopg.connect(with_query(url, client_encoding="utf8"))
+                ) as utf8,
                 closing(
                     psycopg.connect(with_query(url, client_encoding="latin1"))
                 ) as latin1,

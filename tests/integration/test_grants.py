@@ -120,7 +120,10 @@ FORGES = (
     " (kind, task_name, task_instance, execution_time, slot, picked, version, "
     "created_version, priority) VALUES "
 )
-CHANGES = ("UPDATE scheduled_controls SET author = 'x'", "DELETE FROM scheduled_controls")
+CHANGES = (
+    "UPDATE scheduled_controls SET author = 'x'",
+    "DELETE FROM scheduled_controls",
+)
 HISTORY = (
     "UPDATE scheduled_slots SET outcome = 'succeeded'",
     "DELETE FROM scheduled_slots",
@@ -304,7 +307,9 @@ def test_each_role_may_check(
 
 
 def test_a_migrator_may_check(
-    pg_empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pg_empty_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Of the tables that it has made."""
     with a_role(pg_empty_url, "migrator", monkeypatch):

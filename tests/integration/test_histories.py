@@ -43,7 +43,9 @@ def test_a_worker_counts_what_it_has_settled(
     assert registry.stop() == 0
     now = registry.inspect.now() + DAY
     look = registry.inspect
-    ended = [line for line in look.slots("tick", limit=None) if line.finished is not None]
+    ended = [
+        line for line in look.slots("tick", limit=None) if line.finished is not None
+    ]
     counted = look.outcome_counts(begin, now, job="tick")
     assert sum(one.count for one in counted) == sum(line.count for line in ended)
     assert {one.outcome for one in counted} <= {"succeeded", "skipped"}

@@ -121,7 +121,9 @@ def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str)
             ("b", at, {"n": 2}) for at in found.slots
         ]
         worker.tick("1h")
-        failing = next(claim for claim in worker.poll() if claim.row.task_instance == "a")
+        failing = next(
+            claim for claim in worker.poll() if claim.row.task_instance == "a"
+        )
         worker.finish(failing, Failed("boom"))
         worker.settle()
         operations.retry("feed", NOON + 2 * HOUR, id="a")

@@ -354,7 +354,8 @@ def test_it_is_the_main_thread_of_its_process(place: Place, run: Run) -> None:
     run(*names)
     place.wait(lambda: all(place.ended(name) for name in names), 110)
     ends = {
-        name: (place.entry(name)["outcome"], place.entry(name)["error"]) for name in names
+        name: (place.entry(name)["outcome"], place.entry(name)["error"])
+        for name in names
     }
     assert ends == dict.fromkeys(names, ("succeeded", None))
     assert sorted(text for _, text in place.notes()) == ["alarm", "alarm", "main True"]
@@ -442,7 +443,9 @@ def test_what_it_starts_can_be_ended(place: Place, run: Run) -> None:
     """By SIGTERM, as anywhere else: what a handler forks or starts does not ignore signals."""
     run("starts")
     place.wait(lambda: place.ended("starts"))
-    assert place.entry("starts")["outcome"] == "succeeded", place.entry("starts")["error"]
+    assert place.entry("starts")["outcome"] == "succeeded", place.entry("starts")[
+        "error"
+    ]
     assert [text for _, text in place.notes()] == [f"ended {-signal.SIGTERM}"]
 
 

@@ -180,7 +180,10 @@ def test_operations_are_awaited(planned: JobRegistry) -> None:
 
     async def operate() -> list[bool]:
         operations = planned.operations.by("page").aio
-        return [await operations.pause("quiet"), await operations.by("me").pause("quiet")]
+        return [
+            await operations.pause("quiet"),
+            await operations.by("me").pause("quiet"),
+        ]
 
     assert asyncio.run(operate()) == [True, False]
     assert [one.author for one in planned.inspect.audit()] == ["page"]

@@ -91,7 +91,9 @@ async def async_session(url: str) -> AsyncIterator[Any]:
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "schedule": lambda client, own: client.schedule(mail, {}, id="1", connection=own),
-    "schedule_many": lambda client, own: client.schedule_many(mail, [{}], connection=own),
+    "schedule_many": lambda client, own: client.schedule_many(
+        mail, [{}], connection=own
+    ),
     "copy": lambda client, own: client.schedule_many(
         mail, [{}], copy=True, connection=own
     ),
@@ -167,7 +169,9 @@ def test_recurring_instances_too(registry: JobRegistry, other_url: str) -> None:
         connection(other_url) as own,
         pytest.raises(ConfigurationError, match="leads to installation elsewhere"),
     ):
-        registry.client.schedule_recurring(mail, "often", Every("5m"), {}, connection=own)
+        registry.client.schedule_recurring(
+            mail, "often", Every("5m"), {}, connection=own
+        )
 
 
 def test_sqlite(provisioned_sqlite: Any, sqlite_url: str, tmp_path: Any) -> None:
@@ -181,7 +185,8 @@ def test_sqlite(provisioned_sqlite: Any, sqlite_url: str, tmp_path: Any) -> None
             registry.client.schedule(mail, {}, connection=own)
         with Session(sa.create_engine(sqlite_url)) as right:
             assert (
-                registry.client.schedule(mail, {}, connection=right).status == "scheduled"
+                registry.client.schedule(mail, {}, connection=right).status
+                == "scheduled"
             )
 
 

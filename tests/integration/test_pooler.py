@@ -104,7 +104,8 @@ def deadlines(database: Database) -> tuple[str, ...]:
     )
     with database.main.begin() as connection:
         return tuple(
-            str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names
+            str(connection.exec_driver_sql(f"SHOW {name}").scalar_one())
+            for name in names
         )
 
 

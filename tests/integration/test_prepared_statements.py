@@ -36,7 +36,8 @@ def ask(database: Database, times: int = plans.THRESHOLD + 1) -> None:
     for number in range(times):
         with database.main.begin() as connection:
             assert (
-                connection.exec_driver_sql(ASK, {"number": number}).scalar_one() == number
+                connection.exec_driver_sql(ASK, {"number": number}).scalar_one()
+                == number
             )
 
 

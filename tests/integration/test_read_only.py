@@ -23,7 +23,16 @@ awk '{print $5}' /proc/self/mountinfo | grep -v '^/proc' | sort -r |
 while read mount; do mount -o remount,bind,ro "$mount" 2>/dev/null; done
 exec unshare --user --map-user=12345 --map-group=12345 "$@"
 """
-CONFINED = ("unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINER, "sh")
+CONFINED = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "sh",
+    "-c",
+    CONTAINER,
+    "sh",
+)
 
 JOBS = """
 import os, tempfile

@@ -36,7 +36,9 @@ from slotwise.spi import Database
 from slotwise.testing import ManualWorker
 
 SCHEDULE = ["tasks", "schedule", "mail"]
-LOOK = "GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON scheduled_meta TO {role};"
+LOOK = (
+    "GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON scheduled_meta TO {role};"
+)
 
 
 @pytest.fixture
@@ -173,7 +175,9 @@ def test_not_let_into_the_database(pg_url: str, role: str) -> None:
 
 def _of(role: str, *parts: str) -> str:
     """What ``slotwise db grants`` gives a role for these parts."""
-    return "".join(grants(part, role, prefix="scheduled_", schema=None) for part in parts)
+    return "".join(
+        grants(part, role, prefix="scheduled_", schema=None) for part in parts
+    )
 
 
 def _granted(pg_url: str, role: str, text: str) -> None:

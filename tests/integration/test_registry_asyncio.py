@@ -225,7 +225,9 @@ def test_an_exit_that_is_cancelled(url: str, heard: Heard) -> None:
             entered.set()
             await asyncio.get_running_loop().create_future()
 
-        registry = a_registry(url, heard, task(name="mail")(endless), shutdown_grace="1h")
+        registry = a_registry(
+            url, heard, task(name="mail")(endless), shutdown_grace="1h"
+        )
 
         async def life() -> None:
             async with registry:

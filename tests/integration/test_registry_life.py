@@ -243,7 +243,9 @@ def test_a_job_without_its_row(
     registry.database.close()
 
 
-def with_new_jobs(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> JobRegistry:
+def with_new_jobs(
+    url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> JobRegistry:
     """A job that is planned and due, and five new ones, of which the start plans two at a time."""
     monkeypatch.setattr(sign_in, "BATCH", 2)
     known = job(name="known", schedule=Every("1s"))(nothing)
@@ -635,7 +637,10 @@ def test_the_lifespan_is_around_everything(
         handle(ctx)
 
     registry = a_registry(
-        url, heard, task(name="mail")(handle_later if is_async else handle), lifespan=life
+        url,
+        heard,
+        task(name="mail")(handle_later if is_async else handle),
+        lifespan=life,
     )
     with registry:
         registry.client.schedule("mail")
@@ -739,7 +744,9 @@ def test_a_drain_lets_handlers_finish(url: str, heard: Heard) -> None:
     go.set()
     stopper.join(PATIENCE)
     assert stopped == [0]
-    assert [event.id for event in heard.of("settled", outcome="succeeded")] == ["running"]
+    assert [event.id for event in heard.of("settled", outcome="succeeded")] == [
+        "running"
+    ]
     assert rows(registry, "select task_instance, attempt from scheduled_tasks") == [
         ("waiting", 0)
     ]
@@ -876,7 +883,9 @@ def test_unstarted_coroutines_go_back_at_once(url: str, heard: Heard) -> None:
     assert heard.of("handler_start", job="waits") == []
     go.set()
     stopper.join(PATIENCE)
-    assert [event.outcome for event in heard.of("settled", job="blocks")] == ["succeeded"]
+    assert [event.outcome for event in heard.of("settled", job="blocks")] == [
+        "succeeded"
+    ]
 
 
 def test_two_hundred_short_jobs_on_a_few_threads(url: str, heard: Heard) -> None:
@@ -892,7 +901,9 @@ def test_two_hundred_short_jobs_on_a_few_threads(url: str, heard: Heard) -> None
         for _ in range(200):
             registry.client.schedule("mail")
         heard.wait("settled", 200)
-        assert sum(name.startswith("slotwise-handler") for name in threads_of_ours()) <= 5
+        assert (
+            sum(name.startswith("slotwise-handler") for name in threads_of_ours()) <= 5
+        )
     assert len(seen) <= 5
 
 
@@ -922,7 +933,9 @@ def test_handlers_that_try_to_end_the_process(url: str, heard: Heard) -> None:
         for name in ("exit", "interrupt", "next", "next-later"):
             registry.client.schedule(name)
         heard.wait("settled", 4)
-    assert {event.job: (event.outcome, event.error) for event in heard.of("settled")} == {
+    assert {
+        event.job: (event.outcome, event.error) for event in heard.of("settled")
+    } == {
         "exit": ("dead", "SystemExit: 3"),
         "interrupt": ("dead", "KeyboardInterrupt"),
         "next": ("succeeded", None),

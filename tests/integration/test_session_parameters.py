@@ -103,7 +103,9 @@ def secured(url: str, *tables: str) -> Iterator[str]:
             f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {name}"
         )
         for table in tables:
-            connection.execute(f"ALTER TABLE scheduled_{table} ENABLE ROW LEVEL SECURITY")
+            connection.execute(
+                f"ALTER TABLE scheduled_{table} ENABLE ROW LEVEL SECURITY"
+            )
         yield address.set(username=name, password="secret").render_as_string(False)
         connection.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
@@ -118,7 +120,9 @@ SECURED = [
 
 
 @pytest.mark.parametrize("tables", SECURED, ids="-".join)
-@pytest.mark.parametrize("command", [["health"], ["jobs"], ["db", "check"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["health"], ["jobs"], ["db", "check"]], ids=" ".join
+)
 def test_hidden_rows_are_an_error(
     pg_url: str,
     tables: tuple[str, ...],
@@ -162,7 +166,9 @@ def test_a_tenant_says_that_its_rows_are_hidden(pg_url: str) -> None:
 
 def test_the_page_explains_each_other_parameter(pg_url: str) -> None:
     """A release of PostgreSQL may add one: somebody then decides whether it is pinned."""
-    section = PAGE.read_text().partition("## Session parameters")[2].partition("\n## ")[0]
+    section = (
+        PAGE.read_text().partition("## Session parameters")[2].partition("\n## ")[0]
+    )
     explained = set(re.findall(r"`([a-zA-Z_*.]+)`", section))
     with psycopg.connect(pg_url) as connection:
         found = connection.execute(

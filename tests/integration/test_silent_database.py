@@ -141,7 +141,9 @@ def test_a_third_signal_ends_at_once(shell: Shell, proxy: Proxy) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("statement", [None, b"scheduled_tasks"], ids=["connect", "plan"])
+@pytest.mark.parametrize(
+    "statement", [None, b"scheduled_tasks"], ids=["connect", "plan"]
+)
 def test_a_worker_that_starts_ends(
     shell: Shell, proxy: Proxy, statement: bytes | None
 ) -> None:

@@ -315,7 +315,9 @@ def test_given_revision(shell: Shell, store: Store) -> None:
     pool = shell.worker("--processes", "2", "--revision", "42")
     up(pool, 2)
     with store.transaction() as connection:
-        assert connection.scalar(sa.select(store.tables.tasks.c.plan))["revision"] == "42"
+        assert (
+            connection.scalar(sa.select(store.tables.tasks.c.plan))["revision"] == "42"
+        )
     assert pool.stop() == exits.OK
 
 

@@ -121,7 +121,10 @@ class TestUnreachable:
     def test_parameters_stay_out_of_messages(self, database: Open) -> None:
         """A payload in a failing statement is not written to the log."""
         payload = "-".join(["ge", "heim"])  # a traceback quotes this line, too
-        with database().main.connect() as connection, pytest.raises(DBAPIError) as caught:
+        with (
+            database().main.connect() as connection,
+            pytest.raises(DBAPIError) as caught,
+        ):
             connection.exec_driver_sql("SELECT %s::text, 1/0", (payload,))
         assert payload not in "".join(traceback.format_exception(caught.value))
 

@@ -154,7 +154,9 @@ def _check(side: Side, ran: Counter[str], tasks: int) -> None:
     assert ran["mail"] == tasks
     assert not any(row["kind"] == "task" for row in found.rows), "all tasks have run"
     assert now is not None
-    assert not [one for one in nothing_left(found, now) if one.law != "nothing stays due"]
+    assert not [
+        one for one in nothing_left(found, now) if one.law != "nothing stays due"
+    ]
 
 
 @pytest.mark.usefixtures("next_revision")

@@ -77,7 +77,11 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
     """
     address = pg_empty_url.replace("postgresql://", "postgresql+psycopg://")
     made = release_before.run(before, CREATE, address)
-    assert made.communicate(timeout=PATIENCE)[0].split() == ["sw0001", "sw0002", "sw0003"]
+    assert made.communicate(timeout=PATIENCE)[0].split() == [
+        "sw0001",
+        "sw0002",
+        "sw0003",
+    ]
     with psycopg.connect(pg_empty_url, autocommit=True) as sql:
         sql.execute(
             "CREATE TABLE runs (name text, id text, slot timestamptz, pid integer)"
@@ -93,7 +97,9 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
             """Each of them, from now on, a slot of a job and of the one with give_up."""
             sql.execute("UPDATE runs SET pid = -pid WHERE pid > 0")
             until(
-                lambda: all(ran(one, "tick") and ran(one, "strict") for one in processes),
+                lambda: all(
+                    ran(one, "tick") and ran(one, "strict") for one in processes
+                ),
                 *processes,
             )
 
@@ -125,7 +131,9 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
         ended = "SELECT outcome FROM scheduled_slots UNION SELECT 'skipped' FROM scheduled_gaps"
         assert {row[0] for row in sql.execute(ended)} <= {"succeeded", "skipped"}
         # A busy machine takes longer than an interval: those slots are skipped, and no others.
-        why = "SELECT reason FROM scheduled_slots UNION SELECT reason FROM scheduled_gaps"
+        why = (
+            "SELECT reason FROM scheduled_slots UNION SELECT reason FROM scheduled_gaps"
+        )
         assert {row[0] for row in sql.execute(why)} <= {None, "overlap"}
         for name, first, last, count in sql.execute(EACH_SLOT).fetchall():
             assert (last - first) / INTERVAL + 1 == count, f"slots of {name} are missing"

@@ -16,7 +16,12 @@ from slotwise.store.dialects.port import (
     Range,
     Transaction,
 )
-from slotwise.store.dialects.postgresql.arrays import instants, integers, intervals, texts
+from slotwise.store.dialects.postgresql.arrays import (
+    instants,
+    integers,
+    intervals,
+    texts,
+)
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.dialects.registered import dialect_of
 

@@ -144,7 +144,9 @@ class Progress:
         running = min(
             self._running.copy().items(), key=lambda item: item[1], default=None
         )
-        return f"  {running[0]}, {time.monotonic() - running[1]:.0f} s" if running else ""
+        return (
+            f"  {running[0]}, {time.monotonic() - running[1]:.0f} s" if running else ""
+        )
 
     def _write(self, text: str) -> None:
         """Whole lines, or in a terminal what stands in the last one."""

@@ -67,7 +67,9 @@ class Cluster:
 
     def _clear(self) -> None:
         """The tables without a row."""
-        found = tables(self.database.settings.table_prefix, self.database.settings.schema)
+        found = tables(
+            self.database.settings.table_prefix, self.database.settings.schema
+        )
         with self.database.main.begin() as connection:
             for table in (
                 found.tasks,
@@ -191,7 +193,9 @@ class Cluster:
     def _rests(self, course: Course) -> None:
         """From the second loss on it rests, for a time that only the row knows."""
         due = next(
-            row[5] for slot, row in self._comparison.rows().items() if slot == course.slot
+            row[5]
+            for slot, row in self._comparison.rows().items()
+            if slot == course.slot
         )
         earliest = (
             course.due

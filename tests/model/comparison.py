@@ -57,7 +57,9 @@ class Comparison:
                     for slot in self.model.fates
                     if gap["first_slot"] <= slot <= gap["last_slot"]
                 ]
-                found |= dict.fromkeys(covered, ("skipped", gap["reason"], 0, 0, 0, True))
+                found |= dict.fromkeys(
+                    covered, ("skipped", gap["reason"], 0, 0, 0, True)
+                )
         for (_, slot), row in ledger.slots.items():
             said = (
                 row["outcome"],

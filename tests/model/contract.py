@@ -152,7 +152,9 @@ class Contract:
 
     def _begun(self) -> set[datetime]:
         return {
-            course.slot for course in self.courses if course.attempt or not course.is_plan
+            course.slot
+            for course in self.courses
+            if course.attempt or not course.is_plan
         }
 
     def _next_slot(self, after: datetime | None = None) -> datetime | None:
@@ -389,7 +391,11 @@ class Contract:
         if choice.slot is None:
             self._pass_over()
             return None
-        if self.catch_up_until is not None or any(choice.skipped.values()) or choice.rest:
+        if (
+            self.catch_up_until is not None
+            or any(choice.skipped.values())
+            or choice.rest
+        ):
             course.origin = "catch_up"
         course.slot, course.collapsed = choice.slot, course.collapsed + choice.collapsed
         return self._begin(course, holder)

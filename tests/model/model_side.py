@@ -38,7 +38,9 @@ def terms_of(case: Case, column: str) -> Terms:
 class ModelSide:
     """Implements ``Side``."""
 
-    def __init__(self, case: Case, column: str, model: type[Operated] = Operated) -> None:
+    def __init__(
+        self, case: Case, column: str, model: type[Operated] = Operated
+    ) -> None:
         begin = EPOCH + timedelta(seconds=case.begin)
         timeline = Timeline(begin, every(int(case.every)))
         self.model = model(

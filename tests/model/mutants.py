@@ -212,7 +212,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "slots are collapsed only once": always(points.HAS_DECIDED_AHEAD, False),
     # rule 5: the tail of all
-    "a tail ends with what has come by its first start": always(points.END_OF_TAIL, None),
+    "a tail ends with what has come by its first start": always(
+        points.END_OF_TAIL, None
+    ),
     "an absence extends a tail": answering(
         points.END_OF_TAIL, lambda until, a: until and a.row.catch_up_until
     ),

@@ -216,7 +216,9 @@ class Operated(Endings):
 
     # -- backfill ---------------------------------------------------------------------------------
 
-    def missing(self, first: datetime, last: datetime, *, failed: bool) -> list[datetime]:
+    def missing(
+        self, first: datetime, last: datetime, *, failed: bool
+    ) -> list[datetime]:
         """Return the slots from ``first`` to ``last``, before the undecided ones, that did not run
         (or failed).
         """

@@ -106,7 +106,9 @@ class Terms:
             )
         kept = good if self.max is None else good[-self.max :]
         dropped = [slot for slot in good if slot not in kept]
-        return Choice(kept[0], rest=kept[1:], skipped={"late": bad, "collapsed": dropped})
+        return Choice(
+            kept[0], rest=kept[1:], skipped={"late": bad, "collapsed": dropped}
+        )
 
     def declare(self, name: str, times: Times) -> DistributedJob:
         """Return a job that declares these policies."""

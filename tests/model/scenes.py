@@ -123,7 +123,9 @@ DISTURBANCES: dict[str, list[Scene]] = {
     "complete": [
         _scene(
             _step(
-                "complete", pick=_PICK, kind=st.sampled_from(["succeed", "fail", "crash"])
+                "complete",
+                pick=_PICK,
+                kind=st.sampled_from(["succeed", "fail", "crash"]),
             )
         ),
         _scene(_RUN, _step("complete", pick=_PICK, kind=st.just("crash")), _REAP),

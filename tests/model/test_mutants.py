@@ -311,7 +311,9 @@ def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> No
 
 @pytest.mark.extended
 @pytest.mark.parametrize("rule", POLICIES_MEET)
-def test_where_policies_meet_each_rule_has_its_script(plain: Database, rule: str) -> None:
+def test_where_policies_meet_each_rule_has_its_script(
+    plain: Database, rule: str
+) -> None:
     with MUTANTS[rule].at_large():
         assert _fails(plain, *POLICIES_MEET[rule])
 

@@ -45,7 +45,9 @@ def every(seconds: int, offset: int = 0) -> Times:
     def fires(t: datetime) -> bool:
         return (t - EPOCH) // SECOND % seconds == offset
 
-    return Times(Every(timedelta(seconds=seconds), anchor=EPOCH + offset * SECOND), fires)
+    return Times(
+        Every(timedelta(seconds=seconds), anchor=EPOCH + offset * SECOND), fires
+    )
 
 
 def either(one: Times, other: Times) -> Times:

@@ -138,7 +138,9 @@ class Accidents(Stage):
                 self.zombies.append(agent)
             self._replace(agent)
 
-    def _finish(self, agent: Agent, claim: Claim, outcome: AttemptOutcome | None) -> None:
+    def _finish(
+        self, agent: Agent, claim: Claim, outcome: AttemptOutcome | None
+    ) -> None:
         agent.running.remove(claim)
         if outcome is None:
             self._crash(agent)

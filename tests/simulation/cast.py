@@ -51,9 +51,9 @@ def subjects(changing: Schedule) -> list[object]:
             min_interval="50s",
             retry=retry,
         )(print),
-        job(name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), retry=retry)(
-            print
-        ),
+        job(
+            name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), retry=retry
+        )(print),
         job(
             name="replaced",
             schedule=Every("20s"),

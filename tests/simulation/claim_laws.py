@@ -78,7 +78,9 @@ class ClaimLaws:
             and claim.claimed_at - slot > limit
         ):
             raise self._broken(
-                "start_within", f"claimed {claim.claimed_at - slot} after its time", claim
+                "start_within",
+                f"claimed {claim.claimed_at - slot} after its time",
+                claim,
             )
 
     def _in_its_pace(self, claim: Claim, definition: Definition) -> None:

@@ -16,7 +16,8 @@ SEEDS = "8"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--seeds", help=f"simulated worlds: how many, or FIRST-LAST; {SEEDS} if not given"
+        "--seeds",
+        help=f"simulated worlds: how many, or FIRST-LAST; {SEEDS} if not given",
     )
 
 

@@ -215,9 +215,7 @@ class Laws:
     def reopened(self, job: str, slot: datetime) -> None:
         """An operator wants a slot to run that had ended."""
         self.final.pop((job, slot), None)
-        if (
-            self.after_restores
-        ):  # by the ledger it has not succeeded: that was an older claim, which came back
+        if self.after_restores:  # by the ledger it has not succeeded: that was an older claim, which came back
             self.successes.pop((job, slot), None)
 
     def restored(self, ledger: Ledger) -> None:
@@ -390,7 +388,10 @@ class Laws:
             if name == job and (entry is None or entry["outcome"] == "skipped"):
                 outcome = entry and entry["outcome"]
                 raise self.trace.fail(
-                    "every slot", f"has started, and the ledger says {outcome}", job, slot
+                    "every slot",
+                    f"has started, and the ledger says {outcome}",
+                    job,
+                    slot,
                 )
 
     def _not_with_its_row(

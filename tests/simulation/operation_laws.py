@@ -101,7 +101,9 @@ class OperationLaws:
         if not self.wanted:
             return
         standing = {
-            (row["task_name"], row["slot"]) for row in ledger.rows if row["plan_instance"]
+            (row["task_name"], row["slot"])
+            for row in ledger.rows
+            if row["plan_instance"]
         }
         for key in list(self.wanted):
             entry = ledger.slots.get(key)

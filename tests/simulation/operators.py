@@ -25,7 +25,11 @@ class Operator:
     """What is refused changes nothing; of what is carried out the laws are told."""
 
     def __init__(
-        self, rng: random.Random, laws: OperationLaws, jobs: list[str], reopened: Reopened
+        self,
+        rng: random.Random,
+        laws: OperationLaws,
+        jobs: list[str],
+        reopened: Reopened,
     ) -> None:
         self._rng = rng
         self._laws = laws

@@ -60,7 +60,9 @@ class Stage:
         self.steps_on = self.seed % 3 != 0
         self.laws = Laws(self.trace, definitions, after_restores=self.restores)
         jobs = [name for name, found in definitions.items() if found.is_job]
-        self.operator = Operator(self.rng, self.laws.operations, jobs, self.laws.reopened)
+        self.operator = Operator(
+            self.rng, self.laws.operations, jobs, self.laws.reopened
+        )
         self.replies = Replies(self.database)
         self.agents: list[Agent] = []
         #: Left over from before a restore: they wake up, and believe in what they held.
@@ -68,7 +70,9 @@ class Stage:
         self.backup: list[dict[str, Any]] = []
         self.is_calm = False
         for number in range(self.size):
-            self.agents.append(self._hire(f"w{number + 1}", self.revision, self.schedule))
+            self.agents.append(
+                self._hire(f"w{number + 1}", self.revision, self.schedule)
+            )
 
     def _hire(self, name: str, revision: int, schedule: Schedule) -> Agent:
         """A process that starts, and plans."""
@@ -132,7 +136,10 @@ class Stage:
     # -- what the workers say ---------------------------------------------------------------------
 
     def _listen(self, agent: Agent, alive: Collection[Fence] = ()) -> None:
-        events, agent.heard = agent.worker.events[agent.heard :], len(agent.worker.events)
+        events, agent.heard = (
+            agent.worker.events[agent.heard :],
+            len(agent.worker.events),
+        )
         for event in events:
             self._hear(agent, event, alive)
 

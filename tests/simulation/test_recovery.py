@@ -148,7 +148,9 @@ def busiest(seed: int) -> int:
 
 
 def _most(instants: list[datetime]) -> int:
-    return max(sum(begin <= at < begin + SECOND for at in instants) for begin in instants)
+    return max(
+        sum(begin <= at < begin + SECOND for at in instants) for begin in instants
+    )
 
 
 def test_a_recovery_keeps_to_its_rate(rare_seed: int) -> None:

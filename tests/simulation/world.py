@@ -173,7 +173,9 @@ class World(Accidents):
                 sa.select(tasks).where(*waits, tasks.c.version < to_micros(now))
             ).all()
         return [
-            row for row in rows if store.definitions[row.task_name].may_run_on(agent.tags)
+            row
+            for row in rows
+            if store.definitions[row.task_name].may_run_on(agent.tags)
         ]
 
     def _begin(self, agent: Agent) -> None:

@@ -94,7 +94,11 @@ class Analysed(NamedTuple):
     @property
     def rows(self) -> int:
         """Rows of tables: those that were found, and those that were thrown away."""
-        kinds = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+        kinds = (
+            "Actual Rows",
+            "Rows Removed by Filter",
+            "Rows Removed by Index Recheck",
+        )
         scans = [
             node
             for node in nodes(self.plan)
@@ -156,7 +160,9 @@ def _analysed(
             cursor.execute(f"SET LOCAL plan_cache_mode = {mode}")
         cursor.execute(f"PREPARE looked_at AS {numbered}", prepare=False)
         try:
-            explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked_at")
+            explain = sql.SQL(
+                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked_at"
+            )
             (found,) = cursor.execute(
                 explain + sql.SQL("({})").format(values) if names else explain
             ).fetchone()

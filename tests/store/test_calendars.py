@@ -227,7 +227,8 @@ def test_a_job_planned_later_goes_by_the_new_days(desk: Desk) -> None:
 def test_a_calendar_in_use_is_not_removed(desk: Desk) -> None:
     """The message names the jobs; unused, it goes."""
     with pytest.raises(
-        InvalidSchedule, match="calendar CO is used by open; change their schedules first"
+        InvalidSchedule,
+        match="calendar CO is used by open; change their schedules first",
     ):
         desk.changes.remove("CO", "calendar remove")
     desk.bench.delete("open")

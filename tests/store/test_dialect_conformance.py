@@ -28,7 +28,9 @@ def without_locks(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb, whose statements lock nothing."""
 
     def unlocked(self: Any, connection: sa.Connection, *args: Any, **kwargs: Any) -> Any:
-        def strip(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> Any:
+        def strip(
+            _connection: Any, _cursor: Any, text: str, values: Any, *_: Any
+        ) -> Any:
             return LOCK.sub("", text), values
 
         sa.event.listen(connection, "before_cursor_execute", strip, retval=True)

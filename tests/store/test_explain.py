@@ -148,7 +148,9 @@ def _advance_jobs(stage: Stage, size: int) -> list[Sent]:
     stage.driver.execute(OF_TODAY)
     claims = stage.claim(stage.jobs, size)
     sent = stage.sent(
-        lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+        lambda: stage.store.settlements.settle(
+            [(claim, Succeeded()) for claim in claims]
+        )
     )
     assert len(sent) == 1
     return sent
@@ -178,7 +180,9 @@ def _claim_from_marks(stage: Stage, size: int) -> list[Sent]:
 def _settle_jobs(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
     return stage.sent(
-        lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+        lambda: stage.store.settlements.settle(
+            [(claim, Succeeded()) for claim in claims]
+        )
     )
 
 
@@ -190,7 +194,9 @@ def _finish_tasks(stage: Stage, size: int) -> list[Sent]:
 def _settle_tasks(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.tasks, size)
     return stage.sent(
-        lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+        lambda: stage.store.settlements.settle(
+            [(claim, Succeeded()) for claim in claims]
+        )
     )
 
 
@@ -478,7 +484,9 @@ def test_a_mark_bounds_the_look_at_its_queue(stage: Stage, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["custom", "generic"])
-def test_one_instance_and_its_slots_are_found_among_many(stage: Stage, mode: str) -> None:
+def test_one_instance_and_its_slots_are_found_among_many(
+    stage: Stage, mode: str
+) -> None:
     """By the row's key and by an index of the rows beside one: an operation to one of many reads none
     of the others.
     """
@@ -541,7 +549,9 @@ class Grown(Stage):
 @pytest.fixture(
     scope="module", params=[GROWN, pytest.param(1_000_000, marks=pytest.mark.slow)]
 )
-def grown_tables(databases: Databases, request: pytest.FixtureRequest) -> Iterator[Grown]:
+def grown_tables(
+    databases: Databases, request: pytest.FixtureRequest
+) -> Iterator[Grown]:
     with databases.provisioned() as url:
         stage = Grown(url, request.param)
         yield stage

@@ -53,7 +53,9 @@ def test_counts_and_oldest(stage: Explained) -> None:
     assert found["many"].oldest.total_seconds() >= 30_000
 
 
-@pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize(
+    "is_analysed", [False, True], ids=["never analysed", "analysed"]
+)
 def test_rows_that_are_not_due_are_not_read(stage: Explained, is_analysed: bool) -> None:
     """Two statements, none of which reads the table from one end to the other, nor rows beyond the
     bound.

@@ -107,7 +107,9 @@ def pages_read(plan: dict[str, Any]) -> int:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize(
+    "is_analysed", [False, True], ids=["never analysed", "analysed"]
+)
 def test_of_100_000_instances_the_first_is_read(
     databases: Databases, is_analysed: bool
 ) -> None:
@@ -124,7 +126,9 @@ def test_of_100_000_instances_the_first_is_read(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize(
+    "is_analysed", [False, True], ids=["never analysed", "analysed"]
+)
 def test_of_10_000_jobs_the_first_is_read(
     databases: Databases, is_analysed: bool
 ) -> None:
@@ -156,7 +160,9 @@ def test_of_10_000_jobs_the_first_is_read(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize(
+    "is_analysed", [False, True], ids=["never analysed", "analysed"]
+)
 def test_the_names_of_10_000_jobs_are_not_sent_to_find_the_first(
     databases: Databases, is_analysed: bool
 ) -> None:

@@ -55,6 +55,8 @@ def test_no_table_is_read_as_a_whole(pg_url: str) -> None:
         stage.close()
     assert scans
     whole = [
-        name for kind, name in scans if kind == "Seq Scan" and name != "scheduled_workers"
+        name
+        for kind, name in scans
+        if kind == "Seq Scan" and name != "scheduled_workers"
     ]
     assert whole == []

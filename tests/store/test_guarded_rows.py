@@ -38,7 +38,9 @@ def fill(database: Database, reasons: tuple[str | None, ...]) -> None:
 
 def stored(database: Database, table: sa.Table) -> tuple[str | None, ...]:
     with database.main.begin() as connection:
-        return tuple(connection.scalars(sa.select(table.c.reason).order_by(table.c.slot)))
+        return tuple(
+            connection.scalars(sa.select(table.c.reason).order_by(table.c.slot))
+        )
 
 
 def test_reasons_are_rewritten(database: Database) -> None:
@@ -60,8 +62,12 @@ def test_readers_know_both_forms(bench: Bench) -> None:
     inspect = Inspection(lambda: bench.store)
     found = {line.slot: line.reason for line in inspect.slots("job")}
     assert [found[at(number)] for number in range(len(OLD))] == list(NEW)
-    attempts = [inspect.explain("job", at(number)).attempts for number in range(len(OLD))]
-    assert [{one.reason for one in found} for found in attempts] == [{one} for one in NEW]
+    attempts = [
+        inspect.explain("job", at(number)).attempts for number in range(len(OLD))
+    ]
+    assert [{one.reason for one in found} for found in attempts] == [
+        {one} for one in NEW
+    ]
     told = " ".join(inspect.explain("job", at(1)).sentences)
     assert "It is not retried, because the next slot came first." in told
 

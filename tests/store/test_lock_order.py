@@ -73,21 +73,27 @@ def mails(bench: Bench) -> Bench:
 
 
 def _settle_slots(bench: Bench) -> Callable[[], Any]:
-    claims = sorted(feeds(bench).claim("feed"), key=lambda claim: claim.key, reverse=True)
+    claims = sorted(
+        feeds(bench).claim("feed"), key=lambda claim: claim.key, reverse=True
+    )
     return lambda: bench.store.settlements.settle(
         [(claim, Failed("oops")) for claim in claims]
     )
 
 
 def _settle_tasks(bench: Bench) -> Callable[[], Any]:
-    claims = sorted(mails(bench).claim("mail"), key=lambda claim: claim.key, reverse=True)
+    claims = sorted(
+        mails(bench).claim("mail"), key=lambda claim: claim.key, reverse=True
+    )
     return lambda: bench.store.settlements.settle(
         [(claim, Failed("oops")) for claim in claims]
     )
 
 
 def _finish(bench: Bench) -> Callable[[], Any]:
-    claims = sorted(mails(bench).claim("mail"), key=lambda claim: claim.key, reverse=True)
+    claims = sorted(
+        mails(bench).claim("mail"), key=lambda claim: claim.key, reverse=True
+    )
     return lambda: bench.store.settlements.finish(claims)
 
 

@@ -134,9 +134,9 @@ def test_the_code_misses_nothing_that_the_migrations_do_not_make(
         assert found == {column.name: column.nullable for column in table.columns}, (
             table.name
         )
-        assert set(inspector.get_pk_constraint(table.name)["constrained_columns"]) == set(
-            table.primary_key.columns.keys()
-        )
+        assert set(
+            inspector.get_pk_constraint(table.name)["constrained_columns"]
+        ) == set(table.primary_key.columns.keys())
 
 
 def test_indexes_are_partial(pg: sa.Connection) -> None:
@@ -204,7 +204,9 @@ def test_the_ledger_has_room_on_its_pages(pg: sa.Connection, adopt: bool) -> Non
     pg.rollback()
     assert migrate.revert(pg, prefix="jobs_", revision="sw0001") == REVISIONS[:0:-1]
     assert pg.scalar(STORAGE, {"name": "jobs_slots"}) is None
-    with pytest.raises(SchemaMismatch, match="not applied: sw0002, sw0003, sw0004; run:"):
+    with pytest.raises(
+        SchemaMismatch, match="not applied: sw0002, sw0003, sw0004; run:"
+    ):
         migrate.check(pg, prefix="jobs_")
     pg.rollback()
     assert migrate.apply(pg, prefix="jobs_") == REVISIONS[1:]
@@ -698,7 +700,9 @@ def test_an_adoption_lets_others_pass_while_it_waits(
                 )
             )
             java.execute(f"SET lock_timeout = '{LOCK_TIMEOUT + 1}s'")
-            assert java.execute("SELECT count(*) FROM scheduled_tasks").fetchone() == (0,)
+            assert java.execute("SELECT count(*) FROM scheduled_tasks").fetchone() == (
+                0,
+            )
             assert not adoption.done()
             writer.rollback()
             assert adoption.result(timeout=60) == REVISIONS
@@ -741,7 +745,8 @@ def test_a_task_in_an_adopted_table_can_be_cancelled(
 
 def columns_of(connection: sa.Connection) -> list[str]:
     found = [
-        column["name"] for column in sa.inspect(connection).get_columns("scheduled_tasks")
+        column["name"]
+        for column in sa.inspect(connection).get_columns("scheduled_tasks")
     ]
     connection.rollback()
     return found
@@ -800,7 +805,9 @@ def test_a_downgrade_leaves_an_adopted_table_to_java(
     migrate.check(pg)
 
 
-def test_a_downgrade_leaves_an_adopted_table_in_sqlite_too(sqlite_empty_url: str) -> None:
+def test_a_downgrade_leaves_an_adopted_table_in_sqlite_too(
+    sqlite_empty_url: str,
+) -> None:
     """Columns and rows as before."""
     with engine_of(sqlite_empty_url).connect() as connection:
         connection.exec_driver_sql(DB_SCHEDULER.replace("timestamptz", "bigint"))
@@ -863,7 +870,11 @@ def process(*words: str, url: str) -> Done:
 def alembic(*words: str, url: str, folder: Path = CHECKOUT) -> Done:
     """The same in this process, which has paid for the imports."""
     line, out, path, status = CommandLine(), io.StringIO(), sys.path.copy(), 0
-    with pytest.MonkeyPatch.context() as here, redirect_stdout(out), redirect_stderr(out):
+    with (
+        pytest.MonkeyPatch.context() as here,
+        redirect_stdout(out),
+        redirect_stderr(out),
+    ):
         here.chdir(folder)
         here.setenv("DATABASE_URL", url)
         # What an older alembic logs goes to a handler that another test has left, and whose stream
@@ -971,7 +982,12 @@ def test_within_a_users_own_project(empty_url: str, tmp_path: Path) -> None:
     """
     users_project(empty_url, tmp_path, USERS_ENV)
     (tmp_path / "migrations" / "versions" / "0001_orders.py").write_text(USERS_REVISION)
-    theirs = {"orders", "alembic_version", "scheduled_tasks", "scheduled_alembic_version"}
+    theirs = {
+        "orders",
+        "alembic_version",
+        "scheduled_tasks",
+        "scheduled_alembic_version",
+    }
     for words in (["current"], ["history"], ["heads"], ["upgrade", "head", "--sql"]):
         done = alembic(*words, url=empty_url, folder=tmp_path)
         assert done.returncode == 0, done.stdout

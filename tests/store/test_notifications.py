@@ -149,5 +149,7 @@ def test_a_script_that_ends_at_once_has_said_all(pg_url: str) -> None:
         subprocess.run(
             [sys.executable, "-c", SCRIPT, pg_url], check=True, timeout=PATIENCE
         )
-        said = [notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=2)]
+        said = [
+            notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=2)
+        ]
     assert said == ["first", "second"]

@@ -84,7 +84,11 @@ def _others(stage: Stage) -> Callable[[], Any]:
     ]
     key = Key("plain", "recurring")
     plan = Row(
-        **key._asdict(), execution_time=LONG_AGO, version=2, kind=Kind.PLAN, slot=LONG_AGO
+        **key._asdict(),
+        execution_time=LONG_AGO,
+        version=2,
+        kind=Kind.PLAN,
+        slot=LONG_AGO,
     )
     gap = Gap(first=LONG_AGO, last=FAR_AWAY, count=2, reason="catch_up")
     single = Gap(

@@ -13,7 +13,9 @@ from tools.bench.raw import Loop
 def main() -> None:
     """Run everything once, and the first task again."""
     journal = Journal(Path(os.environ["BENCH_JOURNAL"]))
-    loop = Loop(json.loads(os.environ["BENCH_OPTIONS"])["url"], 100, journal, slots=False)
+    loop = Loop(
+        json.loads(os.environ["BENCH_OPTIONS"])["url"], 100, journal, slots=False
+    )
     loop.run_batch()
     journal.note(journal.ids()[0])
     loop.drain()

@@ -48,7 +48,8 @@ PARTS = {
 def run_bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """``python3 dev.py bench … --json``, very short; what it wrote."""
     bench.main(
-        ["--scale", "0.004", "--rounds", "1", "--json", *arguments], standalone_mode=False
+        ["--scale", "0.004", "--rounds", "1", "--json", *arguments],
+        standalone_mode=False,
     )
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -105,7 +106,10 @@ def test_cells_are_all_run_by_a_test() -> None:
 def test_its_own_server_is_durable_and_gone_afterwards() -> None:
     """Without an address it starts a PostgreSQL that flushes, and leaves nothing of it."""
     with Server() as server:
-        assert (server.facts["fsync"], server.facts["synchronous_commit"]) == ("on", "on")
+        assert (server.facts["fsync"], server.facts["synchronous_commit"]) == (
+            "on",
+            "on",
+        )
         assert server.cpu() is None or server.cpu() > 0  # type: ignore[operator]
         reading = drain(Run(server=server), "backlog", Raw(100), 1, 400)
         home = server.home
@@ -136,7 +140,9 @@ def test_peers_run_each_id_once(name: str) -> None:
 )
 def test_unknown_names_are_refused(option: str, names: str) -> None:
     """A wrong name is one line that lists the right ones."""
-    with pytest.raises(click.UsageError, match=f"{option} nonsense: known are .*{names}"):
+    with pytest.raises(
+        click.UsageError, match=f"{option} nonsense: known are .*{names}"
+    ):
         bench.main([option, "nonsense"], standalone_mode=False)
 
 

@@ -132,7 +132,8 @@ def test_a_program_that_is_not_python_is_refused() -> None:
     """It starts, and does not answer."""
     program = shutil.which("true")
     with pytest.raises(
-        ConfigurationError, match=f"^--against {program}: it is not a Python interpreter$"
+        ConfigurationError,
+        match=f"^--against {program}: it is not a Python interpreter$",
     ):
         Installation.find(str(program))
 

@@ -24,7 +24,9 @@ SHORT = timedelta(seconds=3)
         pytest.param(100, 100, 12.5, MINUTE, 8, id="too many: fewer"),
         pytest.param(100, 100, 1.0, SHORT, 37, id="a part of a short lease"),
         pytest.param(1, 1, 5.0, SHORT, 1, id="never none"),
-        pytest.param(FIRST, FIRST, 0.04, MINUTE, 2 * FIRST, id="at once, and full: more"),
+        pytest.param(
+            FIRST, FIRST, 0.04, MINUTE, 2 * FIRST, id="at once, and full: more"
+        ),
         pytest.param(
             FIRST,
             1,

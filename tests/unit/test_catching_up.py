@@ -28,7 +28,9 @@ def at(minutes: float) -> datetime:
 
 
 def gap(first: float, last: float, reason: str) -> Gap:
-    return Gap(first=at(first), last=at(last), count=int(last - first) + 1, reason=reason)
+    return Gap(
+        first=at(first), last=at(last), count=int(last - first) + 1, reason=reason
+    )
 
 
 def definition(**policies: Any) -> Definition:
@@ -268,7 +270,16 @@ TOO_LATE = gap(1, 2, "late")
             PACED, {"until": 5}, 5.2, 5.3, 5.3, 1, 5.7, at(5), (), id="at its pace"
         ),
         pytest.param(
-            PACED, {"until": 0}, 0.9, 1.2, 1.2, 1, 1.4, at(1), (), id="a new tail as well"
+            PACED,
+            {"until": 0},
+            0.9,
+            1.2,
+            1.2,
+            1,
+            1.4,
+            at(1),
+            (),
+            id="a new tail as well",
         ),
         pytest.param(
             PACED,
@@ -424,7 +435,11 @@ def test_an_absence_after_the_last_heartbeat_extends_the_tail() -> None:
         row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL
     )
     assert done.row is not None
-    assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (at(1), at(6), ())
+    assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (
+        at(1),
+        at(6),
+        (),
+    )
 
 
 # Whole.

@@ -124,7 +124,9 @@ ITSELF.append(ITSELF)
         "too large",
     ],
 )
-def test_what_is_wrong_with_an_item(item: Any, kind: type[Exception], words: str) -> None:
+def test_what_is_wrong_with_an_item(
+    item: Any, kind: type[Exception], words: str
+) -> None:
     """Is said in one line, with its place among all and its id."""
     with pytest.raises(kind) as refused:
         list(cut([1, 2, item], 2))

@@ -128,7 +128,10 @@ def test_found(app_dir: Path, spec: str) -> None:
                 "did you mean app_one?",
             ],
         ),
-        ("zzz", ["there is no module zzz", "give --app-dir, or install the application"]),
+        (
+            "zzz",
+            ["there is no module zzz", "give --app-dir, or install the application"],
+        ),
         ("app_package.jobz", ["there is no module app_package.jobz"]),
         ("app_one.py", ["expected a module, not a file; e.g. --app app_one"]),
         ("app_package/jobs.py", ["e.g. --app app_package.jobs"]),

@@ -75,7 +75,9 @@ def stream() -> io.StringIO:
 def all_events(base: type[events.Event] = events.Event) -> list[type[events.Event]]:
     """Every kind of event that has a name."""
     found = [base] if isinstance(vars(base).get("name"), str) else []
-    return found + [kind for child in base.__subclasses__() for kind in all_events(child)]
+    return found + [
+        kind for child in base.__subclasses__() for kind in all_events(child)
+    ]
 
 
 def example(kind: type[events.Event]) -> events.Event:
@@ -295,7 +297,9 @@ def test_own_logging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "slotwise"):
         LogListener()(SETTLED)
     (record,) = caplog.records
-    assert record.getMessage().startswith("settled job=nightly slot=2026-01-31T12:00:00Z")
+    assert record.getMessage().startswith(
+        "settled job=nightly slot=2026-01-31T12:00:00Z"
+    )
     assert (vars(record)["event"], vars(record)["slot"], vars(record)["token"]) == (
         "settled",
         NOON,

@@ -204,7 +204,11 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
             ["schedules know the years 1900 to 8999"],
         ),
         (["db", "downgrade"], exits.USAGE, ["Confirm with --yes"]),
-        (["worker"], exits.FAILED, ["no application was named", "--app", "SLOTWISE_APP"]),
+        (
+            ["worker"],
+            exits.FAILED,
+            ["no application was named", "--app", "SLOTWISE_APP"],
+        ),
         (["run", "a"], exits.FAILED, ["no application was named"]),
         (
             ["worker", "--app", "a", "--threads", "0"],
@@ -372,7 +376,9 @@ def test_completes(
     assert "upgrade" in capsys.readouterr().out
 
 
-def test_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A mistake of ours is told with its traceback, without secrets, and has a status of its
     own.
     """

@@ -39,7 +39,12 @@ def ways_to_print(tree: ast.AST) -> Iterator[str]:
             ):
                 yield text
             if text.endswith(
-                ("stdout.write", "stderr.write", "stdout.writelines", "stderr.writelines")
+                (
+                    "stdout.write",
+                    "stderr.write",
+                    "stdout.writelines",
+                    "stderr.writelines",
+                )
             ):
                 yield text
 

@@ -10,7 +10,9 @@ from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 
 
-def say(capsys: pytest.CaptureFixture[str], *words: str, expected: int = exits.OK) -> str:
+def say(
+    capsys: pytest.CaptureFixture[str], *words: str, expected: int = exits.OK
+) -> str:
     capsys.readouterr()
     assert status(words) == expected
     return "".join(capsys.readouterr())
@@ -35,6 +37,8 @@ def test_times_are_shown_in_one_zone(
     assert "2030-01-31T01:00:00Z" in say(capsys, "tasks", "list")
 
 
-def test_a_zone_that_is_none(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> None:
+def test_a_zone_that_is_none(
+    capsys: pytest.CaptureFixture[str], sqlite_url: str
+) -> None:
     words = ["jobs", "--database-url", sqlite_url, "--tz", "Europe/Wien"]
     assert "tz: unknown time zone" in say(capsys, *words, expected=exits.FAILED)

@@ -128,7 +128,9 @@ def alive(pid: int) -> bool:
         pytest.param({"env": {"A=B": "c"}}, "env has the name 'A=B'", id="env-name"),
         pytest.param({"env": {"A": 5}}, "env['A'] is 5", id="env-value"),
         pytest.param({"env": "A=B"}, "env is a str", id="env-text"),
-        pytest.param({"inherit_env": "PATH"}, "inherit_env is 'PATH'", id="inherit-text"),
+        pytest.param(
+            {"inherit_env": "PATH"}, "inherit_env is 'PATH'", id="inherit-text"
+        ),
         pytest.param({"stdin": 5}, "stdin is a int", id="stdin"),
         pytest.param({"user": ""}, "user is ''", id="user"),
         pytest.param({"timout": "5s"}, "did you mean timeout?", id="typo"),

@@ -103,7 +103,10 @@ def guardian_of(process: subprocess.Popen[str], besides: int = 0) -> int:
 
 def guardians(process: subprocess.Popen[str]) -> list[int]:
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-o", "pid=,ppid=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     rows = (row.split(None, 2) for row in listed.splitlines())
     return [

@@ -83,7 +83,9 @@ def test_lines_of_packages() -> None:
         ),
         pytest.param(" \t0\t2  * * *\t a", "0 2 * * *", "a", id="tabs"),
         pytest.param("@daily a", "@daily", "a", id="macro"),
-        pytest.param("0 2 * JAN-MAR mon,fri a", "0 2 * JAN-MAR mon,fri", "a", id="names"),
+        pytest.param(
+            "0 2 * JAN-MAR mon,fri a", "0 2 * JAN-MAR mon,fri", "a", id="names"
+        ),
         pytest.param(
             "0 2 * * * A=1 b # no comment",
             "0 2 * * *",
@@ -114,7 +116,10 @@ def test_a_users_line(line: str, time: str, command: str) -> None:
         pytest.param("@daily\twww-data  a b", "www-data", "a b", id="macro"),
         pytest.param("@daily host$ a", "host$", "a", id="strange-name"),
         pytest.param(
-            "@daily jane.doe@example.org a", "jane.doe@example.org", "a", id="of-a-domain"
+            "@daily jane.doe@example.org a",
+            "jane.doe@example.org",
+            "a",
+            id="of-a-domain",
         ),
     ],
 )
@@ -284,8 +289,12 @@ def test_a_line_becomes_a_job() -> None:
 @pytest.mark.parametrize(
     ("line", "system", "words"),
     [
-        pytest.param("7 10 cron.weekly nice a", False, 'got "CRON.WEEKLY"', id="anacron"),
-        pytest.param("61 * * * * a", False, 'minute must be 0–59, got "61"', id="minute"),
+        pytest.param(
+            "7 10 cron.weekly nice a", False, 'got "CRON.WEEKLY"', id="anacron"
+        ),
+        pytest.param(
+            "61 * * * * a", False, 'minute must be 0–59, got "61"', id="minute"
+        ),
         pytest.param("* 2-25 * * * a", False, 'got "2-25"', id="hour"),
         pytest.param("0 5 30 2 * a", False, "can never fire", id="never"),
         pytest.param(
@@ -364,7 +373,9 @@ def test_errors(line: str, system: bool, words: str) -> None:
         pytest.param(
             "@daily root a\n", "warning", "the command is 'root'", id="user-column"
         ),
-        pytest.param("@daily a \\\n", "warning", "ends with a backslash", id="continued"),
+        pytest.param(
+            "@daily a \\\n", "warning", "ends with a backslash", id="continued"
+        ),
         pytest.param(
             "-@daily a\n", "note", "the - before the time is ignored", id="minus"
         ),

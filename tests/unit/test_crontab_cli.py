@@ -182,7 +182,9 @@ def test_check_reads_the_standard_input(
     )
 
 
-def test_nothing_in_a_crontab_moves_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+def test_nothing_in_a_crontab_moves_the_terminal(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """Control characters are spelled out wherever they are shown."""
     file = write(
         tmp_path / "crontab", "CRON_TZ=\x1b[31m\n@daily \x1b[2Ja\n61 \x07 * * * a\n"
@@ -288,7 +290,8 @@ def test_import_is_all_or_nothing(bad: Path, tmp_path: Path, capsys: Capture) ->
 def test_a_worker_runs_all_lines_or_none(bad: Path, capsys: Capture) -> None:
     """All errors are shown at once; the others run only if that is asked for."""
     with pytest.raises(
-        InvalidCrontab, match=r"^2 problems in .*bad; fix them, or pass --skip-bad-lines$"
+        InvalidCrontab,
+        match=r"^2 problems in .*bad; fix them, or pass --skip-bad-lines$",
     ):
         CrontabChoice(files=(str(bad),)).jobs()
     assert [line.split(" ")[0] for line in capsys.readouterr().err.splitlines()] == [

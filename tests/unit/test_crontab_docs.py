@@ -63,7 +63,9 @@ def test_options_exist() -> None:
         for name in ("worker", "crontab")
         for option in _options(cli.commands[name])
     }
-    assert set(re.findall(r"(?<![\w-])--[a-z-]+\w", text)) - {"--quiet", "--all"} <= known
+    assert (
+        set(re.findall(r"(?<![\w-])--[a-z-]+\w", text)) - {"--quiet", "--all"} <= known
+    )
     for option in _options(cli.commands["worker"]):
         assert "crontab" not in option or option in text
 

@@ -157,7 +157,10 @@ def test_describe(error: BaseException, expected: str) -> None:
         ),
         ("connection timeout expired", "check the network"),
         ("FATAL: sorry, too many clients already", "raise max_connections"),
-        ('FATAL: too many connections for role "wk"', 'ALTER ROLE "wk" CONNECTION LIMIT'),
+        (
+            'FATAL: too many connections for role "wk"',
+            'ALTER ROLE "wk" CONNECTION LIMIT',
+        ),
         (
             'FATAL: too many connections for database "jobs"',
             'ALTER DATABASE "jobs" CONNECTION LIMIT',

@@ -107,7 +107,11 @@ def definition(**policies: Any) -> Definition:
 
 
 def entry(
-    outcome: str, *, token: int = TOKEN, aborted: int = 0, started: datetime | None = None
+    outcome: str,
+    *,
+    token: int = TOKEN,
+    aborted: int = 0,
+    started: datetime | None = None,
 ) -> LedgerEntry:
     final = outcome not in ("claimed", "running")
     return LedgerEntry(
@@ -235,7 +239,9 @@ def test_the_newest_of_ledger_and_gaps_outranks_the_row(
     assert isinstance(decision, decide.Start)
     assert decision.row.slot == slot
     assert decision.gaps == (
-        (Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed"),) if gap else ()
+        (Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed"),)
+        if gap
+        else ()
     )
 
 
@@ -314,7 +320,9 @@ def test_the_slot_that_waits_counts_whatever_its_text_says_now() -> None:
     """Planned under a text that has been replaced since, it is missed like any other."""
     decision = claim(plan_row(slot=at(0.5)), MINUTELY, at(3), None)
     assert isinstance(decision, decide.Start)
-    assert decision.gaps == (Gap(first=at(0.5), last=at(2), count=3, reason="collapsed"),)
+    assert decision.gaps == (
+        Gap(first=at(0.5), last=at(2), count=3, reason="collapsed"),
+    )
 
 
 def test_a_fixed_delay_has_only_one_slot_ahead() -> None:
@@ -422,7 +430,10 @@ def test_success_and_failure_are_remembered_on_the_row() -> None:
     error.
     """
     failed = columns(finish(Failed("ValueError: boom"), now=at(0.5)))
-    assert (failed["last_failure"], failed["last_error"]) == (at(0.5), "ValueError: boom")
+    assert (failed["last_failure"], failed["last_error"]) == (
+        at(0.5),
+        "ValueError: boom",
+    )
     succeeded = columns(
         finish(Succeeded(), row=plan_row(last_failure=at(-1)), now=at(0.5))
     )
@@ -691,7 +702,9 @@ def test_strategies_count_the_time_from_the_first_attempt_that_failed(
             False,
             id="a deploy has brought it",
         ),
-        pytest.param(MINUTELY, {"watermark": at(1)}, True, id="the next slot is skipped"),
+        pytest.param(
+            MINUTELY, {"watermark": at(1)}, True, id="the next slot is skipped"
+        ),
         pytest.param(
             Disabled(), {"next_slot": at(1)}, True, id="a deploy has disabled the job"
         ),
@@ -722,7 +735,9 @@ def test_a_job_without_retry_waits_for_its_next_slot() -> None:
 @pytest.mark.parametrize(
     ("reason", "policies", "label", "outcome", "final"),
     [
-        pytest.param("shutdown", {}, "aborted", "cancelled", False, id="shutdown, rerun"),
+        pytest.param(
+            "shutdown", {}, "aborted", "cancelled", False, id="shutdown, rerun"
+        ),
         pytest.param(
             "lost", {}, "aborted", "cancelled", False, id="its lease ran out, rerun"
         ),
@@ -785,7 +800,11 @@ def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
         at(0.2),
         attempt - 1,
     )
-    assert part(back, "lost_count", "collapsed", "origin") == (attempt - 1, 4, "catch_up")
+    assert part(back, "lost_count", "collapsed", "origin") == (
+        attempt - 1,
+        4,
+        "catch_up",
+    )
     assert back.record is not None
     assert (back.record.forget, back.record.final) == (forget, False)
     assert back.gaps == ()
@@ -884,7 +903,9 @@ def test_deaths_back_off(lost_count: int, seconds: int) -> None:
     assert timedelta(seconds=seconds) <= pause <= 1.5 * timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize(("lost_count", "label"), [(0, "lost"), (1, "lost"), (2, "dead")])
+@pytest.mark.parametrize(
+    ("lost_count", "label"), [(0, "lost"), (1, "lost"), (2, "dead")]
+)
 def test_a_poison_slot_ends_dead_and_the_schedule_goes_on(
     lost_count: int, label: str
 ) -> None:
@@ -994,7 +1015,9 @@ def test_a_task_that_cannot_go_on_stays_as_dead(
     outcome: AttemptOutcome, policies: dict[str, Any], error: str
 ) -> None:
     """Nothing vanishes: the row is parked with its state, the reason, and the due time it had."""
-    done = finish(outcome, row=task_row(execution_time=at(0.1), marked=at(0)), **policies)
+    done = finish(
+        outcome, row=task_row(execution_time=at(0.1), marked=at(0)), **policies
+    )
     assert done.label == "dead"
     assert part(done, "state", "execution_time", "parked_due") == (
         "dead",
@@ -1244,7 +1267,9 @@ def test_start_within_counts_from_the_due_time() -> None:
         pytest.param(
             Snoozed(10 * MINUTE), {}, at(10.5), id="what is due later stays later"
         ),
-        pytest.param(HandedBack(), {}, NOON, id="what has not started bears no distance"),
+        pytest.param(
+            HandedBack(), {}, NOON, id="what has not started bears no distance"
+        ),
     ],
 )
 def test_two_starts_keep_their_distance(
@@ -1264,7 +1289,10 @@ def test_two_starts_keep_their_distance(
             Succeeded(), {"min_interval": 5 * MINUTE}, at(1), id="the next slot"
         ),
         pytest.param(
-            Snoozed(MINUTE), {"min_interval": 5 * MINUTE}, IN_TIME + MINUTE, id="a snooze"
+            Snoozed(MINUTE),
+            {"min_interval": 5 * MINUTE},
+            IN_TIME + MINUTE,
+            id="a snooze",
         ),
         pytest.param(Died(), {"min_interval": 5 * MINUTE}, IN_TIME, id="after a loss"),
         pytest.param(
@@ -1289,7 +1317,9 @@ def test_a_start_in_the_future_keeps_nothing_apart(
 
 
 @pytest.mark.parametrize(
-    ("least", "slot"), [(50 * SECOND, at(0)), (MINUTE, at(1))], ids=["before it", "at it"]
+    ("least", "slot"),
+    [(50 * SECOND, at(0)), (MINUTE, at(1))],
+    ids=["before it", "at it"],
 )
 def test_a_retry_that_its_distance_moves_beyond_the_next_slot(
     least: timedelta, slot: datetime
@@ -1309,7 +1339,11 @@ def test_a_schedule_that_has_ended_stays_ended() -> None:
     once = Once(NOON)
     ledger = entry("running", started=NOON)
     transition = finish(
-        Succeeded(), row=plan_row(once), schedule=once, ledger=ledger, min_interval=MINUTE
+        Succeeded(),
+        row=plan_row(once),
+        schedule=once,
+        ledger=ledger,
+        min_interval=MINUTE,
     )
     assert part(transition, "slot", "execution_time") == (None, FOREVER)
 
@@ -1725,7 +1759,9 @@ def test_the_plan_row_goes_on(
     policies: Any, row: dict[str, Any], slot: datetime, due: datetime
 ) -> None:
     """While its slot runs in a row of its own."""
-    now = at(6) if "catch_up_until" in row and row["catch_up_until"] == at(5) else IN_TIME
+    now = (
+        at(6) if "catch_up_until" in row and row["catch_up_until"] == at(5) else IN_TIME
+    )
     columns = decide.beside(
         plan_row(**row), MINUTELY, definition(overlap=ALLOW, **policies), now
     )
@@ -1746,7 +1782,9 @@ def test_a_slot_that_was_called_off(
     outcome: AttemptOutcome, called_off: str | None, reason: str
 ) -> None:
     """It ends, and the ledger says who wanted that."""
-    row = detached_row(cancel_requested=at(0.2), called_off=called_off, origin="schedule")
+    row = detached_row(
+        cancel_requested=at(0.2), called_off=called_off, origin="schedule"
+    )
     transition = finish(outcome, row=row, retry=retry())
     assert transition.record is not None
     assert (transition.remove, transition.label, transition.record.reason) == (

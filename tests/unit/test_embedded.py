@@ -133,7 +133,9 @@ def test_each_place_is_looked_at(
     )
 
 
-@pytest.mark.parametrize("first", range(len(ORDER)), ids=[str(case.id) for case in ORDER])
+@pytest.mark.parametrize(
+    "first", range(len(ORDER)), ids=[str(case.id) for case in ORDER]
+)
 def test_the_earlier_place_wins(machine: Machine, first: int) -> None:
     """With everything present from some place on, that place is taken, even if a later one is
     newer.
@@ -160,7 +162,9 @@ def test_the_newest_of_the_well_known_places_is_taken(machine: Machine) -> None:
     ("version", "programs", "why"),
     [
         pytest.param("14.15", PROGRAMS, "version 14 is older than 15", id="too old"),
-        pytest.param("16.2", ("initdb", "postgres"), "no pg_ctl", id="client tools only"),
+        pytest.param(
+            "16.2", ("initdb", "postgres"), "no pg_ctl", id="client tools only"
+        ),
         pytest.param("", PROGRAMS, "postgres --version fails", id="does not start"),
     ],
 )
@@ -256,7 +260,9 @@ def zombie() -> Iterator[int]:
 
 def _claim_to_run(data: Path, pid: int) -> Path:
     file = data / "postmaster.pid"
-    file.write_text(f"{pid}\n{data}\n1790000000\n5432\n\n127.0.0.1\n  11  22\nready   \n")
+    file.write_text(
+        f"{pid}\n{data}\n1790000000\n5432\n\n127.0.0.1\n  11  22\nready   \n"
+    )
     return file
 
 

@@ -49,7 +49,9 @@ POLICIES = {
     "all": {"catch_up": CatchUp.all(max=3)},
     "first": {"catch_up": CatchUp.first()},
     "gives up": {"on_lost": "give_up"},
-    "retried": {"retry": Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))},
+    "retried": {
+        "retry": Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+    },
 }
 
 
@@ -99,7 +101,8 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
             (),
         )
         kept = {
-            name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")
+            name: getattr(row, name)
+            for name in ("watermark", "schedule", "last_failure")
         }
         written = {
             "attempt": 0,

@@ -35,7 +35,9 @@ class _Default:
     """A default as the file shows it: values whose text is the same in every process."""
 
     def __init__(self, value: object) -> None:
-        plain = isinstance(value, str | int | float | tuple | timedelta | datetime | None)
+        plain = isinstance(
+            value, str | int | float | tuple | timedelta | datetime | None
+        )
         self.text = repr(value) if plain else "…"
 
     def __repr__(self) -> str:
@@ -101,7 +103,8 @@ def _text() -> str:
         parts.append(f"# {module}\n")
         for name in sorted(PUBLIC[module]):
             parts += [
-                f"{line}\n" for line in _lines(name, getattr(import_module(module), name))
+                f"{line}\n"
+                for line in _lines(name, getattr(import_module(module), name))
             ]
         parts.append("\n")
     return "".join(parts)

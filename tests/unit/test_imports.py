@@ -21,7 +21,15 @@ print(*sorted(name for name in loaded if name.startswith("slotwise")))
 print(*sorted({{name.partition(".")[0] for name in loaded}} - {{"slotwise"}}))
 """
 #: Standard modules that take milliseconds, and that neither needs.
-_SLOW = {"asyncio", "email", "hashlib", "multiprocessing", "ssl", "subprocess", "zipfile"}
+_SLOW = {
+    "asyncio",
+    "email",
+    "hashlib",
+    "multiprocessing",
+    "ssl",
+    "subprocess",
+    "zipfile",
+}
 
 
 def loaded(code: str) -> tuple[set[str], set[str], set[str]]:
@@ -74,7 +82,9 @@ def test_a_worker_loads_no_tables() -> None:
 def test_the_help_has_the_line_of_each_command() -> None:
     assert isinstance(cli, click.Group)
     lines = {
-        name: line for section in SECTIONS.values() for name, (_, line) in section.items()
+        name: line
+        for section in SECTIONS.values()
+        for name, (_, line) in section.items()
     }
     assert lines == {
         name: cli.commands[name].get_short_help_str(200) for name in COMMANDS

@@ -57,7 +57,9 @@ def inner() -> list[str]:
     found = []
     for path in files():
         for module in imports(path):
-            is_outer = any(module == one or module.startswith(f"{one}.") for one in OUTER)
+            is_outer = any(
+                module == one or module.startswith(f"{one}.") for one in OUTER
+            )
             if module.startswith("slotwise.") and not is_outer:
                 found.append(module)
     return found

@@ -402,7 +402,9 @@ def test_an_error_that_is_not_worth_another_attempt_ends_the_slot() -> None:
         OSError("no route"),
         ValueError("no sense"),
     ]
-    retry = Retry.exponential(max_attempts=5, initial="1s", jitter="0s", retry_on=OSError)
+    retry = Retry.exponential(
+        max_attempts=5, initial="1s", jitter="0s", retry_on=OSError
+    )
 
     def fails(ctx: JobContext) -> None:
         raise errors.pop(0)

@@ -86,7 +86,10 @@ def good(**changed: Any) -> Ledger:
         "rows": [
             row(6),
             row(
-                5, task_instance="recurring@5", kind="detached", plan_instance="recurring"
+                5,
+                task_instance="recurring@5",
+                kind="detached",
+                plan_instance="recurring",
             ),
         ],
         "entries": [entry(0), entry(1), open_entry(5), open_entry(6)],

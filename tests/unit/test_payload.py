@@ -239,7 +239,11 @@ def test_data_of_another_type(kind: Any, value: Any, words: str) -> None:
         (Order, None, "expected Order, got None"),
         (Order, b"7", "expected Order, got 7"),
         (Order, b"{}", "number"),
-        (Order, b'{"number":1,"lines":[{"sku":1}]}', "lines[0].sku: expected str, got 1"),
+        (
+            Order,
+            b'{"number":1,"lines":[{"sku":1}]}',
+            "lines[0].sku: expected str, got 1",
+        ),
         (datetime, b'"yesterday"', "expected datetime, got 'yesterday'"),
         (Decimal, b'"x"', "expected Decimal, got 'x'"),
         (Colour, b"[]", "expected Colour"),
@@ -388,7 +392,9 @@ def test_no_data_has_a_version_too() -> None:
     first = payload(Any)
     second = payload(Any, payload_version=2, upgrades={1: lambda old: old["missing"]})
     third = payload(
-        Any, payload_version=3, upgrades=dict.fromkeys((1, 2), lambda old: old["missing"])
+        Any,
+        payload_version=3,
+        upgrades=dict.fromkeys((1, 2), lambda old: old["missing"]),
     )
     assert first.encode(None, "t") is None
     stored = second.encode(None, "t")

@@ -463,7 +463,11 @@ def circular() -> list[Any]:
     [
         (Owner, Owner(pet=Dog(name="a", breed="b")), "pet.breed: would be lost"),
         (Owner, Owner(pet=Pet.model_construct(name=1)), "1 validation error for Owner"),
-        (Kennel, Kennel(pets=[Dog(name="a", breed="b")]), "pets[0].breed: would be lost"),
+        (
+            Kennel,
+            Kennel(pets=[Dog(name="a", breed="b")]),
+            "pets[0].breed: would be lost",
+        ),
         (
             Registered,
             Registered(pets={"x": None, "y": Dog(name="a", breed="b")}),
@@ -474,7 +478,11 @@ def circular() -> list[Any]:
             Puppy(name="a", breed="b"),
             "a worker would read Dog(name='a', breed='b') instead of P",
         ),
-        (Anything, Anything(x={1, 2}), "x: would be changed: a worker would read [1, 2]"),
+        (
+            Anything,
+            Anything(x={1, 2}),
+            "x: would be changed: a worker would read [1, 2]",
+        ),
         (Anything, Anything(x=(1, 2)), "x: would be changed"),
         (Anything, Anything(x=Decimal("1.5")), "x: would be changed"),
         (Anything, Anything(x=NEW_YEAR), "x: would be changed"),
@@ -533,7 +541,11 @@ def circular() -> list[Any]:
         (TippedByDefault, TippedByDefault(1, 2), "total: would be changed"),
         (Cage, Cage(Bird("x")), "animal.span: would be lost"),
         (Cage, Cage(Wren("x")), "animal: would be changed"),
-        (list[Animal], [Wren("x")], "[0]: would be changed: a worker would read Animal("),
+        (
+            list[Animal],
+            [Wren("x")],
+            "[0]: would be changed: a worker would read Animal(",
+        ),
         (
             Cage,
             Cage(Animal("x"), NEW_YEAR),
@@ -613,7 +625,10 @@ def test_what_would_arrive_changed(kind: Any, value: Any, words: str) -> None:
         (Counters, Counters({1: 2})),
         (Tupled, Tupled((1, 2), {UUID(int=1): frozenset("a")})),
         (list[Tupled], [Tupled((), {})]),
-        (Mixed, Mixed(1, b"\xff", datetime(2026, 1, 1, tzinfo=UTC))),  # a float that is 1
+        (
+            Mixed,
+            Mixed(1, b"\xff", datetime(2026, 1, 1, tzinfo=UTC)),
+        ),  # a float that is 1
         (Late, late(0)),
         (Normalised, Normalised(" x ")),
         (Measured, Measured("x")),

@@ -72,7 +72,9 @@ def test_the_elapsed_time_is_exact() -> None:
 def test_a_stop_that_looks_ahead_knows_the_pause() -> None:
     """tenacity's stop_before_delay: no attempt begins after its time."""
     retry = Retry(
-        max_attempts=99, wait=tenacity.wait_fixed(20), stop=tenacity.stop_before_delay(60)
+        max_attempts=99,
+        wait=tenacity.wait_fixed(20),
+        stop=tenacity.stop_before_delay(60),
     )
     assert retry.delay_after(1, 39 * SECOND) == 20 * SECOND
     assert retry.delay_after(1, 40 * SECOND) is None
@@ -258,7 +260,9 @@ def test_those_who_died_together_do_not_come_up_together() -> None:
     """Each has its own pause, and always the same: whoever asks, on whatever machine."""
     pauses = [pause_after_loss(2, ("mail", f"{number}")) for number in range(100)]
     assert len(set(pauses)) == 100
-    assert pauses == [pause_after_loss(2, ("mail", f"{number}")) for number in range(100)]
+    assert pauses == [
+        pause_after_loss(2, ("mail", f"{number}")) for number in range(100)
+    ]
 
 
 def test_pauses_of_those_who_wait_grow_and_never_end() -> None:

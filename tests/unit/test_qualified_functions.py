@@ -82,7 +82,9 @@ def texts_of(file: Path) -> Iterator[str]:
             yield text
 
 
-@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.sql")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted(GOLDEN.glob("*.sql")), ids=lambda file: file.stem
+)
 def test_sent_statements(file: Path) -> None:
     """What is sent, compiled and with all its parts."""
     assert unqualified(file.read_text()) == set()

@@ -143,7 +143,9 @@ def test_a_mark_that_a_full_look_did_not_come_by_is_dropped() -> None:
         ("mail", -50): at(5),
     }
     marks = looked(claim("mail", 1, 90), claim("mail", 2), claim("post", 3), limit=6)
-    last = looked(claim("post", 5), claim("post", 6), names=("post", "mail"), marks=marks)
+    last = looked(
+        claim("post", 5), claim("post", 6), names=("post", "mail"), marks=marks
+    )
     assert since(last) == {("mail", -90): at(1), ("post", -50): at(5)}
 
 

@@ -162,7 +162,10 @@ def test_own_patterns_are_hidden_too() -> None:
 def test_patterns_are_a_setting() -> None:
     """A list, or one in each line; one that is none is refused with the reason."""
     assert Settings.load(environ={}, redact=["a,b", "c"]).redact == {"a,b", "c"}
-    assert Settings.load(environ={"SLOTWISE_REDACT": "a,b\n\nc\n"}).redact == {"a,b", "c"}
+    assert Settings.load(environ={"SLOTWISE_REDACT": "a,b\n\nc\n"}).redact == {
+        "a,b",
+        "c",
+    }
     with pytest.raises(
         InvalidSetting,
         match=r"redact must be a list of regular expressions, but was '\('; correct it",
@@ -179,7 +182,11 @@ def test_stored_errors_and_logged_tracebacks_hide_secrets() -> None:
         record = logging.makeLogRecord(
             {"msg": "failed", "exc_info": (type(error), error, error.__traceback__)}
         )
-    for text in (stored, HumanFormatter().format(record), JsonFormatter().format(record)):
+    for text in (
+        stored,
+        HumanFormatter().format(record),
+        JsonFormatter().format(record),
+    ):
         assert "ValueError" in text
         assert "hush" not in text
 

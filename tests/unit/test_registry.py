@@ -340,7 +340,9 @@ BAD_JOBS = [
         id="a class",
     ),
     pytest.param(
-        {"jobs": [print]}, "is not a job; expected a DistributedJob", id="a bare function"
+        {"jobs": [print]},
+        "is not a job; expected a DistributedJob",
+        id="a bare function",
     ),
     pytest.param(
         {"jobs": [a_job(catchup="none")]},

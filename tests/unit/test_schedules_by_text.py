@@ -105,10 +105,14 @@ def test_catching_up_is_checked_for_what_is_not_bound_yet() -> None:
     for schedule in (Cron("H * * * *"), Cron("0 9 * * *").excluding("AT")):
         assert (
             define(
-                job(name="x", schedule=schedule, catch_up=CatchUp.all())(lambda ctx: None)
+                job(name="x", schedule=schedule, catch_up=CatchUp.all())(
+                    lambda ctx: None
+                )
             ).schedule
             == schedule
         )
     slow = CatchUp.all(pace=timedelta(hours=2))
     with pytest.raises(InvalidJob, match="never catches up"):
-        define(job(name="x", schedule=Cron("H * * * *"), catch_up=slow)(lambda ctx: None))
+        define(
+            job(name="x", schedule=Cron("H * * * *"), catch_up=slow)(lambda ctx: None)
+        )

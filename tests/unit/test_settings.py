@@ -47,7 +47,10 @@ def test_defaults() -> None:
         seconds(10),
         seconds(10),
     )
-    assert (settings.missed_heartbeats_limit, settings.shutdown_grace) == (6, seconds(30))
+    assert (settings.missed_heartbeats_limit, settings.shutdown_grace) == (
+        6,
+        seconds(30),
+    )
     assert (settings.threads, settings.processes, settings.reaper_interval) == (
         None,
         1,
@@ -81,7 +84,11 @@ def test_precedence(elsewhere: Path) -> None:
             {"DATABASE_URL": "sqlite:///a", "SLOTWISE_DATABASE_URL": "sqlite:///b"},
             "sqlite:///b",
         ),
-        ("", {"DATABASE_URL": "sqlite:///a", "SLOTWISE_DATABASE_URL": ""}, "sqlite:///a"),
+        (
+            "",
+            {"DATABASE_URL": "sqlite:///a", "SLOTWISE_DATABASE_URL": ""},
+            "sqlite:///a",
+        ),
         ("database-url = 'sqlite:///c'", {}, "sqlite:///c"),
         ("database-url = 'sqlite:///c'", {"DATABASE_URL": "sqlite:///a"}, "sqlite:///a"),
         ("", {"DATABASE_URL": " "}, None),
@@ -187,7 +194,10 @@ class TestFile:
         (elsewhere / "slotwise.yaml").write_text(text)
         found = Settings.load(environ={})
         assert (found.poll_interval.seconds, found.threads, found.pooler) == (3, 2, True)
-        assert (found.tags, found.schedules) == ({"gpu", "big"}, {("report", "EVERY|1h")})
+        assert (found.tags, found.schedules) == (
+            {"gpu", "big"},
+            {("report", "EVERY|1h")},
+        )
         (elsewhere / "none.yml").write_text("# nothing\n")
         assert Settings.load(config=Path("none.yml"), environ={}) == Settings()
 

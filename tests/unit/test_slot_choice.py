@@ -33,7 +33,9 @@ def at(minutes: float) -> datetime:
 
 
 def gap(first: float, last: float, reason: str) -> Gap:
-    return Gap(first=at(first), last=at(last), count=int(last - first) + 1, reason=reason)
+    return Gap(
+        first=at(first), last=at(last), count=int(last - first) + 1, reason=reason
+    )
 
 
 #: Slots at noon and each minute after it were missed; the time is 12:05:30.
@@ -251,9 +253,14 @@ class Settlement(DistributedJob):
         (lambda: CatchUp.all(max=0), "CatchUp.all.max=0"),
         (lambda: CatchUp.none(grace="soon"), "grace='soon'"),
         (lambda: Overlap.queue(True), "Overlap.queue.max=True"),
-        (lambda: define(Settlement(catch_up=CatchUp.all(pace="1m"))), "never catches up"),
         (
-            lambda: define(Settlement(schedule=FixedDelay("1m"), catch_up=CatchUp.all())),
+            lambda: define(Settlement(catch_up=CatchUp.all(pace="1m"))),
+            "never catches up",
+        ),
+        (
+            lambda: define(
+                Settlement(schedule=FixedDelay("1m"), catch_up=CatchUp.all())
+            ),
             "misses one slot at most",
         ),
         (lambda: define(Settlement(start_within="0s")), "start_within"),

@@ -34,7 +34,15 @@ from slotwise.spi import (
 )
 
 STATES: list[type[StrEnum]] = [RowState, ListedState, SlotState, WorkerState]
-ENUMS: list[type[StrEnum]] = [*STATES, Outcome, Release, Origin, Kind, LossPolicy, Reason]
+ENUMS: list[type[StrEnum]] = [
+    *STATES,
+    Outcome,
+    Release,
+    Origin,
+    Kind,
+    LossPolicy,
+    Reason,
+]
 MEMBERS = [member for enum in ENUMS for member in enum]
 SOURCE = Path(slotwise.__file__).parent
 
@@ -144,7 +152,13 @@ def test_what_is_no_reason(reason: str, sentence: str | None) -> None:
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
     "ended",
-    ["It ended {foo}.", "It ended {}.", "It ended {reason}.", "It ended {", "{ended[x]}"],
+    [
+        "It ended {foo}.",
+        "It ended {}.",
+        "It ended {reason}.",
+        "It ended {",
+        "{ended[x]}",
+    ],
 )
 def test_a_sentence_with_an_unknown_placeholder(ended: str) -> None:
     """It would fail when ``slotwise explain`` prints it."""
@@ -186,7 +200,9 @@ def bare_words(tree: ast.AST) -> Iterator[str]:
         pairs: list[tuple[ast.expr, ast.expr]] = []
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            pairs = [(one, other) for one in sides for other in sides if one is not other]
+            pairs = [
+                (one, other) for one in sides for other in sides if one is not other
+            ]
         elif isinstance(node, ast.Call):
             pairs = [
                 (ast.Name(word.arg), word.value) for word in node.keywords if word.arg
@@ -223,7 +239,8 @@ def _name(field: ast.expr) -> str:
 
 def _is_within_index(value: ast.expr, text: ast.Constant) -> bool:
     return any(
-        isinstance(node, ast.Subscript) and node.slice is text for node in ast.walk(value)
+        isinstance(node, ast.Subscript) and node.slice is text
+        for node in ast.walk(value)
     )
 
 

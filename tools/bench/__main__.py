@@ -192,7 +192,8 @@ def _print_comparison(found: Comparison) -> None:
     """
     click.echo(f"\nthis   {found.machine['this']}\nother  {found.machine['other']}\n")
     print_table(
-        [column.upper() for column in found.columns], [line.row() for line in found.lines]
+        [column.upper() for column in found.columns],
+        [line.row() for line in found.lines],
     )
     for note in found.notes:
         click.echo(note)

@@ -77,7 +77,9 @@ def make_jobs(
     return [
         _job(
             place,
-            Every(timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)),
+            Every(
+                timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)
+            ),
             note,
             number,
         )

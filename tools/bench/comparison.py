@@ -338,7 +338,9 @@ class Comparison:
         yield from (f"{note}\n" for note in self.notes)
 
 
-def compare(pairing: Pairing, tell: Callable[[str], None] = lambda _: None) -> Comparison:
+def compare(
+    pairing: Pairing, tell: Callable[[str], None] = lambda _: None
+) -> Comparison:
     """Measure pair after pair, the version that begins changing from pair to pair; ``tell``
     reports progress.
 
@@ -427,7 +429,9 @@ def _ask(
 ) -> subprocess.CompletedProcess[str]:
     """A short call. Raises ConfigurationError where it cannot be started, or does not end."""
     try:
-        return _run([python, *arguments], is_other=is_other, root=root, timeout=_PATIENCE)
+        return _run(
+            [python, *arguments], is_other=is_other, root=root, timeout=_PATIENCE
+        )
     except OSError as error:
         raise ConfigurationError(
             f"--against {python}: it cannot be started: {error.strerror}"

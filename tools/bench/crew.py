@@ -157,7 +157,8 @@ class Crew:
         share = max(total // 20 // len(self.journals), 1)
         self.wait(
             lambda: (
-                all(one.count() >= share for one in self.journals) or self.done() >= total
+                all(one.count() >= share for one in self.journals)
+                or self.done() >= total
             ),
             "it was warm",
         )
@@ -183,7 +184,9 @@ def clean_environment() -> dict[str, str]:
     """Return our environment without the variables that would configure slotwise or libpq."""
     prefixes = ("SLOTWISE_", "PG", "BENCH_", "DATABASE_URL")
     return {
-        name: value for name, value in os.environ.items() if not name.startswith(prefixes)
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(prefixes)
     }
 
 

@@ -156,7 +156,9 @@ async def _work_pgqueuer(url: str, batch: int, note: Callable[[int], None]) -> N
 
 def _run_pgqueuer(options: Options) -> None:
     with suppress(ImportError):
-        asyncio.set_event_loop_policy(importlib.import_module("uvloop").EventLoopPolicy())
+        asyncio.set_event_loop_policy(
+            importlib.import_module("uvloop").EventLoopPolicy()
+        )
     asyncio.run(_work_pgqueuer(options["url"], options["batch"], _journal().note))
 
 
@@ -194,7 +196,9 @@ class Procrastinate(Contender):
         with _procrastinate(url).open() as app:
             for first in range(1, count + 1, _PROCRASTINATE_CHUNK):
                 ids = range(first, min(first + _PROCRASTINATE_CHUNK, count + 1))
-                app.configure_task("bench").batch_defer(*({"number": one} for one in ids))
+                app.configure_task("bench").batch_defer(
+                    *({"number": one} for one in ids)
+                )
 
     def command(self, url: str) -> Command:
         return python(

@@ -102,7 +102,9 @@ class Readings:
         return max(found, key=lambda one: one.median(name) or 0.0, default=None)
 
 
-def ratio(one: Summary | None, other: Summary | None, name: str = "rate") -> float | None:
+def ratio(
+    one: Summary | None, other: Summary | None, name: str = "rate"
+) -> float | None:
     """Return the median of one's figure by the other's of the same round, over the rounds that
     both have.
     """

@@ -294,7 +294,9 @@ def _cpu(cell: str) -> Find:
             readings.of(cell, OURS).least(name) for name in ("client_us", "server_us")
         ]
         return (
-            sum(part for part in parts if part is not None) if None not in parts else None
+            sum(part for part in parts if part is not None)
+            if None not in parts
+            else None
         )
 
     return find
@@ -565,7 +567,9 @@ _NOTES = {
 }
 
 
-def judge(readings: Readings, cells: set[str], *, is_whole: bool = True) -> list[Verdict]:
+def judge(
+    readings: Readings, cells: set[str], *, is_whole: bool = True
+) -> list[Verdict]:
     """Return a verdict on each target of these cells."""
     return [
         Verdict(

@@ -35,5 +35,7 @@ class JobTest(TransactionTestCase):
         with ManualWorker(
             registry(), registry().settings.database_url, ManualClock(now)
         ) as worker:
-            self.assertEqual([event.outcome for event in worker.run_due()], ["succeeded"])
+            self.assertEqual(
+                [event.outcome for event in worker.run_due()], ["succeeded"]
+            )
         self.assertTrue(Order.objects.get().is_mailed)

@@ -91,7 +91,11 @@ class _Keys:
 @common
 @pass_given
 def lock_keys(
-    given: Given, paths: tuple[str, ...], registry: str, service: str | None, strict: bool
+    given: Given,
+    paths: tuple[str, ...],
+    registry: str,
+    service: str | None,
+    strict: bool,
 ) -> int:
     """List each service with its range, its keys in use, its next free key and its unused gaps;
     then all problems: collisions between services, keys out of range, keys used twice. Needs no
@@ -110,7 +114,9 @@ def lock_keys(
     refused = gaps if strict else []
     is_ok = not found and not refused
     services = [
-        _keys_of(keys, one, used) for one in keys.ranges if service in (None, one.service)
+        _keys_of(keys, one, used)
+        for one in keys.ranges
+        if service in (None, one.service)
     ]
     if given.json:
         told = {
@@ -183,11 +189,15 @@ def _unreadable() -> list[str]:
     try:
         read_cron_jobs(os.environ, tz=os.environ.get(ZONE_VARIABLE) or "UTC")
     except InvalidCronJobs as error:
-        return [line for line in str(error).splitlines() if " is the key of " not in line]
+        return [
+            line for line in str(error).splitlines() if " is the key of " not in line
+        ]
     return []
 
 
-def _read(registry: str, paths: tuple[str, ...]) -> tuple[LockKeys, list[KeyUse], Search]:
+def _read(
+    registry: str, paths: tuple[str, ...]
+) -> tuple[LockKeys, list[KeyUse], Search]:
     from slotwise.contrib.advisory.lock_keys import find_uses, read_lock_keys, uses_in
 
     keys = read_lock_keys(registry)

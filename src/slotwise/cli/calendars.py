@@ -23,7 +23,12 @@ from slotwise.cli.shared.options import (
     pass_given,
     with_options,
 )
-from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
+from slotwise.cli.shared.output import (
+    print_json,
+    print_json_list,
+    print_table,
+    say_zones,
+)
 from slotwise.cli.shared.terminal import moment, say, unharmed
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.inspect import json_value
@@ -283,7 +288,9 @@ def _tell_ignored(ignored: Sequence[str]) -> None:
     names = [*filter(None, dict.fromkeys(ignored))]
     more = ", …" if len(names) > _MOST_TOLD else ""
     told = f": {', '.join(names[:_MOST_TOLD])}{more}" if names else ""
-    say(f"ignored {len(ignored)} events with a time of day, or cancelled{told}", err=True)
+    say(
+        f"ignored {len(ignored)} events with a time of day, or cancelled{told}", err=True
+    )
 
 
 def _merged(

@@ -94,7 +94,9 @@ def _state(line: WorkerInfo) -> str:
     )
 
 
-def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[str | Text]:
+def _row(
+    line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo
+) -> list[str | Text]:
     return [
         line.worker,
         outcome(_state(line)),
@@ -215,7 +217,9 @@ def health(
         raise
     if isinstance(found, list):
         return _report_worker(given, worker or given.settings().worker, found, zone)
-    problems = _problems(found, min_workers, max_rows, format_duration(max_overdue), zone)
+    problems = _problems(
+        found, min_workers, max_rows, format_duration(max_overdue), zone
+    )
     notes = _notes(found, zone)
     if max_orphans is not None and found.orphans > max_orphans:
         problems = [*problems, notes[0]]

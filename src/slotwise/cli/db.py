@@ -139,7 +139,10 @@ def check(given: Given) -> None:
     help="What the database role does.",
 )
 @click.option(
-    "--to", required=True, metavar="NAME", help="The database role, which exists already."
+    "--to",
+    required=True,
+    metavar="NAME",
+    help="The database role, which exists already.",
 )
 @click.option(
     "--sql", "only_sql", is_flag=True, help="Print the statements; needs no database."
@@ -238,7 +241,11 @@ def new_epoch(given: Given) -> None:
             found = operations.new_epoch(**given.how)
     text = f"a new epoch: {found.rows} rows, {found.claims} claims ended"
     print_result(
-        given, text, installation=found.installation, rows=found.rows, claims=found.claims
+        given,
+        text,
+        installation=found.installation,
+        rows=found.rows,
+        claims=found.claims,
     )
 
 
@@ -272,7 +279,9 @@ def settle_until(given: Given, until: Written) -> None:
             )
             found = operations.settle_until(end, **given.how)
     jobs = {
-        one.job if one.instance == "recurring" else f"{one.job}/{one.instance}": one.slots
+        one.job
+        if one.instance == "recurring"
+        else f"{one.job}/{one.instance}": one.slots
         for one in found
     }
     text = f"{sum(jobs.values())} slots of {len(jobs)} jobs settled"

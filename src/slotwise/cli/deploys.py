@@ -130,10 +130,14 @@ def _row(change: DeployChange) -> list[str | Text]:
 def _now(change: DeployChange) -> str:
     """What the deploy would do at once."""
     skipped = (
-        f"{change.superseded} slots are skipped (superseded)" if change.superseded else ""
+        f"{change.superseded} slots are skipped (superseded)"
+        if change.superseded
+        else ""
     )
     known = f"known to {change.known_by}" if change.known_by else ""
-    return "; ".join(filter(None, (skipped, "runs at once" if change.at_once else known)))
+    return "; ".join(
+        filter(None, (skipped, "runs at once" if change.at_once else known))
+    )
 
 
 def _side(text: str | None, slots: Sequence[datetime]) -> str:

@@ -28,7 +28,10 @@ from slotwise.spi import Section
 SECTIONS: Final = {
     Section.SEE: {
         "audit": ("operations", "List the operations on jobs: author, time and reason."),
-        "explain": ("explain", "Why a slot ran, or did not; why a job does not run now."),
+        "explain": (
+            "explain",
+            "Why a slot ran, or did not; why a job does not run now.",
+        ),
         "failures": ("slots", "What failed lately, of all jobs and tasks."),
         "health": ("cluster", "One exit status for probes and alarms."),
         "jobs": ("jobs", "List the jobs in the database, by name, or show one."),
@@ -67,12 +70,17 @@ SECTIONS: Final = {
             "start",
             "Write a first application: jobs.py, settings, a compose file.",
         ),
-        "worker": ("worker", "Run due slots and tasks, until a signal stops the worker."),
+        "worker": (
+            "worker",
+            "Run due slots and tasks, until a signal stops the worker.",
+        ),
     },
 }
 #: The commands that no plug-in replaces.
 COMMANDS: Final = {
-    name: module for section in SECTIONS.values() for name, (module, _) in section.items()
+    name: module
+    for section in SECTIONS.values()
+    for name, (module, _) in section.items()
 }
 
 
@@ -90,7 +98,8 @@ OWN_PLUGINS: Final = {
         Section.TIME, "List the jobs of CRON_JOBS, or all its problems."
     ),
     "slotwise.cli.advisory:LOCK_KEYS": OwnPlugin(
-        Section.SET_UP, "Check the registry of lock keys; list keys in use and free ones."
+        Section.SET_UP,
+        "Check the registry of lock keys; list keys in use and free ones.",
     ),
     "slotwise.cli.crontabs:CRONTAB": OwnPlugin(
         Section.TIME, "Check crontabs, or convert them to Python."
@@ -146,7 +155,9 @@ GUESSES: Final = {
     **dict.fromkeys(
         ("ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES
     ),
-    **dict.fromkeys(("dead", "dlq", "errors", "failed", "dead-letter", "redrive"), _DEAD),
+    **dict.fromkeys(
+        ("dead", "dlq", "errors", "failed", "dead-letter", "redrive"), _DEAD
+    ),
     **dict.fromkeys(("enqueue", "defer", "submit", "send", "call", "add"), _ADD),
     **dict.fromkeys(("stop", "kill", "abort", "disable", "suspend"), _STOP),
     **dict.fromkeys(("now", "execute", "fire", "exec", "call-now"), _NOW),
@@ -219,7 +230,9 @@ class Program(Group):
         super().__init__(**attributes)
         self.commands = Commands()  # type: ignore[assignment]  # click only reads them
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """List the commands by section; of a plug-in that cannot be loaded, say why on stderr."""
         rows: dict[str, list[tuple[str, str]]] = {
             section: [(name, line) for name, (_, line) in built_in.items()]

@@ -121,7 +121,9 @@ def _headline(
 ) -> str:
     if isinstance(found, Explanation):
         reason = f" ({found.reason})" if found.reason else ""
-        return f"{found.job} {moment_and_zone(found.slot, zone)}: {found.outcome}{reason}"
+        return (
+            f"{found.job} {moment_and_zone(found.slot, zone)}: {found.outcome}{reason}"
+        )
     name = found.job if isinstance(found, JobExplanation) else found.task
     what = name if found.id in (RECURRING, "") else f"{name} {found.id}"
     return f"{what}: {found.state}"

@@ -404,7 +404,8 @@ def _refused(line: JobInfo) -> str:
     """The live workers whose schedule was refused."""
     whose = Counter(worker["revision"] for worker in line.refused)
     told = ", ".join(
-        f"{count} with revision {revision or 'none'}" for revision, count in whose.items()
+        f"{count} with revision {revision or 'none'}"
+        for revision, count in whose.items()
     )
     return (
         f"live workers whose schedule was refused: {told}; revision "

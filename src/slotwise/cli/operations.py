@@ -166,7 +166,9 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
     text = f"{one or 'all'}: resumed; {_skipped(found)} skipped"
     text += f"; next slot {moment(following, zone)}" if following is not None else ""
     skipped = sum(line.skipped for line in found)
-    print_result(given, text, job=one, changed=True, skipped=skipped, next_slot=following)
+    print_result(
+        given, text, job=one, changed=True, skipped=skipped, next_slot=following
+    )
 
 
 def _job_or_all(name: str | None, everything: bool) -> str | None:
@@ -249,7 +251,9 @@ def cancel(
             if waiting := operations.cancel_backfill(name, id=id, dry_run=True):
                 given.confirm(f"{waiting} slots of {name} will not run.")
             count = operations.cancel_backfill(name, id=id, **given.how)
-            print_result(given, f"{name}: {count} slots cancelled", job=name, count=count)
+            print_result(
+                given, f"{name}: {count} slots cancelled", job=name, count=count
+            )
             return exits.OK if count else exits.FAILED
         zone = inspect.zone(name, id=id)
         wanted = (
@@ -399,7 +403,9 @@ def _show_slots(found: Backfill, zone: ZoneInfo) -> None:
         if found.undecided
         else ""
     )
-    say(*shown, f"{len(slots)} are missing, {found.present} are not{undecided}", err=True)
+    say(
+        *shown, f"{len(slots)} are missing, {found.present} are not{undecided}", err=True
+    )
 
 
 @job_command(

@@ -58,7 +58,9 @@ def plugin(name: str) -> PluginCommand:
         loaded: object = entry.load()
     except Exception as error:  # whatever a module of others raises
         return _broken(entry, error)
-    found = PluginCommand(command=loaded) if isinstance(loaded, click.Command) else loaded
+    found = (
+        PluginCommand(command=loaded) if isinstance(loaded, click.Command) else loaded
+    )
     if not isinstance(found, PluginCommand):
         expected = "expected a click command or a PluginCommand"
         return _broken(entry, f"{entry.value} is {loaded!r:.60}; {expected}")

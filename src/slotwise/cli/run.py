@@ -305,7 +305,5 @@ def _tell(given: Given, ended: Ended) -> None:
         if ended.reason and ended.reason != error_summary(ended.error)
         else ""
     )
-    line = (
-        f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
-    )
+    line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
     say(line, err=True)

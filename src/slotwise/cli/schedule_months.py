@@ -40,7 +40,9 @@ def show_month(
     ``wanted``: a year and a month; None: this month.
     """
     if plot is not None and plot.suffix.lower() not in _PICTURES:
-        raise click.UsageError(f"--plot {plot}: write a name that ends with .svg or .png")
+        raise click.UsageError(
+            f"--plot {plot}: write a name that ends with .svg or .png"
+        )
     countable = {one: count for one, count in found.items() if not one.from_end}
     try:
         starts = count_starts(countable, _days_of_month(wanted, zone), zone)
@@ -164,7 +166,8 @@ def lay_out(title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]) ->
     bottom = _TOP + height * len(rows)
     shapes: list[Box | Label] = [Label(_LEFT, 18, title, 14)]
     shapes += [
-        Label(_LEFT + width * hour + 4, _TOP - 10, f"{hour:02}", 11) for hour in range(24)
+        Label(_LEFT + width * hour + 4, _TOP - 10, f"{hour:02}", 11)
+        for hour in range(24)
     ]
     for number, (name, row) in enumerate(zip(rows, counts, strict=True)):
         top = _TOP + height * number

@@ -29,7 +29,12 @@ from slotwise.cli.shared.options import (
     lines_option,
     pass_given,
 )
-from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
+from slotwise.cli.shared.output import (
+    print_json,
+    print_json_list,
+    print_table,
+    say_zones,
+)
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.cli.shared.values import DURATIONS, FORMS, read_written, zone_name
 from slotwise.contrib.notations import other_readings
@@ -330,7 +335,9 @@ def diff(
     differences = list(islice(found.differences(), count))
     sums = {"removed": found.removed, "added": found.added, "kept": found.kept}
     if given.json:
-        lines = [{"slot": json_value(slot), "change": sign} for slot, sign in differences]
+        lines = [
+            {"slot": json_value(slot), "change": sign} for slot, sign in differences
+        ]
         print_json({**sums, "differences": lines})
     else:
         _print_differences(differences, sums, zone, days)
@@ -367,7 +374,9 @@ def schedule_of(text: str, tz: str | None) -> Schedule:
         if tz and "|" not in text:
             Cron(text, tz)  # which says what to write in that zone
         raise
-    return Cron(text, tz) if tz and isinstance(found, Cron) and "|" not in text else found
+    return (
+        Cron(text, tz) if tz and isinstance(found, Cron) and "|" not in text else found
+    )
 
 
 def zone_of(schedule: Schedule, tz: str | None) -> ZoneInfo:

@@ -437,7 +437,9 @@ def failures(
         start = since.within(None if name is None else inspect.zone(name), "--since")
         found = inspect.failures(start, name=name, limit=count + 1, attempts=each)
         shown = found[:count]
-        zones = {} if given.json else inspect.zones({(one.name, one.id) for one in shown})
+        zones = (
+            {} if given.json else inspect.zones({(one.name, one.id) for one in shown})
+        )
     if given.json:
         print_json_list(shown)
         return
@@ -461,7 +463,9 @@ def failures(
     say_zones(zones.values())
     if len(found) > count:
         words = ["slotwise", "failures", *([name] if name else []), *["--all"] * each]
-        say(f"… more: {shlex.join(words)} -n {2 * count}, or a shorter --since", err=True)
+        say(
+            f"… more: {shlex.join(words)} -n {2 * count}, or a shorter --since", err=True
+        )
     say(f"for one of them: {_further(shown[0], zones)}", err=True)
 
 

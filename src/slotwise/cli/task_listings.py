@@ -68,7 +68,10 @@ LINES = 50
     "--state", type=click.Choice([state.value for state in STATES]), help="Only these."
 )
 @click.option(
-    "--count", "counted", is_flag=True, help="Count them by name; show the next due time."
+    "--count",
+    "counted",
+    is_flag=True,
+    help="Count them by name; show the next due time.",
 )
 @lines_option(LINES)
 @click.option("--after", metavar="ID", help="Continue after this id of the task NAME.")

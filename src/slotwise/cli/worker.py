@@ -254,7 +254,9 @@ def worker(
     reap_as_process_one()
     monitoring = Monitoring.chosen(http, report)
     settings = given.settings()
-    handler = configure("json" if given.json else settings.log_format, settings.log_level)
+    handler = configure(
+        "json" if given.json else settings.log_format, settings.log_level
+    )
     if lifeline is None and settings.processes > 1:
         return supervise(given, settings.processes, crontabs, monitoring)
     registry = given.registry(crontabs.jobs())

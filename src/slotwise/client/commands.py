@@ -161,7 +161,9 @@ class Commands:
         due = when(at, delay, name, "retry")
         if isinstance(ids, str):
             ids = [ids]
-        wanted = None if ids is None else [existing_id(one, name, "retry") for one in ids]
+        wanted = (
+            None if ids is None else [existing_id(one, name, "retry") for one in ids]
+        )
         dead = self._retry_dead(connection, name, wanted, due)
         found = []
         for id in dead if wanted is None else wanted:
@@ -248,7 +250,9 @@ class Commands:
             queue,
             own,
         ):
-            return queue.reader.page(own, name=name, state=state, after=place, size=limit)
+            return queue.reader.page(
+                own, name=name, state=state, after=place, size=limit
+            )
 
     @call
     def history(
@@ -327,7 +331,9 @@ class Commands:
         check = checked_id if call == "arrive" else existing_id
         return Key(name, check(id, name, call))
 
-    def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
+    def _known(
+        self, task: Task, call: str = "schedule"
+    ) -> tuple[str, Definition | None]:
         """Return the task's name, and its definition if known here. Raise UnknownTask for a typing
         mistake.
         """
@@ -353,7 +359,9 @@ class Commands:
         command: Callable[[Queue, Joinable], Status],
         word: str | None = None,
     ) -> Receipt:
-        with self._transactions.joining(connection, key.task_name, word, surely=True) as (
+        with self._transactions.joining(
+            connection, key.task_name, word, surely=True
+        ) as (
             queue,
             own,
         ):

@@ -98,7 +98,11 @@ class Reads:
 
     @read
     def check_name(
-        self, job: AnyTask, *, id: str | None = None, kind: Literal["job", "task"] = "job"
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        kind: Literal["job", "task"] = "job",
     ) -> None:
         """Raise UnknownTask, with a near name, unless rows, ledger or a live worker have this job.
 
@@ -127,7 +131,9 @@ class Reads:
         return self.zones([key]).get(key, UTC)
 
     @read
-    def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
+    def zones(
+        self, keys: Collection[tuple[str, str]]
+    ) -> dict[tuple[str, str], ZoneInfo]:
         """Return the time zones of these jobs and ids; those without a row are left out."""
         return jobs.zones(self._store, keys)
 
@@ -236,7 +242,11 @@ class Reads:
     ) -> list[datetime]:
         """Return the slots from ``start`` to before ``end`` that the ledger or a row has."""
         return slots.slots_within(
-            self._store, name_of(job), id or RECURRING, instant_of(start), instant_of(end)
+            self._store,
+            name_of(job),
+            id or RECURRING,
+            instant_of(start),
+            instant_of(end),
         )
 
     @read
@@ -394,7 +404,9 @@ class Reads:
         limit: int = PAGE,
     ) -> list[TaskInfo]:
         """Return a page of one-time tasks, as ``client.list``, also with why none is taken."""
-        found = Client(self._make_store).list(task, state=state, after=after, limit=limit)
+        found = Client(self._make_store).list(
+            task, state=state, after=after, limit=limit
+        )
         return task_counts.with_reasons(self._store, found)
 
     @read

@@ -22,7 +22,9 @@ _PAUSES = (0.0, 0.1, 0.3, 0.6)
 class LostReplies:
     """The lost replies of one client; ``exists`` says whether a task has a row."""
 
-    def __init__(self, store: Callable[[], Store], exists: Callable[[Key], bool]) -> None:
+    def __init__(
+        self, store: Callable[[], Store], exists: Callable[[Key], bool]
+    ) -> None:
         self._make_store = store
         self._exists = exists
         #: The transaction; None for a statement by itself: only the row can show that

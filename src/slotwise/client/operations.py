@@ -251,7 +251,8 @@ class Requests:
         how many.
         """
         return self._chunks(
-            partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how
+            partial(slot_operations.cancel_backfill, job=name_of(job), instance=id),
+            **how,
         ).rows
 
     @call
@@ -291,7 +292,9 @@ class Requests:
         self._tell(**how)
         return result
 
-    def _chunks(self, operation: Callable[..., Progress], **how: Unpack[How]) -> Progress:
+    def _chunks(
+        self, operation: Callable[..., Progress], **how: Unpack[How]
+    ) -> Progress:
         """Carry out an operation on all rows of a job, chunk by chunk. Given again, it continues
         where it ended.
         """

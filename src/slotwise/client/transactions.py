@@ -82,7 +82,9 @@ class Transactions:
             store.database.wake_ups.tell(word)
 
     @contextmanager
-    def beside(self, connection: Connection | None, name: str) -> Iterator[sa.Connection]:
+    def beside(
+        self, connection: Connection | None, name: str
+    ) -> Iterator[sa.Connection]:
         """Yield a SQLAlchemy connection: the caller's, or one of our own."""
         store = self._make_store()
         with errors_of(store, name, is_own=connection is None):

@@ -253,7 +253,10 @@ def _days_of(event: Any, year: int) -> Iterator[date]:
     """The days of a year that an all-day event covers; its end is the day after."""
     start = event["DTSTART"].dt
     end = event["DTEND"].dt if "DTEND" in event else None
-    if isinstance(start, datetime) or str(event.get("STATUS", "")).upper() == "CANCELLED":
+    if (
+        isinstance(start, datetime)
+        or str(event.get("STATUS", "")).upper() == "CANCELLED"
+    ):
         return
     last = start if end is None else max(start, end - _DAY)
     day = max(start, date(year, 1, 1))

@@ -59,7 +59,9 @@ class Slotwise:
     def init_app(self, app: Flask) -> None:
         """Add the extension and the command group to an application, once."""
         if not isinstance(app, Flask):
-            raise ConfigurationError(f"init_app({app!r:.80}): pass the Flask application")
+            raise ConfigurationError(
+                f"init_app({app!r:.80}): pass the Flask application"
+            )
         if (found := app.extensions.get(EXTENSION)) is self:
             return
         if found is not None:

@@ -261,7 +261,9 @@ class FastAPIDependencies:
     parameter.
     """
 
-    def __init__(self, overrides: Mapping[Any, Callable[..., Any]] | None = None) -> None:
+    def __init__(
+        self, overrides: Mapping[Any, Callable[..., Any]] | None = None
+    ) -> None:
         if overrides is not None and not isinstance(overrides, Mapping):
             raise ConfigurationError(
                 f"FastAPIDependencies({overrides!r:.80}): pass app.dependency_overrides, or nothing"
@@ -275,7 +277,9 @@ class FastAPIDependencies:
         marker = _depends(argument.default, argument.metadata)
         if marker is None:
             return UNKNOWN
-        return self._call(_target(marker, argument.type), marker.use_cache, str(argument))
+        return self._call(
+            _target(marker, argument.type), marker.use_cache, str(argument)
+        )
 
     def close(self) -> None:
         """End the generators, the last one first."""
@@ -313,7 +317,9 @@ class FastAPIDependencies:
     def _parameter(
         self, parameter: inspect.Parameter, annotation: object, name: str, where: str
     ) -> object:
-        metadata = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+        metadata = (
+            get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+        )
         marker = _depends(parameter.default, metadata)
         if marker is None:
             raise InvalidJob(

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final, TextIO
 from slotwise.inspect import json_value
 from slotwise.spi import storable
 
-if TYPE_CHECKING:  # every command imports this module for its escapes, few for the events
+if (
+    TYPE_CHECKING
+):  # every command imports this module for its escapes, few for the events
     from slotwise.spi import Event
 
 #: The attributes of every record; all others come from ``extra`` and are shown.

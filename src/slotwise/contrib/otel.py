@@ -142,7 +142,9 @@ class Tracing:
             if isinstance(trace.get_tracer_provider(), _WITHOUT_SDK):
                 self._asked = now
                 return _NOTHING
-        return _Attempt(self._tracer, ctx, self._scheduled_by(ctx) if self._links else ())
+        return _Attempt(
+            self._tracer, ctx, self._scheduled_by(ctx) if self._links else ()
+        )
 
     def at_insert(self, rows: Sequence[Inserted], tx: Joinable) -> None:
         """Store the context of the current span with these tasks, if it is recorded."""
@@ -178,7 +180,9 @@ class _Attempt:
 
     __slots__ = ("_ctx", "_links", "_span", "_token", "_tracer")
 
-    def __init__(self, tracer: trace.Tracer, ctx: Context, links: Sequence[Link]) -> None:
+    def __init__(
+        self, tracer: trace.Tracer, ctx: Context, links: Sequence[Link]
+    ) -> None:
         self._tracer = tracer
         self._ctx = ctx
         self._links = links

@@ -175,7 +175,9 @@ def _choose(row: Row, slot: datetime, basis: _Basis) -> Start | Advance:
         # A fixed delay counts from now: else it would step through slots that are all too late.
         latest = max(choice.watermark, basis.now)
         following = schedule.next_after(latest) if schedule.from_end else None
-        return Advance(row=waiting(row, schedule, choice.watermark, following), gaps=gaps)
+        return Advance(
+            row=waiting(row, schedule, choice.watermark, following), gaps=gaps
+        )
     started = replace(
         row,
         slot=choice.slot,

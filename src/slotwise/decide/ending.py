@@ -196,7 +196,9 @@ def _cancelled(
     if isinstance(outcome, records.Skipped):
         row = without_attempt(row)
     judged = ending.judged(row)
-    done = final(judged, ending, outcome.name, reason=outcome.reason, error=outcome.error)
+    done = final(
+        judged, ending, outcome.name, reason=outcome.reason, error=outcome.error
+    )
     # A cancelled one-time task is deleted; it cannot be retried.
     return done if row.has_slot else replace(done, label=outcome.name, row=None)
 
@@ -278,7 +280,9 @@ def _lost(row: Row, ending: Ending) -> Transition:
         )
     unmarked_task = definition.gives_up and not row.has_slot and row.marked is None
     if unmarked_task or (ledger is not None and ledger.outcome == Outcome.CLAIMED):
-        return hand_back(row, Reason.LOST)  # without the mark its handler has not started
+        return hand_back(
+            row, Reason.LOST
+        )  # without the mark its handler has not started
     row, lost = ending.judged(row), row.lost_count + 1
     if definition.gives_up:
         return final(
@@ -514,7 +518,9 @@ def _of_tail(
     }
 
 
-def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
+def _overlapped(
+    row: Row, ending: Ending, schedule: Schedule, base: datetime
+) -> _Waiting:
     """Let overlap decide about the slots that came due while the job was held."""
     until = (row.unheld_since or ending.held_until) - schedule.wait(base)
     choice = choose_overlapped(ending.definition.overlap, schedule.running, base, until)

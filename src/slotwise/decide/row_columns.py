@@ -61,7 +61,10 @@ def again(row: Row, due: datetime) -> dict[str, object]:
 
 
 def waiting(
-    row: Row, schedule: Schedule, watermark: datetime | None, slot: datetime | None = None
+    row: Row,
+    schedule: Schedule,
+    watermark: datetime | None,
+    slot: datetime | None = None,
 ) -> dict[str, Any]:
     """Return the columns of a plan row that waits for ``slot``, or the one after ``watermark``, or
     for none.

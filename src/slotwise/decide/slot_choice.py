@@ -115,7 +115,9 @@ def choose_overlapped(
         case "queue":
             kept = _newest_few(schedule, first, newest, overlap.max)
             gaps = slots_before(schedule, first, kept, Reason.OVERLAP)
-            return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps)
+            return Choice(
+                slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps
+            )
         case _:
             return Choice(
                 slot=None,

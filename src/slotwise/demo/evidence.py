@@ -265,7 +265,9 @@ def _evidence(connection: sa.Connection, names: Tables, rule: Rule) -> Evidence:
         rule=rule,
         plan=_plan(*plan[0]) if plan else None,
         ledger={row.slot: row for row in rows},
-        gaps=[GapRow(first=first, last=last, count=count) for first, last, count in gaps],
+        gaps=[
+            GapRow(first=first, last=last, count=count) for first, last, count in gaps
+        ],
         detached=set(connection.scalars(beside.where(tasks.origin.in_(PLANNED)))),
     )
 

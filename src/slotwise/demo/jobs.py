@@ -134,7 +134,8 @@ def _digest(path: Path) -> dict[str, object]:
 def make_registry() -> JobRegistry:
     """Return the registry, with the application's own engine for the job that needs one."""
     engine = sa.create_engine(
-        database_url(os.environ.get("DATABASE_URL") or "sqlite://"), poolclass=sa.NullPool
+        database_url(os.environ.get("DATABASE_URL") or "sqlite://"),
+        poolclass=sa.NullPool,
     )
     return JobRegistry(
         jobs=[Tick(), Flaky(), Report(), Probe(), Payout(), Digest(engine)]

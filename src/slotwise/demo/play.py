@@ -204,7 +204,9 @@ def _table(verdict: Verdict) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for job, tally in sorted(verdict.jobs.items()):
         table.add_row(job, *(str(getattr(tally, name)) for name in COUNTS.values()))
-    table.add_row("all", *(str(getattr(verdict.tally, name)) for name in COUNTS.values()))
+    table.add_row(
+        "all", *(str(getattr(verdict.tally, name)) for name in COUNTS.values())
+    )
     return table
 
 

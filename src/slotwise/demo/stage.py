@@ -169,7 +169,8 @@ class Stage:
             if row["job"] == job and row["picked_by"]:
                 pid = int(str(row["picked_by"]).split(":")[1])
                 return next(
-                    (worker for worker in self.workers if worker.process.pid == pid), None
+                    (worker for worker in self.workers if worker.process.pid == pid),
+                    None,
                 )
         return None
 

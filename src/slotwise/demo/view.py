@@ -160,7 +160,9 @@ class PlainView:
         self._summary = time.monotonic()
         if not scene.jobs:
             self.say(
-                "the database is down" if scene.at is None else "the workers are starting"
+                "the database is down"
+                if scene.at is None
+                else "the workers are starting"
             )
             return
         succeeded = sum(row["succeeded"] or 0 for row in scene.jobs)
@@ -259,7 +261,9 @@ def _workers_table(scene: Scene, stage: Stage) -> Table:
 
 
 def _taken_over_table(scene: Scene) -> Table:
-    table = Table(title="taken over from dead workers", title_justify="left", expand=True)
+    table = Table(
+        title="taken over from dead workers", title_justify="left", expand=True
+    )
     for heading in ("job", "slot", "attempts", "now"):
         table.add_column(heading)
     for row in scene.taken_over:
@@ -274,7 +278,8 @@ def _label(stage: Stage, picked_by: str | None) -> str:
         return ""
     pid = int(picked_by.split(":")[1])
     return next(
-        (worker.label for worker in stage.workers if worker.process.pid == pid), picked_by
+        (worker.label for worker in stage.workers if worker.process.pid == pid),
+        picked_by,
     )
 
 

@@ -97,7 +97,9 @@ def _exists(pid: int) -> bool:
 def _attached(shared_memory: list[str]) -> bool:
     """Return whether the segment (`key id`) has users; false where the system is not Linux."""
     try:
-        rows = [row.split() for row in Path("/proc/sysvipc/shm").read_text().splitlines()]
+        rows = [
+            row.split() for row in Path("/proc/sysvipc/shm").read_text().splitlines()
+        ]
     except OSError:
         return False
     segment = shared_memory[0].split()[-1:] if shared_memory else []

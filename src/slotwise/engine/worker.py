@@ -64,7 +64,9 @@ def lifespan_patience(settings: Settings) -> timedelta:
     return max(settings.shutdown_grace, LONGEST_ASIDE)
 
 
-def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> timedelta:
+def poll_interval(
+    settings: Settings, definitions: Mapping[str, Definition]
+) -> timedelta:
     """Return the setting, or the shortest interval of these jobs, but at least a second, if that
     is shorter.
 
@@ -158,7 +160,11 @@ class Worker:
             self.listeners, self.name, settings, self.store, self.active_claims
         )
         self.sign_in = SignIn(
-            self.common, self.identity, capacity=self.capacity, version=version, born=born
+            self.common,
+            self.identity,
+            capacity=self.capacity,
+            version=version,
+            born=born,
         )
         self.runner = self._make_runner(client, isolate)
         self._make_loops(claimed)

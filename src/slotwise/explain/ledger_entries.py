@@ -111,7 +111,9 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
         and not row.picked
     ):
         due = when(row.due)
-        claim = "Its next claim" if entry.started is not None and entry.attempts else "It"
+        claim = (
+            "Its next claim" if entry.started is not None and entry.attempts else "It"
+        )
         return (
             f"{claim} was handed back before it began{_because(entry)}, and is due "
             f"again at {due}."
@@ -155,9 +157,7 @@ def skipped(facts: Facts, line: SlotInfo) -> Iterator[str]:
 def _why_skipped(facts: Facts, line: SlotInfo) -> str | None:
     match line.reason:
         case Reason.COLLAPSED:
-            return (
-                f"{sentences_of(Reason.COLLAPSED).skipped} {_instead_of_all(facts, line)}"
-            )
+            return f"{sentences_of(Reason.COLLAPSED).skipped} {_instead_of_all(facts, line)}"
         case Reason.OVERLAP:
             return _overlapped(facts)
         case Reason.PAUSED:

@@ -49,7 +49,10 @@ if TYPE_CHECKING:
     #: A connection whose transaction is joined: a synchronous one, or an asynchronous one, whose
     #: call is awaited.
     SyncConnection: TypeAlias = (
-        sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[object]
+        sa.Connection
+        | orm.Session
+        | orm.scoped_session[Any]
+        | psycopg.Connection[object]
     )
     AsyncConnection: TypeAlias = (
         async_sa.AsyncConnection

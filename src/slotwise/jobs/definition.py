@@ -257,7 +257,9 @@ def define(subject: object) -> Definition:
     source = instance_of(subject)
     is_function = isinstance(source, FunctionJob | FunctionTask)
     where = getattr(
-        source.execute if is_function else type(source), "__name__", type(source).__name__
+        source.execute if is_function else type(source),
+        "__name__",
+        type(source).__name__,
     )
     name = name_of(source, where)
     refuse_near_misses(source, where)

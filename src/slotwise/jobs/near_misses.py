@@ -92,7 +92,10 @@ def refuse_near_misses(source: object, where: str) -> None:
 
 def _own_names(source: object) -> set[str]:
     """Return the names of the user's attributes."""
-    owners = [source, *(one for one in type(source).__mro__ if one not in _NOT_THE_USERS)]
+    owners = [
+        source,
+        *(one for one in type(source).__mro__ if one not in _NOT_THE_USERS),
+    ]
     return {name for owner in owners for name in vars(owner) if not name.startswith("_")}
 
 

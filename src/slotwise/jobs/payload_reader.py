@@ -116,7 +116,9 @@ def _of_class(kind: type, where: str) -> object:
             given = dict(zip(parameters, arguments, strict=True))
             return _resolved(_filled(_of_class(origin, where), given), kind, where)
     found = [
-        _of_class(base, where) for base in kind.__bases__ if issubclass(base, OneTimeTask)
+        _of_class(base, where)
+        for base in kind.__bases__
+        if issubclass(base, OneTimeTask)
     ]
     return next((one for one in found if one is not None), None)
 
@@ -136,14 +138,18 @@ def _resolved(argument: object, kind: type, where: str) -> object:
     try:
         return get_type_hints(holder, include_extras=True)["data"]
     except NameError as error:
-        raise InvalidJob(f"{where}: {error}; name the type itself: payload = …") from None
+        raise InvalidJob(
+            f"{where}: {error}; name the type itself: payload = …"
+        ) from None
 
 
 def _of_handler(handler: Callable[..., object], where: str) -> object:
     """Return the type argument of the handler's ``TaskContext[…]``; None without one."""
     try:
         hints = get_type_hints(handler)
-    except Exception as error:  # an annotation may be anything, and is only read for this
+    except (
+        Exception
+    ) as error:  # an annotation may be anything, and is only read for this
         if "TaskContext[" in str(getattr(handler, "__annotations__", "")):
             raise InvalidJob(
                 f"{where}: {error}; name the type of the data: payload=…"

@@ -389,4 +389,6 @@ def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:
     """Yield growing pauses with jitter, without end, for waiting until the database is back."""
     wait = _doubling(first, cap, first)
     for attempt in itertools.count(1):
-        yield timedelta(seconds=float(wait(_retry_state(min(attempt, 32), timedelta(0)))))
+        yield timedelta(
+            seconds=float(wait(_retry_state(min(attempt, 32), timedelta(0))))
+        )

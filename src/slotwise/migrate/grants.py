@@ -230,7 +230,9 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
     create = ", CREATE" * (role == "migrator")
     # CREATE TRIGGER waits for readers of the table, and every worker would wait behind it.
     lines = ["SET LOCAL lock_timeout = '3s';"]
-    lines.append(_filled(f"GRANT USAGE{create} ON SCHEMA {{schema}} TO {{role}};", names))
+    lines.append(
+        _filled(f"GRANT USAGE{create} ON SCHEMA {{schema}} TO {{role}};", names)
+    )
     for table, right in _RIGHTS[role].items():
         lines.append(_filled(f"GRANT {right} ON {full(table)} TO {{role}};", names))
     for table, text in _TRIGGERS.get(role, {}).items():

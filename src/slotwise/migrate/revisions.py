@@ -181,7 +181,9 @@ def _run(connection: sa.Connection, target: Target, steps: Steps) -> list[str]:
     """Take the steps; return the names of their revisions."""
     taken: list[str] = []
 
-    def found(current: tuple[str, ...], _context: MigrationContext) -> list[RevisionStep]:
+    def found(
+        current: tuple[str, ...], _context: MigrationContext
+    ) -> list[RevisionStep]:
         if unknown := set(current) - known():
             raise SchemaMismatch(
                 f"the tables are of revision {', '.join(sorted(unknown))}, by "

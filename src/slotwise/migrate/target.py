@@ -150,7 +150,9 @@ class Target:
     def columns(self, connection: sa.Connection) -> dict[str, set[str]]:
         """Return the tables and views of our names, each with its columns."""
         found = sa.inspect(connection).get_multi_columns(
-            schema=self.schema, filter_names=sorted(self.table_names), kind=ObjectKind.ANY
+            schema=self.schema,
+            filter_names=sorted(self.table_names),
+            kind=ObjectKind.ANY,
         )
         return {
             name: {column["name"] for column in columns}

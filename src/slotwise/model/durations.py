@@ -37,7 +37,9 @@ _ISO = re.compile(
 )
 #: What durations are written in: from days on.
 _UNITS: Final = [
-    (short, timedelta(**{unit: 1})) for unit, short in _LETTERS.items() if unit != "weeks"
+    (short, timedelta(**{unit: 1}))
+    for unit, short in _LETTERS.items()
+    if unit != "weeks"
 ]
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.events")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(field,)
+)
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """Something happened in a worker. Each kind of event is a frozen dataclass, too."""

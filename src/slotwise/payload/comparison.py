@@ -122,7 +122,9 @@ def _parts(value: object) -> Parts | None:
     kind: type = type(value)
     names = _fields(kind)
     if names is not None:
-        parts: dict[object, object] = {name: getattr(value, name, None) for name in names}
+        parts: dict[object, object] = {
+            name: getattr(value, name, None) for name in names
+        }
         parts.update(getattr(value, "__pydantic_extra__", None) or {})
         parts.update(getattr(value, "__pydantic_private__", None) or {})
         return parts

@@ -277,7 +277,9 @@ def _unwrapped(kind: Any) -> Any:
 
 def _list(kind: object, origin: type, arguments: Sequence[object]) -> Shape:
     if origin is tuple and arguments and arguments[1:] != (Ellipsis,):
-        return list_of(kind, tuple, tuple, [shape_of(argument) for argument in arguments])
+        return list_of(
+            kind, tuple, tuple, [shape_of(argument) for argument in arguments]
+        )
     item = shape_of(arguments[0]) if arguments else ANYTHING
     accepted = (tuple, list) if origin is Sequence else origin
     return list_of(kind, accepted, _LISTS[origin], item)
@@ -378,7 +380,10 @@ def _data_class(kind: type) -> Shape:
         found = _converted(fields, instance(value, Mapping, kind), False)
         try:
             return kind(**found)
-        except (TypeError, ValueError) as error:  # a missing field, or its own validation
+        except (
+            TypeError,
+            ValueError,
+        ) as error:  # a missing field, or its own validation
             raise Misfit(str(error)) from None
 
     return Shape(convert, frozenset({dict}))

@@ -36,7 +36,9 @@ class Life:
         """Make this the worker of the process. Raises ConfigurationError if it has one."""
         with self._turn:
             if self.worker is not None:
-                raise ConfigurationError("the registry is running already; stop it first")
+                raise ConfigurationError(
+                    "the registry is running already; stop it first"
+                )
             if self._worker is not None:
                 raise ConfigurationError(
                     f"the worker was started in process {self._pid} before process "
@@ -62,7 +64,10 @@ class Life:
     def start_aside(self, worker: Worker) -> threading.Thread:
         """Start it on a thread of its own; an error is logged, and is the ``start_error``."""
         thread = threading.Thread(
-            target=self._start_and_log, args=(worker,), name="slotwise-start", daemon=True
+            target=self._start_and_log,
+            args=(worker,),
+            name="slotwise-start",
+            daemon=True,
         )
         thread.start()
         return thread
@@ -123,7 +128,9 @@ def _start_within(worker: Worker, limit: timedelta | None) -> None:
         return
     too_late = threading.Event()
 
-    def give_up() -> None:  # race: it may have started just now; then it is stopped again
+    def give_up() -> (
+        None
+    ):  # race: it may have started just now; then it is stopped again
         too_late.set()
         worker.request_stop()
 

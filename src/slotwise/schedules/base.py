@@ -48,7 +48,9 @@ def in_utc(value: datetime | str) -> datetime:
     cure = "is not an aware datetime; give it a tzinfo"
     if isinstance(value, str):
         value = value.strip()
-        cure = "is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"
+        cure = (
+            "is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"
+        )
     with suppress(ValueError, OverflowError):
         instant = datetime.fromisoformat(value) if isinstance(value, str) else value
         if isinstance(instant, datetime) and instant.utcoffset() is not None:

@@ -185,7 +185,9 @@ def arranged(days: Days, how: Arrangement, calendars: tuple[Calendar, ...]) -> D
         for near in (business.preceding(day), day, business.following(day))
     ]
     return Days(
-        partial(_picked, days, how, usual), partial(_picked, days, how, business), changed
+        partial(_picked, days, how, usual),
+        partial(_picked, days, how, business),
+        changed,
     )
 
 
@@ -202,7 +204,9 @@ def _picked(
     return (day for day in moved if first <= day <= last)
 
 
-def _numbered(days: Days, n: int, business: Days, first: int, last: int) -> Iterator[int]:
+def _numbered(
+    days: Days, n: int, business: Days, first: int, last: int
+) -> Iterator[int]:
     while first <= last:
         begin, end = month_around(first)
         open_days = business.within(begin, end)

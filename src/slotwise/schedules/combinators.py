@@ -157,7 +157,9 @@ class AnyOf(Combined):
         for schedule in schedules:
             if not isinstance(schedule, Schedule):
                 raise InvalidSchedule(f"AnyOf takes schedules, not {schedule!r:.60}")
-        inner = (one.schedules if isinstance(one, AnyOf) else (one,) for one in schedules)
+        inner = (
+            one.schedules if isinstance(one, AnyOf) else (one,) for one in schedules
+        )
         parts = tuple(dict.fromkeys(chain.from_iterable(inner)))
         if not 1 <= len(parts) <= MOST_PARTS:
             raise InvalidSchedule(f"AnyOf of {len(parts)} schedules: 1–{MOST_PARTS}")
@@ -197,7 +199,10 @@ class Between(Combined):
     end: datetime | None
 
     def __init__(
-        self, schedule: Schedule, start: datetime | str | None, end: datetime | str | None
+        self,
+        schedule: Schedule,
+        start: datetime | str | None,
+        end: datetime | str | None,
     ) -> None:
         if start is None and end is None:
             raise InvalidSchedule("between takes a start, an end or both")
@@ -216,7 +221,9 @@ class Between(Combined):
             combines=schedule.combines,
         )
         window = Window(schedule.line, low, high)
-        self._combine(window, f"BETWEEN({schedule}; {from_text}; {until_text})", schedule)
+        self._combine(
+            window, f"BETWEEN({schedule}; {from_text}; {until_text})", schedule
+        )
         if self._is_empty():
             told = [f"from {from_text} on"] if start else []
             told += [f"before {until_text}"] if end else []
@@ -398,7 +405,9 @@ class Arranged(Schedule):
         if None in found:
             missing = list(self.calendars)[found.index(None)]
             among = ", ".join(calendars or ()) or "none"
-            raise InvalidSchedule(f"calendar {missing} is not among those given: {among}")
+            raise InvalidSchedule(
+                f"calendar {missing} is not among those given: {among}"
+            )
         return Arranged(schedule, self.how, [one for one in found if one is not None])
 
     @property

@@ -99,9 +99,12 @@ class Field:
             found = _HASH_OR_RANDOM.fullmatch(item)
             if found and found[1] == "R":
                 self.refuse(
-                    item, f"a random value would differ on each node; write {self._range}"
+                    item,
+                    f"a random value would differ on each node; write {self._range}",
                 )
-            self.refuse(item, f"write H, H(9-17), H/15 or {self._range}" if found else "")
+            self.refuse(
+                item, f"write H, H(9-17), H/15 or {self._range}" if found else ""
+            )
         step = self._step(item, match["step"])
         try:
             first, last = self._bounds(match)
@@ -201,7 +204,9 @@ def week_days(text: str) -> tuple[str, frozenset[tuple[int, int]]]:
         elif match := _NTH_WEEKDAY.fullmatch(item):
             if match[2] not in ("1", "2", "3", "4", "5", "L"):
                 WEEKDAY.refuse(item, "#1 to #5")
-            nth.add((WEEKDAY.value(match[1]), LAST if match[2] == "L" else int(match[2])))
+            nth.add(
+                (WEEKDAY.value(match[1]), LAST if match[2] == "L" else int(match[2]))
+            )
         else:
             plain.append(WEEKDAY.plain(item))
     return ",".join(plain), frozenset(nth)

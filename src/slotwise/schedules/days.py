@@ -58,7 +58,9 @@ class DatePattern:
     def in_month(self, length: int, first: int) -> set[int]:
         """The days picked in a month of this length that begins on weekday `first`."""
         of_month = {day for day in self.days if day <= length}
-        of_month |= {length - distance for distance in self.from_end if distance < length}
+        of_month |= {
+            length - distance for distance in self.from_end if distance < length
+        }
         of_month |= {
             _nearest_working_day(min(day, length), length, first) for day in self.nearest
         }

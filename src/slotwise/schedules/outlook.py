@@ -77,7 +77,10 @@ def _clocks(
     for change in changes_between(zone, low, high):
         instant = from_micros(change.start)
         yield OutlookEntry(
-            kind="clocks", instant=instant, local=clock(instant, zone), note=_told(change)
+            kind="clocks",
+            instant=instant,
+            local=clock(instant, zone),
+            note=_told(change),
         )
         for walk in _walks(schedule):
             if walk.gap == "skip" and walk.zone == zone:

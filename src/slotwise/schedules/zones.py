@@ -18,7 +18,9 @@ from slotwise.schedules.base import BEGINNING, DAY, END
 _LONGEST_NAME: Final = 64
 _MACHINE_DEPENDENT: Final = frozenset({"localtime", "posixrules", "Factory"})
 _CHUNK: Final = 45  # a chunk of the time line is 2**45 microseconds, about 407 days
-_PROBE: Final = 2 * DAY  # the shortest span in the whole tz database is just under 7 days
+_PROBE: Final = (
+    2 * DAY
+)  # the shortest span in the whole tz database is just under 7 days
 _MARGIN: Final = 3 * DAY  # no change of offset is felt further away than two days
 
 

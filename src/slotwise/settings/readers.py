@@ -127,7 +127,10 @@ def identifier(longest: int) -> Reader:
             )
         if value.startswith("pg_") or value == "information_schema":
             raise _wrong(
-                label, "a name that is not PostgreSQL's own", value, "choose another name"
+                label,
+                "a name that is not PostgreSQL's own",
+                value,
+                "choose another name",
             )
         return value
 

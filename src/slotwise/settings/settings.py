@@ -145,9 +145,9 @@ class Settings:
     ``database_url``.
     """
 
-    retention: Annotated[timedelta, duration("0s", "36500d", "zero keeps everything")] = (
-        timedelta(days=90)
-    )
+    retention: Annotated[
+        timedelta, duration("0s", "36500d", "zero keeps everything")
+    ] = timedelta(days=90)
     """How long the ledger keeps slots that succeeded or were skipped; zero keeps them for
     ever.
     """
@@ -171,9 +171,9 @@ class Settings:
     log_format: Annotated[str, choice("human", "json")] = "human"
     """`human`, or `json` for one object per line."""
 
-    log_level: Annotated[str, choice("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")] = (
-        "INFO"
-    )
+    log_level: Annotated[
+        str, choice("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    ] = "INFO"
     """The least severe log record that is written."""
 
     process_hook: Annotated[bool, switch] = True

@@ -122,7 +122,9 @@ def layer(
     """
     found: Layer = {}
     given = list(pairs)
-    words: Iterable[tuple[str, str, object]] = [(key, key, value) for key, value in given]
+    words: Iterable[tuple[str, str, object]] = [
+        (key, key, value) for key, value in given
+    ]
     if not all(_fold(key) in _NAMES for key, _ in given):
         words = plugged_in("slotwise.settings_words", "db-scheduler")(given, label)
     for key, word, value in words:

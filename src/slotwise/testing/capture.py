@@ -128,7 +128,9 @@ class ScheduledTasks(Sequence[ScheduledTask]):
     def _add(self, rows: Sequence[Inserted], tx: Joinable | None = None) -> None:
         """Capture these rows; a hook ``at_insert``."""
         for row in rows:
-            definition = self._registry.definitions.get(row.task) or define(_unregistered)
+            definition = self._registry.definitions.get(row.task) or define(
+                _unregistered
+            )
             self._found.append(
                 ScheduledTask(
                     task=row.task,

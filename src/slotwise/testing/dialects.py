@@ -46,9 +46,9 @@ class DialectConformance:
             self.dialect.hurry(other, SHORT)
             second, _ = self.dialect.claim_tasks(other, self._request(name, 2))
             assert len(first) == 1
-            assert {row.key for row in second} == {Key(name, id) for id in ("1", "2")} - {
-                first[0].key
-            }
+            assert {row.key for row in second} == {
+                Key(name, id) for id in ("1", "2")
+            } - {first[0].key}
 
     def test_a_held_row_that_is_locked_is_skipped(self) -> None:
         """``hold``: two reapers must not release the same row."""
@@ -192,7 +192,9 @@ class DialectConformance:
         return name
 
     def _request(self, name: str, limit: int) -> ClaimRequest:
-        return ClaimRequest(holder=HOLDER, names=[name], limit=limit, lease=LEASE, lost=0)
+        return ClaimRequest(
+            holder=HOLDER, names=[name], limit=limit, lease=LEASE, lost=0
+        )
 
     def _claimed(self) -> Claim:
         name = self._due_tasks("1")

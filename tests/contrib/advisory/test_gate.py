@@ -177,7 +177,10 @@ def test_the_key_is_kept_after_a_short_run(
             [keyed("a", 1), keyed("b", 1)],
             "jobs 'a' and 'b' have the lock key 1; take a key for each job",
         ),
-        ([keyed("a", 1), keyed("a", 2)], "job 'a' has the lock keys 1 and 2; remove one"),
+        (
+            [keyed("a", 1), keyed("a", 2)],
+            "job 'a' has the lock keys 1 and 2; remove one",
+        ),
         ([plain], "'plain' has no lock key; declare it with @distributed_scheduled"),
         (["plain"], "'plain' has no lock key; declare it with @distributed_scheduled"),
         (
@@ -310,9 +313,15 @@ def test_an_outage_of_the_locks(
             proxy.heal()
             assert outcome(found.run_due()) == ("succeeded", None)
         provider.close()
-    assert (counts(provider).unavailable, counts(provider).outages, len(ran)) == (4, 1, 1)
+    assert (counts(provider).unavailable, counts(provider).outages, len(ran)) == (
+        4,
+        1,
+        1,
+    )
     said = [
-        record.message for record in caplog.records if "does not answer" in record.message
+        record.message
+        for record in caplog.records
+        if "does not answer" in record.message
     ]
     assert len([line for line in said if line.startswith("SQLLocks")]) == 1
 
@@ -536,7 +545,8 @@ def test_a_key_without_a_gate(
     )
     gates = [] if keys is None else [AdvisoryGate("postgresql://127.0.0.1:1/none", keys)]
     assert (
-        JobRegistry(jobs=[declared], database_url=sqlite_url).jobs[0].is_async == is_async
+        JobRegistry(jobs=[declared], database_url=sqlite_url).jobs[0].is_async
+        == is_async
     )
     with pytest.raises(
         InvalidJob,

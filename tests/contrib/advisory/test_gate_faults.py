@@ -94,9 +94,9 @@ class Other:
             psycopg.connect(self._url, autocommit=True) as log,
         ):
             while not self._over.wait(0.02):
-                if keys.execute("SELECT pg_try_advisory_lock(%s)", (KEY,)).fetchone() != (
-                    True,
-                ):
+                if keys.execute(
+                    "SELECT pg_try_advisory_lock(%s)", (KEY,)
+                ).fetchone() != (True,):
                     self.refused += 1
                     continue
                 log.execute(
@@ -227,7 +227,8 @@ def test_a_broken_session_stops_the_handler(
             assert (
                 len(
                     rows(
-                        url, "SELECT id FROM runs WHERE began > now() - interval '1 hour'"
+                        url,
+                        "SELECT id FROM runs WHERE began > now() - interval '1 hour'",
                     )
                 )
                 == 1

@@ -85,7 +85,8 @@ def test_a_range_inside_of_another_collides_once(tmp_path: Path) -> None:
     """Ranges need not be neighbours to collide."""
     keys = read_lock_keys(
         registry(
-            tmp_path, "[services]\na = {start = 1, size = 100}\nb = 10\nc = 80\nd = 101\n"
+            tmp_path,
+            "[services]\na = {start = 1, size = 100}\nb = 10\nc = 80\nd = 101\n",
         )
     )
     assert [re.findall(r"both have (\S+);", line) for line in keys.collisions()] == [
@@ -258,7 +259,9 @@ def test_a_job_may_be_in_the_files_of_several_environments() -> None:
     other = uses_in(entry % 1302, "stage.env", "lt-credit-service")
     (line,) = problems(keys, [*same, *other])
     assert line.startswith("a has the keys 1301 (dev.env:1), 1302 (stage.env:1); ")
-    twice = uses_in((entry % 1301).replace('"a"', '"b"'), "prod.env", "lt-credit-service")
+    twice = uses_in(
+        (entry % 1301).replace('"a"', '"b"'), "prod.env", "lt-credit-service"
+    )
     (line,) = problems(keys, [*same, *twice])
     assert line.startswith("key 1301 is used 2 times: a (dev.env:1), b (prod.env:1); ")
 
@@ -372,7 +375,9 @@ def test_check_reads_cron_jobs(
     assert "no problem" not in told.out
 
 
-def test_check_with_strict_names_what_it_refuses(tmp_path: Path, capsys: Capture) -> None:
+def test_check_with_strict_names_what_it_refuses(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """A failure is not called no problem."""
     registry(tmp_path, "[services]\na = 1\nb = 101\n")
     assert status(["lock-keys", "--strict"]) == exits.FAILED

@@ -203,7 +203,9 @@ def test_the_gate_takes_the_jobs(pg_empty_url: str) -> None:
         jobs = bind_cron_jobs(
             [cleanup], environ=cron_jobs(cleanup=(MINUTELY, 1301)), service="s"
         )
-        registry = JobRegistry(jobs=jobs, before_start=[AdvisoryGate(pg_empty_url, jobs)])
+        registry = JobRegistry(
+            jobs=jobs, before_start=[AdvisoryGate(pg_empty_url, jobs)]
+        )
         with ManualWorker(registry) as worker:
             worker.tick("1m")
             worker.run_due()

@@ -61,7 +61,9 @@ class Site:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         given = {"host": f"127.0.0.1:{self.port}", **(headers or {})}
         try:
-            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            connection.putrequest(
+                method, path, skip_host=True, skip_accept_encoding=True
+            )
             for name, value in given.items():
                 connection.putheader(name, value)
             if body is not None:

@@ -295,7 +295,9 @@ def test_ten_thousand_rows(tab: Tab, url: str) -> None:
         ("/tasks", {"name": "bulk"}),
     ):
         assert tab.open(path, **given) == 200
-        assert tab.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert (
+            tab.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        )
         tab.page.click("a[rel=next]")
         tab.page.wait_for_url("**after=*")
         assert tab.page.locator("main a").count() > 40

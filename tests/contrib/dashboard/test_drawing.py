@@ -32,7 +32,12 @@ def axis(start: datetime = NOON, length: timedelta = 10 * HOUR) -> Axis:
 
 @pytest.mark.parametrize(
     ("instant", "left"),
-    [(NOON, 0.0), (NOON + 5 * HOUR, 50.0), (NOON - HOUR, 0.0), (NOON + 11 * HOUR, 100.0)],
+    [
+        (NOON, 0.0),
+        (NOON + 5 * HOUR, 50.0),
+        (NOON - HOUR, 0.0),
+        (NOON + 11 * HOUR, 100.0),
+    ],
     ids=["start", "middle", "before", "after"],
 )
 def test_an_instant_has_its_place(instant: datetime, left: float) -> None:

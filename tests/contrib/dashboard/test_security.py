@@ -199,7 +199,9 @@ def test_a_token_is_of_one_visitor_and_two_hours() -> None:
         "last hour": ours.token(request, ada, 99),
         "old": ours.token(request, ada, 98),
         "of another user": ours.token(request, Visitor(name="eve", role=ada.role), 100),
-        "of another role": ours.token(request, Visitor(name="ada", role=Role.ADMIN), 100),
+        "of another role": ours.token(
+            request, Visitor(name="ada", role=Role.ADMIN), 100
+        ),
         "of another secret": other.token(request, ada, 100),
     }
     valid = []
@@ -246,7 +248,9 @@ def test_a_role_bounds_what_is_requested(cluster: str, face: str) -> None:
 def test_a_link_changes_nothing(site: Site, cluster: str) -> None:
     """Operations are posted; neither a GET nor an image carries one out."""
     assert site.get("/operate", **PAUSE, token=site.token()).status == 405
-    assert site.ask("POST", "/jobs", {"sec-fetch-site": "same-origin"}, b"").status == 405
+    assert (
+        site.ask("POST", "/jobs", {"sec-fetch-site": "same-origin"}, b"").status == 405
+    )
     assert state(cluster) == "waiting"
 
 
@@ -321,7 +325,9 @@ class Inline(HTMLParser):
         given = dict(attrs)
         if tag == "style" or (tag == "script" and "src" not in given):
             self.found.append(tag)
-        self.found += [name for name in given if name == "style" or name.startswith("on")]
+        self.found += [
+            name for name in given if name == "style" or name.startswith("on")
+        ]
         for name in ("src", "href", "action"):
             if not (given.get(name) or "/").startswith(("/", "#")):
                 self.found.append(f"{name}={given[name]}")
@@ -359,7 +365,14 @@ def test_the_dashboard_needs_no_server_of_its_own() -> None:
 
 def test_the_command_serves_this_machine_alone(cluster: str) -> None:
     """It prints its address, and shows no form without --operate."""
-    command = [program("slotwise"), "dashboard", "--port", "0", "--database-url", cluster]
+    command = [
+        program("slotwise"),
+        "dashboard",
+        "--port",
+        "0",
+        "--database-url",
+        cluster,
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=environment(cluster)
     ) as process:

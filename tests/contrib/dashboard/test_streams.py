@@ -51,7 +51,8 @@ def test_all_streams_share_one_reader(
     monkeypatch.setattr(Dashboard, "pulse", pulse)
     with served(Dashboard(cluster, role=by_header)) as site, ExitStack() as stack:
         answers = [
-            stack.enter_context(listening(site, f"user-{number}")) for number in range(20)
+            stack.enter_context(listening(site, f"user-{number}"))
+            for number in range(20)
         ]
         assert answers[0].headers["content-type"] == "text/event-stream"
         assert answers[0].headers["cache-control"] == "no-store"

@@ -47,7 +47,9 @@ def test_exact(schedule: Schedule, expected: str) -> None:
     found = firing("job", schedule, now=NOW)
     assert (found.schedule, found.notes, found.lead) == (expected, (), timedelta(0))
     assert found.zone == (
-        VIENNA if schedule.local_zone and schedule.local_zone.key == VIENNA else "Etc/UTC"
+        VIENNA
+        if schedule.local_zone and schedule.local_zone.key == VIENNA
+        else "Etc/UTC"
     )
 
 

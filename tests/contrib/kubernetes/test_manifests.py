@@ -124,7 +124,9 @@ def of_kind(objects: list[Manifest], kind: str) -> Iterator[Manifest]:
 
 
 def pod_of(one: Manifest) -> Manifest:
-    spec = one["spec"]["jobTemplate"]["spec"] if one["kind"] == "CronJob" else one["spec"]
+    spec = (
+        one["spec"]["jobTemplate"]["spec"] if one["kind"] == "CronJob" else one["spec"]
+    )
     found: Manifest = spec["template"]["spec"]
     return found
 
@@ -358,7 +360,10 @@ def test_cron_jobs() -> None:
     report, train = of_kind(objects, "CronJob")
     spec = report["spec"]
     assert (spec["schedule"], spec["timeZone"]) == ("30 2 * * *", "Europe/Vienna")
-    assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Forbid", 600)
+    assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == (
+        "Forbid",
+        600,
+    )
     assert (
         spec["jobTemplate"]["spec"]["backoffLimit"],
         pod_of(report)["restartPolicy"],
@@ -480,7 +485,9 @@ def test_a_tag_without_a_job() -> None:
     ):
         with pytest.raises(ConfigurationError) as caught:
             exported(registry(), Plan(image="a", tags={tag: Pods()}))
-        assert str(caught.value) == f"tags.{tag}: no job requires the tag {tag!r}; {cure}"
+        assert (
+            str(caught.value) == f"tags.{tag}: no job requires the tag {tag!r}; {cure}"
+        )
 
 
 def test_refusals() -> None:
@@ -790,7 +797,8 @@ def test_places_that_kubernetes_takes() -> None:
         exported(
             registry(),
             read_plan(
-                image="a", workers={"node_selector": selector, "tolerations": tolerations}
+                image="a",
+                workers={"node_selector": selector, "tolerations": tolerations},
             ),
         )
     )
@@ -861,7 +869,9 @@ def test_the_export_sets_no_other_name() -> None:
     """Each variable of the export, except the format of the log, is one that the mapping must not
     set.
     """
-    made = registry(revision="7", schema="s", table_prefix="p_", only=["report", "train"])
+    made = registry(
+        revision="7", schema="s", table_prefix="p_", only=["report", "train"]
+    )
     for one in exported(made, FULL):
         if one["kind"] != "PodDisruptionBudget":
             for name in env_of(one).keys() - {"TZ", "SLOTWISE_LOG_FORMAT"}:
@@ -924,7 +934,9 @@ def test_command(
     assert status([*command, "--strict"]) == exits.FAILED
     capsys.readouterr()
     assert status(["export", "kubernetes", "--app", "exported_jobs"]) == exits.FAILED
-    assert capsys.readouterr().err.startswith("error: image is missing; name it: --image")
+    assert capsys.readouterr().err.startswith(
+        "error: image is missing; name it: --image"
+    )
     several = [
         "export",
         "kubernetes",

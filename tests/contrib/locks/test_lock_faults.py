@@ -58,7 +58,9 @@ def test_a_paused_holder_learns_its_loss(
     with Holder("keeping", locks_url, name, 2.0) as holder:
         token = holder.token()
         holder.pause()
-        with Lock(name, at_most_for="1h", provider=provider).acquire(wait="20s") as lease:
+        with Lock(name, at_most_for="1h", provider=provider).acquire(
+            wait="20s"
+        ) as lease:
             assert lease.token > token
             holder.resume()
             assert holder.line().startswith(f"lost lock {name} is lost")
@@ -205,7 +207,9 @@ def distant(proxy: Proxy) -> Iterator[SQLLocks]:
     close(provider)
 
 
-def test_cut_connections_are_replaced(proxy: Proxy, distant: SQLLocks, name: str) -> None:
+def test_cut_connections_are_replaced(
+    proxy: Proxy, distant: SQLLocks, name: str
+) -> None:
     """If the network kills all connections, the holder renews on new ones, and keeps its lock."""
     with Lock(name, at_most_for="30s", provider=distant) as lease:
         proxy.cut()
@@ -260,7 +264,9 @@ def test_a_stalled_network_ends_the_lease(
     assert sum("answers again" in line for line in said) == 1
 
 
-def test_a_lost_reply_leaves_one_lock(proxy: Proxy, distant: SQLLocks, name: str) -> None:
+def test_a_lost_reply_leaves_one_lock(
+    proxy: Proxy, distant: SQLLocks, name: str
+) -> None:
     """If the connection breaks after the server has carried out an acquisition, its repetition
     finds its own lock.
     """

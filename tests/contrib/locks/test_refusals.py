@@ -427,13 +427,17 @@ def test_a_table_that_cannot_be_created(
     """One line with the address and the cure, whatever the driver raises."""
     address = database_url(pg_empty_url)
     url = {
-        "database": address.set(database="nowhere").render_as_string(hide_password=False),
+        "database": address.set(database="nowhere").render_as_string(
+            hide_password=False
+        ),
         "option": address.update_query_dict({"nowhere": "1"}).render_as_string(
             hide_password=False
         ),
         "directory": f"sqlite:///{tmp_path}/nowhere/a.db",
     }.get(kind, pg_empty_url)
-    provider = SQLLocks(url, table="nowhere.shedlock" if kind == "schema" else "shedlock")
+    provider = SQLLocks(
+        url, table="nowhere.shedlock" if kind == "schema" else "shedlock"
+    )
     with pytest.raises(ConfigurationError, match=words) as caught:
         provider.create_table()
     assert "\n" not in str(caught.value)
@@ -565,7 +569,9 @@ def test_a_duration_is_named(tmp_path: Path) -> None:
 
 def test_empty_strings_for_redis() -> None:
     """The error shows an empty address, and says that a part of the key is empty."""
-    with pytest.raises(InvalidSetting, match=r"^'' is not the address of a Redis server"):
+    with pytest.raises(
+        InvalidSetting, match=r"^'' is not the address of a Redis server"
+    ):
         RedisLocks("")
     with pytest.raises(
         InvalidSetting, match=r"^RedisLocks: environment must not be empty"

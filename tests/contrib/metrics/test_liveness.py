@@ -234,7 +234,8 @@ def test_health_of_one_worker(shell: Shell) -> None:
         os.kill(worker.pid, signal.SIGCONT)
     shell.environment["SLOTWISE_WORKER_NAME"] = "left"
     wait_until(
-        lambda: shell.ask("health", "--worker").returncode == exits.OK, "a healthy worker"
+        lambda: shell.ask("health", "--worker").returncode == exits.OK,
+        "a healthy worker",
     )
 
 

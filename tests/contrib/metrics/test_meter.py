@@ -156,7 +156,9 @@ def test_only_the_first_names_have_labels() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "many", 100_001], ids=str)
 def test_a_limit_that_is_none(wrong: object) -> None:
-    with pytest.raises(ConfigurationError, match="write a whole number from 1 to 100000"):
+    with pytest.raises(
+        ConfigurationError, match="write a whole number from 1 to 100000"
+    ):
         Sums(wrong)  # type: ignore[arg-type]
 
 
@@ -250,7 +252,9 @@ def test_a_port_without_the_library(
 ) -> None:
     """Probes need no extra; the figures say which one they need."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "slotwise.contrib.metrics.prometheus", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "slotwise.contrib.metrics.prometheus", raising=False
+    )
     port = Port("127.0.0.1:0", metrics)
     try:
         assert ask(port.number, "/livez") == (200, "ok\n")

@@ -225,7 +225,11 @@ def exported() -> set[str]:
 
 def figure_of(name: str) -> str:
     return next(
-        (name.removesuffix(one) for one in SUFFIXES if name.removesuffix(one) in FIGURES),
+        (
+            name.removesuffix(one)
+            for one in SUFFIXES
+            if name.removesuffix(one) in FIGURES
+        ),
         name,
     )
 

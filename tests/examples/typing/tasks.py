@@ -155,7 +155,8 @@ def command(client: Client) -> None:
     assert_type(client.cancel(tick, "1"), Receipt)
     assert_type(client.cancel_all(Loose, state="dead"), int)
     assert_type(
-        client.schedule_recurring(bill, "ann", "@daily", Order(number=1)), datetime | None
+        client.schedule_recurring(bill, "ann", "@daily", Order(number=1)),
+        datetime | None,
     )
     assert_type(client.schedule_recurring(hourly, "ann", Every("1h")), datetime | None)
     assert_type(client.unschedule_recurring(hourly, "ann"), bool)

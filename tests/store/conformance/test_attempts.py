@@ -42,7 +42,9 @@ def add_up(bench: Bench, name: str) -> None:
     """Attempts and ledger rows name as many claims as the ledger counts."""
     for slot in bench.slots(name):
         found = kept(bench, name, "slot", "token", "number")
-        tokens = {token for at, token, _ in found if at == slot["slot"]} | {slot["token"]}
+        tokens = {token for at, token, _ in found if at == slot["slot"]} | {
+            slot["token"]
+        }
         assert len(tokens) == slot["attempts"]
         numbers = [number for at, _, number in found if at == slot["slot"]]
         assert numbers == sorted(set(numbers))
@@ -240,9 +242,9 @@ def test_a_dead_task(bench: Bench) -> None:
     bench = bench.beside(a_task("mail", record="failures"))
     bench.client.schedule("mail", id="1")
     bench.settle(bench.claim_one("mail"), Failed("boom", final=True))
-    assert kept(bench, "mail", "task_instance", "slot", "number", "outcome", "error") == [
-        ("1", at(0), 1, "failed", "boom")
-    ]
+    assert kept(
+        bench, "mail", "task_instance", "slot", "number", "outcome", "error"
+    ) == [("1", at(0), 1, "failed", "boom")]
     add_up(bench, "mail")
 
 
@@ -258,7 +260,9 @@ def test_a_claim_that_a_restored_queue_has_forgotten(bench: Bench) -> None:
     ]
 
 
-def test_an_attempt_that_a_restored_queue_holds_again_keeps_its_end(bench: Bench) -> None:
+def test_an_attempt_that_a_restored_queue_holds_again_keeps_its_end(
+    bench: Bench,
+) -> None:
     """The backup is from while it ran. Its claim is lost now, but its traceback stays."""
     bench.tick()
     claim = bench.claim_one("retried")
@@ -266,7 +270,9 @@ def test_an_attempt_that_a_restored_queue_holds_again_keeps_its_end(bench: Bench
     bench.settle(claim, Failed("boom"))
     bench.restore(backup)
     bench.take_over(claim)
-    assert kept(bench, "retried", "number", "outcome", "error") == [(1, "failed", "boom")]
+    assert kept(bench, "retried", "number", "outcome", "error") == [
+        (1, "failed", "boom")
+    ]
 
 
 def test_attempts_go_with_their_slot(bench: Bench) -> None:

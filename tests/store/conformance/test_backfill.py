@@ -76,7 +76,9 @@ def test_a_range_knows_what_has_run_since(bench: Bench, operations: Operations) 
         others = row | {"slot": at(6), "origin": "backfill", "task_instance": "another"}
         connection.execute(sa.insert(slots), [triggered, others])
     operations.backfill("plain", at(4), at(7))
-    told = [explain(facts(bench.store, "plain", at(minute))).outcome for minute in (5, 9)]
+    told = [
+        explain(facts(bench.store, "plain", at(minute))).outcome for minute in (5, 9)
+    ]
     assert told == ["waiting", "skipped"]
     for _ in range(3):
         bench.settle(bench.claim_one("plain"))
@@ -373,7 +375,9 @@ def test_many_slots_are_entered_in_chunks(
         )
     assert (len(found.slots), progress) == (7, [3, 6, 7])
     assert (
-        len([sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")])
+        len(
+            [sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")]
+        )
         == 3
     )
     assert started(bench.claim("plain")) == [at(3), at(4)]

@@ -69,7 +69,10 @@ def test_an_outage_during_a_catch_up_is_bounded_as_any_other(database: Database)
     """An hour away, one run, six hours away: three run, none older than five minutes; two ranges
     for the rest.
     """
-    with working(database, catch_up=CatchUp.all(max=3, window="5m")) as (worker, started):
+    with working(database, catch_up=CatchUp.all(max=3, window="5m")) as (
+        worker,
+        started,
+    ):
         worker.tick(60.5 * MINUTE)
         (claim,) = worker.poll()
         assert worker.begin(claim)
@@ -128,7 +131,9 @@ def test_a_job_that_is_slower_than_its_schedule_comes_out_of_its_catch_up(
             worker.finish(claim)
             worker.settle()
     assert found == [(0, True), (1, True), (10, False)]
-    assert [slot for slot, said in ledger(database).items() if said == "gap overlap"] == [
+    assert [
+        slot for slot, said in ledger(database).items() if said == "gap overlap"
+    ] == [
         *range(2, 10),
         *range(11, 15),
     ]

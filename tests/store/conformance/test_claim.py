@@ -168,7 +168,11 @@ def test_a_one_time_task_has_no_ledger_row(bench: Bench) -> None:
             2, 2, [(1, "skipped"), (2, "running")], [], id="one missed: a ledger row"
         ),
         pytest.param(
-            3.9, 3, [(3, "running")], [(1, 2, 2, "collapsed")], id="several missed: a gap"
+            3.9,
+            3,
+            [(3, "running")],
+            [(1, 2, 2, "collapsed")],
+            id="several missed: a gap",
         ),
         pytest.param(
             100_000,

@@ -78,7 +78,9 @@ def test_a_row_of_another_program_under_the_id_of_a_slot(
         assert begun(one) == []
         assert ledger(database) == {0: "skipped unreadable"}
         assert [
-            record.args[:2] for record in caplog.records if isinstance(record.args, tuple)
+            record.args[:2]
+            for record in caplog.records
+            if isinstance(record.args, tuple)
         ] == [("minutely", 1)]
         assert id in caplog.text
         go_on(MINUTE, one)
@@ -149,7 +151,9 @@ def test_the_rows_of_what_runs(database: Database) -> None:
     assert (plan["last_error"], plan["consecutive_failures"]) == ("boom", 1)
 
 
-def test_a_slot_is_settled_though_its_plan_row_cannot_be_told(database: Database) -> None:
+def test_a_slot_is_settled_though_its_plan_row_cannot_be_told(
+    database: Database,
+) -> None:
     """That comes after the commit, on a connection of its own: where none is to be had, the slot
     is settled all the same, and nobody takes it for lost.
     """

@@ -29,7 +29,9 @@ def recount(bench: Bench) -> None:
 def counted(
     bench: Bench, name: str = "plain"
 ) -> dict[tuple[datetime, str, str | None], int]:
-    found = bench.inspect.outcome_counts(NOON - 9000 * HOUR, NOON + 9000 * HOUR, job=name)
+    found = bench.inspect.outcome_counts(
+        NOON - 9000 * HOUR, NOON + 9000 * HOUR, job=name
+    )
     return {(one.hour, one.outcome, one.reason): one.count for one in found}
 
 
@@ -87,7 +89,9 @@ def test_what_workers_add_counts_once(bench: Bench) -> None:
     assert counted(bench) == EXPECTED
 
 
-def test_many_names_in_small_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_names_in_small_steps(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A walk continues where the last transaction stopped, also of instances; nothing is added to
     an hour of a walk that is under way.
     """

@@ -23,7 +23,11 @@ def detached(
 ) -> Key | None:
     with bench.store.transaction() as connection:
         return detach(
-            bench.store.at(connection), name=name, slot=slot, origin="backfill", **columns
+            bench.store.at(connection),
+            name=name,
+            slot=slot,
+            origin="backfill",
+            **columns,
         )
 
 
@@ -130,7 +134,9 @@ def test_a_restored_detached_row_that_gives_up_leaves_nothing_open(bench: Bench)
     """It may have started: it does not start again, and its slot ends."""
     key = begun_after_a_backup(bench, "strict")
     assert [
-        one.slot for one in bench.claim("strict", holder="host:3:c") if one.slot == at(-5)
+        one.slot
+        for one in bench.claim("strict", holder="host:3:c")
+        if one.slot == at(-5)
     ] == []
     assert bench.find(*key) is None
     entry = bench.slots("strict")[0]

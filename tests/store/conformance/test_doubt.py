@@ -185,7 +185,9 @@ def test_a_claim_by_itself_in_doubt(
     assert again.row.attempt == 1
 
 
-def test_a_claim_by_itself_in_doubt_whose_holder_ends(apart: Bench, proxy: Proxy) -> None:
+def test_a_claim_by_itself_in_doubt_whose_holder_ends(
+    apart: Bench, proxy: Proxy
+) -> None:
     """Nobody claims what its holder never learned of; it stays silent, so a reaper takes it over,
     and counts it.
     """
@@ -258,7 +260,9 @@ def test_an_operation_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> Non
     proxy.lose_commit(said=ORDER, forward=forward)
     skipped = operations.skip_next("plain")
     assert proxy.lost.is_set()
-    given = [(operation.operation, operation.slot) for operation in apart.inspect.audit()]
+    given = [
+        (operation.operation, operation.slot) for operation in apart.inspect.audit()
+    ]
     assert given == [("skip_next", at(1)), ("trigger", triggered)]
     assert (skipped, apart.row("plain").slot) == (at(1), at(2))
     assert [claim.slot for claim in apart.claim("plain")] == [triggered]

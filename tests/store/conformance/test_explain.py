@@ -418,7 +418,10 @@ def nothing(bench: Bench) -> None:
             paused,
             3,
             "skipped",
-            ["5 slots", "At 2026-01-01T12:00:00Z ada requested pause: the disk is full."],
+            [
+                "5 slots",
+                "At 2026-01-01T12:00:00Z ada requested pause: the disk is full.",
+            ],
         ),
         (
             sleeps,

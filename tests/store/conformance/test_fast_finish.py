@@ -42,13 +42,17 @@ def held(bench: Bench, *names: str, minutes: float = 1) -> list[Claim]:
 
 def gone(bench: Bench, claims: list[Claim]) -> set[Fence]:
     assert all(usual(claim, SUCCEEDED) for claim in claims)
-    return set(bench.store.settlements._advance([(claim, SUCCEEDED) for claim in claims]))
+    return set(
+        bench.store.settlements._advance([(claim, SUCCEEDED) for claim in claims])
+    )
 
 
 @pytest.mark.parametrize("minutes", [1, 5.5], ids=["on time", "late"])
 def test_it_writes_what_the_settlement_writes(bench: Bench, minutes: float) -> None:
     """Row by row and column by column; which of the two it was, nobody can tell."""
-    bench.change("retried", consecutive_failures=2, last_failure=at(0), last_error="boom")
+    bench.change(
+        "retried", consecutive_failures=2, last_failure=at(0), last_error="boom"
+    )
     found = []
     for hooks in (
         SettlementHooks(),
@@ -147,7 +151,10 @@ def test_whatever_a_row_was_asked_meanwhile_is_for_the_settlement(
     claims = held(bench)
     bench.change("plain", **asked)
     before = bench.row("plain"), bench.slots("plain")
-    assert {fence.key.task_name for fence in gone(bench, claims)} == {"retried", "strict"}
+    assert {fence.key.task_name for fence in gone(bench, claims)} == {
+        "retried",
+        "strict",
+    }
     assert (bench.row("plain"), bench.slots("plain")) == before
 
 
@@ -169,7 +176,10 @@ def test_whatever_the_ledger_says_otherwise_is_for_the_settlement(
             slots.update().where(slots.c.task_name == "plain").values(**entry)
         )
     before = bench.row("plain"), bench.slots("plain")
-    assert {fence.key.task_name for fence in gone(bench, claims)} == {"retried", "strict"}
+    assert {fence.key.task_name for fence in gone(bench, claims)} == {
+        "retried",
+        "strict",
+    }
     assert (bench.row("plain"), bench.slots("plain")) == before
 
 
@@ -245,7 +255,9 @@ def test_a_locked_row_is_not_waited_for(pg_bench: Bench) -> None:
             "strict",
         }
     assert (
-        pg_bench.settle(next(claim for claim in claims if claim.row.task_name == "plain"))
+        pg_bench.settle(
+            next(claim for claim in claims if claim.row.task_name == "plain")
+        )
         is not None
     )
 
@@ -280,7 +292,9 @@ def test_row_and_ledger_row_never_part(pg_bench: Bench) -> None:
         going = run_into_lock(pg_bench, pool, lambda: gone(pg_bench, claims))
         other.commit()
         assert going.result(PATIENCE) == set()
-    assert {(row.picked, row.slot) for row in map(pg_bench.row, NAMES)} == {(True, at(1))}
+    assert {(row.picked, row.slot) for row in map(pg_bench.row, NAMES)} == {
+        (True, at(1))
+    }
     assert [pg_bench.slot(name)["outcome"] for name in NAMES] == [
         "cancelled",
         "running",

@@ -82,7 +82,10 @@ def test_a_slot_that_may_start_later_goes_back(
     bench.tick()
     assert bench.claim("plain") == []
     assert bench.slots("plain") == []
-    assert (bench.row("plain").execution_time, bench.row("plain").attempt) == (at(1.5), 0)
+    assert (bench.row("plain").execution_time, bench.row("plain").attempt) == (
+        at(1.5),
+        0,
+    )
     closed.answer = START
     bench.tick(0.5)
     claim = bench.claim_one("plain")

@@ -464,7 +464,10 @@ def test_another_database_is_refused(pg_user: User, sqlite_url: str) -> None:
         ("sqlite://", "does not reach scheduled_meta"),
     ):
         engine = user_engine(url)
-        with pytest.raises(ConfigurationError, match=words), engine.begin() as connection:
+        with (
+            pytest.raises(ConfigurationError, match=words),
+            engine.begin() as connection,
+        ):
             pg_user.fence.guard(claim, connection)
         engine.dispose()
 

@@ -180,12 +180,16 @@ def test_an_async_connection_to_sqlite(
         await engine.dispose()
 
     if isolation == "AUTOCOMMIT":
-        with pytest.raises(ConfigurationError, match="commits every statement by itself"):
+        with pytest.raises(
+            ConfigurationError, match="commits every statement by itself"
+        ):
             asyncio.run(work())
         assert user.effects == 0
     else:
         asyncio.run(work())
-        transition = sqlite_bench.settle(claim, Succeeded(promised=verb == "complete_in"))
+        transition = sqlite_bench.settle(
+            claim, Succeeded(promised=verb == "complete_in")
+        )
         assert transition is not None
         assert (transition.label, user.effects) == ("succeeded", 1)
     asyncio.run(close())
@@ -237,7 +241,9 @@ def test_work_and_success_are_rolled_back_together(pg_user: User, door: Open) ->
     assert (transition.label, user.effects) == ("failed", 0)
 
 
-def test_autocommit_of_psycopg_is_refused_outside_of_a_transaction(pg_user: User) -> None:
+def test_autocommit_of_psycopg_is_refused_outside_of_a_transaction(
+    pg_user: User,
+) -> None:
     """Within ``with connection.transaction()`` it is a transaction like any other."""
     claim = claimed(pg_user)
     url = address(pg_user).set(drivername="postgresql").render_as_string(False)

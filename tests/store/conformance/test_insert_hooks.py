@@ -144,7 +144,9 @@ def test_a_read_has_no_commit_in_doubt(
     def refuse(connection: sa.Connection) -> str:
         raise AssertionError("a read asked for the id of its transaction")
 
-    monkeypatch.setattr(type(bench.store.dialect), "transaction_id", staticmethod(refuse))
+    monkeypatch.setattr(
+        type(bench.store.dialect), "transaction_id", staticmethod(refuse)
+    )
     assert client.get("mail", "1") is not None
     assert len(client.list("mail")) == 1
     assert client.history("mail", "1") == []

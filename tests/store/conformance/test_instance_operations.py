@@ -88,7 +88,9 @@ def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(
     bench.tick()
     for claim in bench.claim("feed"):
         bench.settle(claim, Failed("oops"))
-    with pytest.raises(ConfigurationError, match="does not run: it is not in the ledger"):
+    with pytest.raises(
+        ConfigurationError, match="does not run: it is not in the ledger"
+    ):
         operations.cancel("feed", at(1))
     assert operations.cancel("feed", at(1), id="b") == [at(1)]
     bench.tick(0.5)
@@ -208,7 +210,9 @@ def test_no_operation_reaches_an_instance_that_is_deleted_but_cancel(
     stop.
     """
     bench.tick()
-    claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
+    claim = next(
+        claim for claim in bench.claim("feed") if claim.row.task_instance == "a"
+    )
     bench.client.unschedule_recurring("feed", "a")
     with pytest.raises(UnknownTask, match="no recurring instance 'a'"):
         operations.trigger("feed", id="a")
@@ -222,7 +226,9 @@ def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(
 ) -> None:
     """Deleted while it ran, and wanted again before its end: the pause is the job's."""
     bench.tick()
-    claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
+    claim = next(
+        claim for claim in bench.claim("feed") if claim.row.task_instance == "a"
+    )
     operations.pause("feed")
     bench.client.unschedule_recurring("feed", "a")
     bench.client.schedule_recurring("feed", "a", EACH)
@@ -261,7 +267,10 @@ def test_orders_to_many_lock_a_chunk_at_a_time(many: Bench) -> None:
     one. Held rows keep their claims; what runs is parked at its end.
     """
     many.tick()
-    held = [*many.claim("feed", limit=3), *many.claim("feed", limit=3, holder="host:2:b")]
+    held = [
+        *many.claim("feed", limit=3),
+        *many.claim("feed", limit=3, holder="host:2:b"),
+    ]
     operations, progress, locked = (
         many.client.operations.by("ada"),
         list[int](),

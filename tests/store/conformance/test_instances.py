@@ -63,7 +63,9 @@ def test_each_instance_has_its_own_slots_data_and_ledger(bench: Bench) -> None:
     instance.
     """
     assert bench.client.schedule_recurring("feed", "a", EACH, {"url": "a"}) == at(1)
-    assert bench.client.schedule_recurring("feed", "b", "EVERY|2m", {"url": "b"}) == at(2)
+    assert bench.client.schedule_recurring("feed", "b", "EVERY|2m", {"url": "b"}) == at(
+        2
+    )
     bench.tick(2)
     claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
     assert {id: claim.row.task_data for id, claim in claims.items()} == {
@@ -72,7 +74,9 @@ def test_each_instance_has_its_own_slots_data_and_ledger(bench: Bench) -> None:
     }
     for claim in claims.values():
         bench.settle(claim)
-    assert {(found["task_instance"], found["slot"]) for found in bench.slots("feed")} == {
+    assert {
+        (found["task_instance"], found["slot"]) for found in bench.slots("feed")
+    } == {
         ("a", at(1)),
         ("a", at(2)),
         ("b", at(2)),
@@ -96,9 +100,9 @@ def test_a_changed_instance_follows(bench: Bench) -> None:
     bench.client.schedule_recurring("feed", "a", EACH, 1)
     bench.tick()
     bench.settle(bench.claim_one("feed"))
-    assert bench.client.schedule_recurring("feed", "a", "EVERY|1h", 2, priority=90) == at(
-        60
-    )
+    assert bench.client.schedule_recurring(
+        "feed", "a", "EVERY|1h", 2, priority=90
+    ) == at(60)
     row = bench.row("feed", "a")
     assert (row.slot, row.task_data, row.priority, row.last_success) == (
         at(60),

@@ -75,7 +75,9 @@ def _end(name: str, claims: Sequence[Claim], bench: Bench) -> None:
 
 def _seen(bench: Bench) -> Mapping[str, Any]:
     names = [found.name for found in JOBS]
-    rows = {(row["task_name"], row["task_instance"]): dict(row) for row in bench.backup()}
+    rows = {
+        (row["task_name"], row["task_instance"]): dict(row) for row in bench.backup()
+    }
     return {
         "rows": rows,
         "slots": [*map(bench.slots, names)],
@@ -271,7 +273,10 @@ def test_a_gap_goes_on_while_nothing_runs(bench: Bench) -> None:
     bench.settle(claim)
     bench.tick(3)
     assert bench.claim_one("plain").slot == at(21)
-    assert bench.gaps("plain")[1:] == [(13, 17, 5, "collapsed"), (19, 20, 2, "collapsed")]
+    assert bench.gaps("plain")[1:] == [
+        (13, 17, 5, "collapsed"),
+        (19, 20, 2, "collapsed"),
+    ]
 
 
 def test_a_gap_does_not_go_on_across_slots_of_an_earlier_schedule(bench: Bench) -> None:

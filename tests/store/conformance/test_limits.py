@@ -80,7 +80,9 @@ def test_the_dead_count_until_they_are_taken_over(limited: Bench) -> None:
 def test_other_tasks_are_claimed_as_ever(limited: Bench) -> None:
     """In the one statement that knows no limits."""
     assert (
-        len(limited.store.claims.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"]))
+        len(
+            limited.store.claims.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"])
+        )
         == 50
     )
 
@@ -288,7 +290,9 @@ class Floor:
     that go on.
     """
 
-    def __init__(self, database: Database, tasks: Iterable[Any], **settings: Any) -> None:
+    def __init__(
+        self, database: Database, tasks: Iterable[Any], **settings: Any
+    ) -> None:
         self.worker = ManualWorker(tasks, database, ManualClock(NOON), **settings)
         self.client = self.worker.client
 

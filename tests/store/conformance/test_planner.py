@@ -74,7 +74,9 @@ def test_a_new_job_gets_its_row(
     )
 
 
-def test_a_row_of_another_kind_under_the_key_of_a_job_is_left_alone(bench: Bench) -> None:
+def test_a_row_of_another_kind_under_the_key_of_a_job_is_left_alone(
+    bench: Bench,
+) -> None:
     """As db-scheduler's recurring task in an adopted table: its data is not overwritten, and the
     start fails.
     """
@@ -115,7 +117,9 @@ def test_rows_that_need_nothing_are_looked_at_together(bench: Bench) -> None:
             plans = Planner(bench.store).plan(
                 [*jobs[len(others) :], *others], Revision(text=revision)
             )
-        written = [sent for sent in heard if sent[0].startswith("UPDATE scheduled_tasks")]
+        written = [
+            sent for sent in heard if sent[0].startswith("UPDATE scheduled_tasks")
+        ]
         assert not any(
             isinstance(given, list) for _, given in written
         )  # else it is sent once for each row
@@ -438,7 +442,10 @@ def test_without_an_order_an_earlier_start_never_replans(
     bench.tick(0.1)
     other = bench.beside(a_job("plain", Every("7m")))
     plan = other.plan("plain", revision=first, started=start)["plain"]
-    assert (plan.change, plan.refused) == ("outdated", str(Every("7m").bind("plain", {})))
+    assert (plan.change, plan.refused) == (
+        "outdated",
+        str(Every("7m").bind("plain", {})),
+    )
     assert plan.planned_by is not None
     assert plan.planned_by.text == second
 
@@ -452,7 +459,9 @@ def test_a_restart_makes_a_deploy_no_newer(bench: Bench) -> None:
     bench.tick(0.1)
     redeployed(bench, "plain", Every("5m"), "9fceb02")
     bench.tick(0.1)
-    assert redeployed(bench, "plain", Every("7m"), "1ab4c55", new_started)[1] == "changed"
+    assert (
+        redeployed(bench, "plain", Every("7m"), "1ab4c55", new_started)[1] == "changed"
+    )
 
 
 def test_a_text_that_cannot_be_read_is_replaced(bench: Bench) -> None:
@@ -618,7 +627,9 @@ def test_a_worker_of_the_older_deploy_goes_on_with_its_slot(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize(
-    "ends", [HandedBack("shutdown"), Failed("boom"), None], ids=["back", "failed", "lost"]
+    "ends",
+    [HandedBack("shutdown"), Failed("boom"), None],
+    ids=["back", "failed", "lost"],
 )
 def test_a_slot_of_the_first_schedule_that_has_begun_goes_on(
     bench: Bench, ends: Any
@@ -728,7 +739,9 @@ def test_a_gap_outlives_the_row_too(bench: Bench) -> None:
     assert bench.row("plain").slot == at(7)
 
 
-def test_an_activation_is_the_time_at_which_planning_has_the_row(pg_bench: Bench) -> None:
+def test_an_activation_is_the_time_at_which_planning_has_the_row(
+    pg_bench: Bench,
+) -> None:
     """Race: planning waits for the row's lock, and slots pass meanwhile. Law 2: those belong to
     the old text, and the new one begins after the time at which planning has the lock.
     """
@@ -1144,7 +1157,9 @@ def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> Non
     assert bench.row("plain").slot == at(4)
 
 
-def test_a_settlement_after_a_restore_skips_no_slot_that_is_decided(bench: Bench) -> None:
+def test_a_settlement_after_a_restore_skips_no_slot_that_is_decided(
+    bench: Bench,
+) -> None:
     """Law 8: the claim still holds row and ledger, and only the ledger knows the skipped slot."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -1351,7 +1366,9 @@ def test_no_row_changes_if_one_job_is_refused(bench: Bench) -> None:
     """A deploy is one decision: a job whose calendar is missing, and one whose row is a task's,
     keep all others as they were.
     """
-    bench = bench.beside(a_job("a", Every(MINUTE)), a_job("new", Every(MINUTE))).planned()
+    bench = bench.beside(
+        a_job("a", Every(MINUTE)), a_job("new", Every(MINUTE))
+    ).planned()
     before = bench.row("a").schedule
     changed = a_job("a", Every(MINUTE * 5))
     without = a_job("z", Daily("02:00", tz="UTC").nth_business_day(1, "ZZ"))

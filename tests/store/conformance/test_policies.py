@@ -221,7 +221,9 @@ def test_what_a_job_wants_stands_in_its_row(database: Database) -> None:
         ] == [(50, None)]
 
 
-def test_a_higher_priority_goes_first_where_workers_are_short(database: Database) -> None:
+def test_a_higher_priority_goes_first_where_workers_are_short(
+    database: Database,
+) -> None:
     """Also of slots that came later; within a priority the oldest first. One-time tasks wait for
     all of them.
     """

@@ -265,7 +265,10 @@ def test_jobs_are_not_touched(bench: Bench) -> None:
     ).client  # a process that does not know the job
     with pytest.raises(ConfigurationError, match="this id is reserved for job rows"):
         other.schedule("plain", id=RECURRING, if_exists="replace")
-    queue, wanted = queue_of(bench.store.dialect), Wanted(RECURRING, None, When(None), 90)
+    queue, wanted = (
+        queue_of(bench.store.dialect),
+        Wanted(RECURRING, None, When(None), 90),
+    )
     with bench.store.transaction() as connection:
         assert queue.put(connection, "plain", wanted, "replace") == "exists"
         assert queue.put(connection, "plain", wanted, "reschedule") == "exists"
@@ -371,8 +374,12 @@ def test_an_id_that_stands_twice(
     """The second finds the first, wherever chunks end."""
     items = [Item(place, id=id) for place, id in enumerate("abac")]
     if tally is None:
-        with pytest.raises(InstanceExists, match=r"^items\[2\]: task 'mail' with id 'a'"):
-            bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists="raise")
+        with pytest.raises(
+            InstanceExists, match=r"^items\[2\]: task 'mail' with id 'a'"
+        ):
+            bench.client.schedule_many(
+                "mail", items, chunk_size=chunk, if_exists="raise"
+            )
     else:
         assert (
             bench.client.schedule_many(
@@ -451,7 +458,10 @@ def test_one_retry_is_for_one_or_for_many_whatever_they_are(bench: Bench) -> Non
     }
     assert told(bench.client.retry("mail", statuses)) == statuses
     rows = [bench.row("mail", id) for id in ("dead", "waits")]
-    assert [(row.attempt, row.execution_time) for row in rows] == [(0, at(0)), (1, at(0))]
+    assert [(row.attempt, row.execution_time) for row in rows] == [
+        (0, at(0)),
+        (1, at(0)),
+    ]
     bench.settle(claim)
     assert sorted(claim.row.task_instance for claim in bench.claim("mail")) == [
         "dead",
@@ -465,7 +475,10 @@ def test_dead_tasks_are_driven_again(bench: Bench) -> None:
     """
     killed(bench, "1", "2", "3")
     before = bench.row("mail", "1")
-    assert told(bench.client.retry("mail", ["1", "9"])) == {"1": "scheduled", "9": "gone"}
+    assert told(bench.client.retry("mail", ["1", "9"])) == {
+        "1": "scheduled",
+        "9": "gone",
+    }
     assert told(bench.client.retry("mail", delay="5m")) == {
         "2": "scheduled",
         "3": "scheduled",

@@ -29,7 +29,9 @@ def ran(bench: Bench, name: str, minutes: range, *, failing: int = 0) -> None:
     """The job ran in each of these minutes, and failed in one."""
     for minute in minutes:
         bench.clock.set(at(minute))
-        bench.settle(bench.claim_one(name), Failed("boom") if minute == failing else None)
+        bench.settle(
+            bench.claim_one(name), Failed("boom") if minute == failing else None
+        )
 
 
 def test_what_is_too_old_goes_by_its_outcome(bench: Bench) -> None:
@@ -204,7 +206,9 @@ def test_pruning_reopens_nothing(bench: Bench) -> None:
         operations.backfill("plain", at(1), at(5))
     assert (
         len(
-            operations.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots
+            operations.backfill(
+                "plain", at(1), at(5), forgotten=True, dry_run=True
+            ).slots
         )
         == 4
     )

@@ -191,7 +191,9 @@ def test_a_retry_stays_with_its_slot(bench: Bench) -> None:
     )
     assert (row.slot, row.attempt, row.consecutive_failures) == (at(1), 1, 1)
     assert (
-        at(1) + timedelta(seconds=1) <= row.execution_time <= at(1) + timedelta(seconds=2)
+        at(1) + timedelta(seconds=1)
+        <= row.execution_time
+        <= at(1) + timedelta(seconds=2)
     )
     assert bench.claim("retried") == []
     bench.tick(0.1)
@@ -207,7 +209,11 @@ def test_a_retry_stays_with_its_slot(bench: Bench) -> None:
     )
     bench.settle(second)
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["attempts"], entry["error"]) == ("succeeded", 2, None)
+    assert (entry["outcome"], entry["attempts"], entry["error"]) == (
+        "succeeded",
+        2,
+        None,
+    )
     assert bench.row("retried").slot == at(2)
 
 
@@ -324,7 +330,9 @@ def test_an_open_slot_of_a_gap_ends_with_it(
     )
 
 
-def test_a_retry_counts_its_time_from_the_first_attempt_that_failed(bench: Bench) -> None:
+def test_a_retry_counts_its_time_from_the_first_attempt_that_failed(
+    bench: Bench,
+) -> None:
     """Neither from the slot, nor from an attempt that was lost; and the next slot begins anew."""
     bench.tick(3)
     bench.settle(bench.claim_one("retried"), Aborted("shutdown"))
@@ -337,7 +345,10 @@ def test_a_retry_counts_its_time_from_the_first_attempt_that_failed(bench: Bench
         assert bench.row("retried").trying_since == at(3.1)
         bench.tick(0.1)
     bench.settle(bench.claim_one("retried"))
-    assert (bench.row("retried").slot, bench.row("retried").trying_since) == (at(4), None)
+    assert (bench.row("retried").slot, bench.row("retried").trying_since) == (
+        at(4),
+        None,
+    )
 
 
 def test_an_aborted_attempt_is_counted(bench: Bench) -> None:
@@ -543,7 +554,9 @@ def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
         ours = next(claim for claim in claims if claim.row.task_name == "job-7")
         (again,) = bench.store.settlements.settle([(ours, Succeeded())], wait=False)
         assert len(waits) == 1
-    assert {one.claim.row.task_name for one in done if one.error is not None} == {"job-7"}
+    assert {one.claim.row.task_name for one in done if one.error is not None} == {
+        "job-7"
+    }
     assert all(one.transition for one in done if one.error is None)
     assert (again.transition, isinstance(again.error, TimeoutError)) == (None, True)
     assert bench.settle(ours) is not None

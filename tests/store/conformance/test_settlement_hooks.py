@@ -93,7 +93,13 @@ def test_takeovers_are_settled_too(noted: Bench) -> None:
 @pytest.mark.parametrize(
     "broken",
     [fail, break_it, ending("commit"), ending("rollback"), ending("close")],
-    ids=["its own mistake", "the database's answer", "a commit", "a rollback", "a close"],
+    ids=[
+        "its own mistake",
+        "the database's answer",
+        "a commit",
+        "a rollback",
+        "a close",
+    ],
 )
 def test_a_hook_that_fails_harms_nobody(
     noted: Bench, broken: Callable[[Sequence[Settled], sa.Connection], None]

@@ -194,7 +194,9 @@ def test_a_queued_trigger_starts_however_the_one_before_it_ends(
     )
 
 
-def test_a_queued_trigger_goes_with_its_job(bench: Bench, operations: Operations) -> None:
+def test_a_queued_trigger_goes_with_its_job(
+    bench: Bench, operations: Operations
+) -> None:
     """Deleting the job ends the trigger that starts and the one that waits."""
     for _ in range(2):
         operations.trigger("plain", overlap="queue")

@@ -10,7 +10,14 @@ from tests.kit.store import Badge, Claims, Planner, Revision, WorkerRegistry, sl
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 
 from slotwise import Cron, Every, FixedDelay, Overlap
-from slotwise.contrib.processes.slot_steps import Leave, Over, Stay, Step, Take, next_step
+from slotwise.contrib.processes.slot_steps import (
+    Leave,
+    Over,
+    Stay,
+    Step,
+    Take,
+    next_step,
+)
 from slotwise.inspect import RECURRING
 from slotwise.spi import Key
 
@@ -214,7 +221,9 @@ def test_a_new_job_begins_with_no_old_slot(
     beside = bench.beside(a_job("new", Cron("0 12 * * *"), **policies))
     beside.clock.tick(timedelta(minutes=ago))
     deploy = Revision(started=beside.clock.now())
-    Planner(beside.store).plan([beside.definitions["new"]], deploy, from_due=timedelta(0))
+    Planner(beside.store).plan(
+        [beside.definitions["new"]], deploy, from_due=timedelta(0)
+    )
     assert beside.row("new").slot == (NOON if begins else NOON + timedelta(days=1))
     assert (
         next_step(slot_state(beside.store, "new", NOON), me="me", waits=True) is None
@@ -227,7 +236,9 @@ def test_a_new_job_that_is_not_new_reopens_nothing(bench: Bench) -> None:
     bench.settle(bench.claim_one("plain"))
     bench.delete("plain")
     deploy = Revision(started=bench.clock.now())
-    Planner(bench.store).plan([bench.definitions["plain"]], deploy, from_due=timedelta(0))
+    Planner(bench.store).plan(
+        [bench.definitions["plain"]], deploy, from_due=timedelta(0)
+    )
     assert bench.row("plain").slot == at(2)
     assert claim_row(bench, "plain") == []
 

@@ -115,7 +115,9 @@ def test_a_job_that_gives_up_and_had_not_started(bench: Bench) -> None:
     bench.tick(1.5)
     assert labels(bench.take_over(claim)) == {"strict": "handed_back"}
     assert bench.slots("strict") == []
-    assert not bench.store.held.mark_running(claim)  # whoever wakes up now must not start
+    assert not bench.store.held.mark_running(
+        claim
+    )  # whoever wakes up now must not start
     again = bench.claim_one("strict", "host:2:b")
     assert (again.slot, again.row.attempt) == (
         at(2),

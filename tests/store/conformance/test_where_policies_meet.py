@@ -206,7 +206,9 @@ def _every(wait: timedelta, case: Case) -> Retry:
 LONG = {"6b", "6c"}
 
 
-@pytest.fixture(params=[pytest.param("postgresql", marks=pytest.mark.extended), "sqlite"])
+@pytest.fixture(
+    params=[pytest.param("postgresql", marks=pytest.mark.extended), "sqlite"]
+)
 def database_kind(request: pytest.FixtureRequest) -> str:
     """What decides is the same code: 142 cases are first played where they take less time."""
     found: str = request.param

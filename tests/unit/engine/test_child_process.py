@@ -22,7 +22,12 @@ from tests.kit.records import (
 )
 from tests.unit.engine.parts import a_claim
 
-from slotwise.contrib.isolation.attempts import Channel, _Attempt, outcome_of, say_outcome
+from slotwise.contrib.isolation.attempts import (
+    Channel,
+    _Attempt,
+    outcome_of,
+    say_outcome,
+)
 
 OUTCOMES: list[AttemptOutcome] = [
     Succeeded(),

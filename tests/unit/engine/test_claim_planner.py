@@ -385,7 +385,10 @@ SOON = NOW + 3
     ],
 )
 def test_a_rest(
-    plan: dict[str, Any], report: dict[str, Any], pause: timedelta, memory: dict[str, Any]
+    plan: dict[str, Any],
+    report: dict[str, Any],
+    pause: timedelta,
+    memory: dict[str, Any],
 ) -> None:
     rest: Rest = PLANNER.rest(FULL._replace(**plan), Report(NOW, **report))
     assert rest.pause == pause
@@ -555,7 +558,10 @@ def test_turns(filled: dict[str, int], claim: TaskClaim) -> None:
 
 def test_a_plan_changes_nothing_that_is_remembered() -> None:
     """The same question has the same answer: a round that fails leaves no trace."""
-    memory, situation = MEMORY._replace(rate=FAST), Situation(NOW + 1, free=10, removed=9)
+    memory, situation = (
+        MEMORY._replace(rate=FAST),
+        Situation(NOW + 1, free=10, removed=9),
+    )
     before = repr(memory)
     assert PLANNER.plan(memory, situation) == PLANNER.plan(memory, situation)
     assert isinstance(memory, Memory)

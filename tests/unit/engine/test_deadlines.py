@@ -85,8 +85,12 @@ def test_a_deadline_that_is_set_during_a_round_is_seen(bench: Bench) -> None:
 # -- handlers that do not stop --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["timeout", "operator", "overlap", "lost", "shutdown"])
-def test_a_handler_that_does_not_stop_is_reported_once(bench: Bench, reason: str) -> None:
+@pytest.mark.parametrize(
+    "reason", ["timeout", "operator", "overlap", "lost", "shutdown"]
+)
+def test_a_handler_that_does_not_stop_is_reported_once(
+    bench: Bench, reason: str
+) -> None:
     """Whatever the reason; it is a WARNING that names the attempt and the cure."""
     watch, (holding,) = bench.worker.lease_watch, bench.hold()
     assert holding.begin()
@@ -183,7 +187,8 @@ def test_explain_says_that_the_timeout_has_passed() -> None:
                 worker.inspect.explain_task("send", "1"),
             )
             return [
-                "timeout of 2s has passed" in " ".join(one.sentences) for one in explained
+                "timeout of 2s has passed" in " ".join(one.sentences)
+                for one in explained
             ]
 
         worker.tick("1s")

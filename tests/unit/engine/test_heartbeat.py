@@ -206,7 +206,9 @@ def test_a_claim_without_a_heartbeat_is_doubtful_and_then_lost(bench: Bench) -> 
     assert holding.signal.reason == "lost"
 
 
-def test_the_handler_is_told_when_the_lease_ends_and_no_round_later(bench: Bench) -> None:
+def test_the_handler_is_told_when_the_lease_ends_and_no_round_later(
+    bench: Bench,
+) -> None:
     """Whoever takes over may start at that very moment."""
     (holding,) = bench.hold()
     assert holding.begin()

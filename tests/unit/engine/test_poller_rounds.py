@@ -392,7 +392,9 @@ def fast(
 ) -> tuple[list[Step], timedelta]:
     """A round after a notification of a task, in which a million attempts end in each second."""
     rounds.wake_for(["mail"])
-    return rounds.round(*answers, held=held, ended=round(rounds.now * 1_000_000), **facts)
+    return rounds.round(
+        *answers, held=held, ended=round(rounds.now * 1_000_000), **facts
+    )
 
 
 @pytest.fixture

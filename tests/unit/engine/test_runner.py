@@ -373,7 +373,9 @@ def test_a_job_that_gives_up_starts_only_under_its_mark(
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
 @pytest.mark.parametrize(
-    "stored", [b"slotwise/json/2\n1", b"slotwise/nonesuch/1\n1"], ids=["version", "codec"]
+    "stored",
+    [b"slotwise/json/2\n1", b"slotwise/nonesuch/1\n1"],
+    ids=["version", "codec"],
 )
 @pytest.mark.parametrize("is_job", [False, True], ids=["task", "job"])
 def test_what_a_newer_release_has_written_is_left_to_it(

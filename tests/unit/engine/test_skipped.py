@@ -39,7 +39,9 @@ def ticks(**policies: Any) -> ManualWorker:
     ("policies", "expected"),
     [
         pytest.param({}, [(1, 8, 8, "collapsed")], id="latest"),
-        pytest.param({"catch_up": CatchUp.first()}, [(2, 9, 8, "collapsed")], id="first"),
+        pytest.param(
+            {"catch_up": CatchUp.first()}, [(2, 9, 8, "collapsed")], id="first"
+        ),
         pytest.param(
             {"catch_up": CatchUp.none(grace="10s")},
             [(1, 9, 9, "late")],

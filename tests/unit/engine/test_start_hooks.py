@@ -78,7 +78,9 @@ def refuse(ctx: JobContext) -> None:
 def test_what_a_hook_returns_is_held_while_the_handler_runs(make: Make) -> None:
     """From before its start to after its end, and never by the thread of the event loop."""
     diary = Diary()
-    with Rig(make(diary.handler), before_start=(diary.hook("a"), diary.hook("b"))) as rig:
+    with Rig(
+        make(diary.handler), before_start=(diary.hook("a"), diary.hook("b"))
+    ) as rig:
         assert rig.run() == Succeeded()
     assert diary.lines == [
         "a taken",
@@ -158,7 +160,9 @@ def test_an_error_on_the_way_out_changes_no_outcome(
         raise ConnectionError("no lock server")
 
     diary = Diary()
-    with Rig(make(diary.handler), before_start=(diary.hook(), lambda ctx: held())) as rig:
+    with Rig(
+        make(diary.handler), before_start=(diary.hook(), lambda ctx: held())
+    ) as rig:
         assert rig.run() == Succeeded()
     assert "failed on exit" in caplog.text
     assert diary.lines == ["lock taken", "handler", "lock given back"]

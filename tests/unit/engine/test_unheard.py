@@ -29,7 +29,11 @@ def test_what_nobody_wants_is_not_made(sqlite_url: str) -> None:
     """Of tasks and slots that succeed, from the poll to the settlement."""
     deaf, clock = Deaf(), ManualClock(NOON)
     registry = JobRegistry(
-        jobs=[plain], tasks=[mail], listeners=[deaf], clock=clock, database_url=sqlite_url
+        jobs=[plain],
+        tasks=[mail],
+        listeners=[deaf],
+        clock=clock,
+        database_url=sqlite_url,
     )
     worker = registry.make_worker()
     worker.sign_in.plan()

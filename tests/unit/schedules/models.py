@@ -140,7 +140,9 @@ def changes(zone: str) -> list[datetime]:
     offsets = [day.astimezone(info).utcoffset() for day in days]
     return [
         next(m for m in minutes(low, high) if m.astimezone(info).utcoffset() != old)
-        for (low, high), (old, new) in zip(pairwise(days), pairwise(offsets), strict=True)
+        for (low, high), (old, new) in zip(
+            pairwise(days), pairwise(offsets), strict=True
+        )
         if old != new
     ]
 

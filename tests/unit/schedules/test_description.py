@@ -333,11 +333,15 @@ NIGHTS = [
 @pytest.mark.parametrize(
     ("text", "after", "expected"), NIGHTS, ids=[text for text, _, _ in NIGHTS]
 )
-def test_changes_of_clocks_are_marked(text: str, after: str, expected: list[str]) -> None:
+def test_changes_of_clocks_are_marked(
+    text: str, after: str, expected: list[str]
+) -> None:
     """Where they fall between the slots, and what they do to them."""
     schedule = parse_schedule(text)
     zone = schedule.local_zone
     assert zone is not None
     slots = sum(line.startswith(("slot", "skipped")) for line in expected)
     found = outlook(schedule, datetime.fromisoformat(after), slots, zone)
-    assert [f"{entry.kind} {entry.local[5:]} {entry.note}" for entry in found] == expected
+    assert [
+        f"{entry.kind} {entry.local[5:]} {entry.note}" for entry in found
+    ] == expected

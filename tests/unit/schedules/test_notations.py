@@ -27,7 +27,8 @@ END = datetime(2099, 1, 1, tzinfo=UTC)
 
 def first(schedule: Schedule, start: datetime = START, count: int = 6) -> list[str]:
     return [
-        f"{slot:%Y-%m-%dT%H:%M:%SZ}" for slot in islice(schedule.slots(start, END), count)
+        f"{slot:%Y-%m-%dT%H:%M:%SZ}"
+        for slot in islice(schedule.slots(start, END), count)
     ]
 
 

@@ -64,7 +64,10 @@ def test_every_ends_with_the_calendar() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Every(), 'Every takes one duration, as Every("5m") or Every(minutes=5)'),
+        (
+            lambda: Every(),
+            'Every takes one duration, as Every("5m") or Every(minutes=5)',
+        ),
         (lambda: Every("5m", minutes=5), "Every takes one duration"),
         (lambda: Every("0s"), "Every: 0s is too short; it must be above zero"),
         (lambda: Every(minutes=-5), "Every: -5m is negative"),
@@ -170,5 +173,7 @@ def test_a_naive_datetime_is_no_instant(schedule: Schedule) -> None:
         lambda: list(schedule.slots(aware, naive)),
         lambda: schedule.runs(naive),
     ):
-        with pytest.raises(InvalidSchedule, match=r"not an aware datetime; give it a tz"):
+        with pytest.raises(
+            InvalidSchedule, match=r"not an aware datetime; give it a tz"
+        ):
             ask()

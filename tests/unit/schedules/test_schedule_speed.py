@@ -157,7 +157,9 @@ def test_a_century_of_fixed_times_is_counted_at_once() -> None:
     """All gap and fold rules applied, 200 changes of the clocks."""
     schedule = Cron("30 2 * * *", tz="Europe/Vienna", gap="shift", fold="both")
     assert schedule.count_between(T, T + 10 * YEAR) == 3650 + 10
-    within(800_000, lambda: schedule.count_between(T, T + 100 * YEAR))  # counted: 204,000
+    within(
+        800_000, lambda: schedule.count_between(T, T + 100 * YEAR)
+    )  # counted: 204,000
 
 
 def test_looking_for_what_is_not_there_ends() -> None:

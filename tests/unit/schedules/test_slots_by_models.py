@@ -42,7 +42,9 @@ from slotwise import (
 )
 
 SECOND = timedelta(seconds=1)
-VIXIE_SPECS = SPECS.map(lambda spec: Spec(spec.minute, spec.hour, spec.day, spec.weekday))
+VIXIE_SPECS = SPECS.map(
+    lambda spec: Spec(spec.minute, spec.hour, spec.day, spec.weekday)
+)
 FIRST = datetime(1971, 1, 1)  # noqa: DTZ001
 LAST = datetime(2200, 1, 1)  # noqa: DTZ001
 INSTANTS = st.datetimes(FIRST, LAST, timezones=st.just(UTC))
@@ -218,7 +220,9 @@ def test_slots_rise_and_do_not_depend_on_the_start(
         assert slot > t
         assert slot.tzinfo is UTC
         between = t + (slot - t) * fraction
-        assert schedule.next_after(min(between, slot - timedelta(microseconds=1))) == slot
+        assert (
+            schedule.next_after(min(between, slot - timedelta(microseconds=1))) == slot
+        )
         assert schedule.latest_before(slot + timedelta(microseconds=1)) == slot
         t = slot
 
@@ -315,7 +319,10 @@ NIGHTLY = [
         ("0,30", frozenset({0, 30})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY
     ),
     Spec(
-        ("15", frozenset({15})), ("*/2", frozenset(range(0, 24, 2))), WHOLE_DAY, WHOLE_DAY
+        ("15", frozenset({15})),
+        ("*/2", frozenset(range(0, 24, 2))),
+        WHOLE_DAY,
+        WHOLE_DAY,
     ),
     Spec(("30", frozenset({30})), ("2", frozenset({2})), WHOLE_DAY, WHOLE_DAY),
     Spec(

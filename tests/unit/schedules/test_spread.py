@@ -24,7 +24,8 @@ def test_how_much_follows_from_the_name() -> None:
 def test_names_are_spread_evenly() -> None:
     """A thousand names within an hour: each tenth of it has about a hundred."""
     waits = [
-        spread_out(Every("1h"), f"job-{number}", HOUR).wait(DAY) for number in range(1000)
+        spread_out(Every("1h"), f"job-{number}", HOUR).wait(DAY)
+        for number in range(1000)
     ]
     assert all(timedelta(0) <= wait < HOUR for wait in waits)
     tenths = [int(wait / (HOUR / 10)) for wait in waits]

@@ -27,7 +27,8 @@ def test_slots_before_the_activation_are_the_old_ones_and_later_ones_the_new() -
     """A slot on the very instant of the activation belongs to the old schedule."""
     changed = succeed(NIGHTLY, AT, OFTEN)
     slots = [
-        f"{slot:%d %H:%M:%S}" for slot in changed.slots(AT - 48 * HOUR, AT + 180 * SECOND)
+        f"{slot:%d %H:%M:%S}"
+        for slot in changed.slots(AT - 48 * HOUR, AT + 180 * SECOND)
     ]
     assert slots == ["20 02:00:00", "21 02:00:00", "21 02:01:30", "21 02:03:00"]
 
@@ -62,7 +63,9 @@ def test_a_text_names_one_predecessor() -> None:
 
 def test_each_of_both_may_be_as_long_as_one() -> None:
     """A change of a schedule with long calendars fits into the row, whatever came before."""
-    many = "ANY(" + "; ".join(f"DAILY|{','.join(MINUTES)}|{zone}" for zone in ZONES) + ")"
+    many = (
+        "ANY(" + "; ".join(f"DAILY|{','.join(MINUTES)}|{zone}" for zone in ZONES) + ")"
+    )
     long, other = parse_schedule(many), parse_schedule(many.replace("00:00,", ""))
     assert len(str(long)) > 50_000
     changed = succeed(long, AT, other)

@@ -110,7 +110,9 @@ def _claim(store: Store, limit: int, wanted: int) -> float:
         "bench", limit, lease=_CLAIM_LEASE, names=[TASK]
     ).found
     found += len(
-        store.claims.claim_tasks("bench", limit - found, lease=_CLAIM_LEASE, names=[TASK])
+        store.claims.claim_tasks(
+            "bench", limit - found, lease=_CLAIM_LEASE, names=[TASK]
+        )
     )
     if found != wanted:
         raise RanWrong(
@@ -180,11 +182,14 @@ def _next_due(run: Run) -> Iterator[Reading]:
             fill = {"prefix": "bench-", "jobs": own, "count": rows}
             connection.execute(_SLOTS, {**fill, "after": hour})
             connection.execute(
-                _SLOTS, {"prefix": "other-", "jobs": 1, "count": in_front, "after": -hour}
+                _SLOTS,
+                {"prefix": "other-", "jobs": 1, "count": in_front, "after": -hour},
             )
         run.server.settle("slotwise")
         registry = JobRegistry(
-            jobs=make_jobs([(86_400.0, 0.0)] * own, lambda _number: None, lambda _ctx: 0),
+            jobs=make_jobs(
+                [(86_400.0, 0.0)] * own, lambda _number: None, lambda _ctx: 0
+            ),
             database_url=url,
             process_hook=False,
         )

@@ -54,7 +54,12 @@ OPENTELEMETRY = "slotwise, OpenTelemetry"
 
 
 def drain(
-    run: Run, cell: str, contender: Contender, number: int, count: int, processes: int = 1
+    run: Run,
+    cell: str,
+    contender: Contender,
+    number: int,
+    count: int,
+    processes: int = 1,
 ) -> Reading:
     """Fill, start the workers, and measure from the moment all are warm until the last row is
     settled.
@@ -166,7 +171,9 @@ METRICS = Cell(
     measure=_metrics,
 )
 MARKS = Cell(
-    name="marks", title="10,000 tasks with a start mark each, and without", measure=_marks
+    name="marks",
+    title="10,000 tasks with a start mark each, and without",
+    measure=_marks,
 )
 TWO_WORKERS = Cell(
     name="two-workers",
@@ -302,7 +309,9 @@ def _long(run: Run) -> Iterator[Reading]:
         run.server.settle("slotwise")
         with (
             run.server.connect("slotwise") as connection,
-            Crew(run.server, contender.command(url), 1, capacity=2 * count + 100) as crew,
+            Crew(
+                run.server, contender.command(url), 1, capacity=2 * count + 100
+            ) as crew,
         ):
             crew.wait(lambda: crew.done() > 0, "the first had started")
             before = crew.sample()

@@ -85,7 +85,9 @@ def _import(name: str, app_dir: Path) -> ModuleType:
         raise kind(f"{error}{f' ({where})' if where else ''}") from None
     except ModuleNotFoundError as error:
         if _is_missing(name, error):
-            raise ConfigurationError(_no_module(name, str(error.name), app_dir)) from None
+            raise ConfigurationError(
+                _no_module(name, str(error.name), app_dir)
+            ) from None
         raise _failed(f"importing {name}", error) from None
     except SystemExit as error:
         raise ConfigurationError(
@@ -133,7 +135,9 @@ def _no_module(name: str, missing: str, app_dir: Path) -> str:
         else "give --app-dir, or install the application"
     )
     of = "" if missing == name else f" (of {name})"
-    return f"there is no module {missing}{of}, neither installed nor in {app_dir}; {hint}"
+    return (
+        f"there is no module {missing}{of}, neither installed nor in {app_dir}; {hint}"
+    )
 
 
 def _failed(what: str, error: BaseException) -> ApplicationFailed:

@@ -40,7 +40,9 @@ def report_error(error: BaseException, *, as_json: bool = False) -> int:
     lines = text.split("\n") if isinstance(error, ConfigurationError) else [text]
     if as_json:
         document = {"error": text, "status": status}
-        say_json(json.dumps(document | ({"traceback": trace} if trace else {})), err=True)
+        say_json(
+            json.dumps(document | ({"traceback": trace} if trace else {})), err=True
+        )
         return status
     if trace:
         say_lines(trace, err=True)

@@ -174,7 +174,9 @@ class Given:
         if import_app and "app" in self.values:
             opened = Client.open(application=self.registry())
         else:
-            opened = Client.open(self.table_settings() if import_app else self.settings())
+            opened = Client.open(
+                self.table_settings() if import_app else self.settings()
+            )
         with opened as client:
             yield client
 
@@ -268,9 +270,13 @@ COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
         metavar="ZONE",
         help="Zone in which times are shown; default: that of each job.",
     ),
-    kept("--log-format", metavar="human|json", help="Format of the log lines on stderr."),
     kept(
-        "--log-level", metavar="LEVEL", help="Lowest level that is logged; default: INFO."
+        "--log-format", metavar="human|json", help="Format of the log lines on stderr."
+    ),
+    kept(
+        "--log-level",
+        metavar="LEVEL",
+        help="Lowest level that is logged; default: INFO.",
     ),
 )
 COMMON_NAMES = frozenset(

@@ -20,7 +20,9 @@ def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str 
     return text
 
 
-def known_id(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+def known_id(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> str | None:
     """Take any id that a row may have but a blank one, which an unset variable gives."""
     return text if text is None or text.strip() else id_of(ctx, option, text)
 

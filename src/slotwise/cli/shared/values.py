@@ -140,7 +140,9 @@ def read_written(text: str, option: str | None = None) -> Written:
         return Written(text, found if found.tzinfo else found.replace(tzinfo=zone))
     found = datetime.fromisoformat(text.strip())
     with suppress(OverflowError):
-        if is_known(found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)):
+        if is_known(
+            found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        ):
             return Written(text, found)
     raise ValueError(f"it does not lie in {KNOWN_YEARS}")
 

@@ -390,7 +390,9 @@ def distributed_scheduled(
     zone = tz or os.environ.get(ZONE_VARIABLE) or None
     if unknown := sorted(policies.keys() - JobPolicies.__annotations__.keys()):
         cure = "write cron=" if unknown[0] == "schedule" else "remove it"
-        raise InvalidJob(f"@distributed_scheduled: unknown argument {unknown[0]}; {cure}")
+        raise InvalidJob(
+            f"@distributed_scheduled: unknown argument {unknown[0]}; {cure}"
+        )
     for argument, value in (("name", name), ("service", service)):
         if value is not None and not value.strip():
             raise InvalidJob(

@@ -148,7 +148,9 @@ def _range(
     start = table.get("start")
     own_size = table.get("size", size)
     if unknown := sorted(table.keys() - {"start", "size"}):
-        problems.append(f"services.{service}.{unknown[0]}: unknown; write start and size")
+        problems.append(
+            f"services.{service}.{unknown[0]}: unknown; write start and size"
+        )
     elif not _is_count(start):
         problems.append(
             f"services.{service}: start {start!r} is not a key; write a whole number from 1"
@@ -248,7 +250,9 @@ def find_uses(paths: Iterable[str], lock_keys: LockKeys) -> Search:
         if service is not None:
             lock_keys.of(service)
         if not path.exists():
-            raise ConfigurationError(f"{path} does not exist; write PATH or SERVICE=PATH")
+            raise ConfigurationError(
+                f"{path} does not exist; write PATH or SERVICE=PATH"
+            )
         for file in sorted(_files(path)) if path.is_dir() else [path]:
             text = _text(file)
             if text is None:
@@ -278,7 +282,9 @@ def uses_in(
     return found
 
 
-def _without_jobs(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[re.Match[str]]:
+def _without_jobs(
+    text: str, spans: Sequence[tuple[int, int]]
+) -> Iterator[re.Match[str]]:
     """Yield the keys outside the jobs; of calls with one key, which lock and unlock it, the
     first.
     """

@@ -202,7 +202,9 @@ class CommandJob(DistributedJob):
                     if near
                     else f"known are {', '.join(known)}"
                 )
-                raise InvalidJob(f"CommandJob({name!r}): {word} is not a keyword; {cure}")
+                raise InvalidJob(
+                    f"CommandJob({name!r}): {word} is not a keyword; {cure}"
+                )
             setattr(self, word, value)
         try:
             self.command = Invocation(

@@ -107,7 +107,9 @@ class Dashboard:
         except Refused as error:
             return text(error.status, str(error))
         except InvalidSetting as error:
-            logger.error("the dashboard cannot read its settings: %s", in_one_line(error))
+            logger.error(
+                "the dashboard cannot read its settings: %s", in_one_line(error)
+            )
             return text(500, "the settings are wrong; the log says why")
         except SlotwiseError as error:  # an unknown name, an id that cannot be
             return text(404, in_one_line(error))

@@ -90,7 +90,11 @@ class Axis:
         if step is None:
             step = timedelta(days=-(-self.length // (_MOST_TICKS * _DAY)))
         form = (
-            "%d %b" if step >= _DAY else "%H:%M" if step.seconds % 60 == 0 else "%H:%M:%S"
+            "%d %b"
+            if step >= _DAY
+            else "%H:%M"
+            if step.seconds % 60 == 0
+            else "%H:%M:%S"
         )
         found = list[tuple[float, str]]()
         instant = self._first(step)

@@ -98,9 +98,13 @@ class ASGIFace:
             return not isinstance(found, Response)
 
         own = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
-        await send({"type": "http.response.start", "status": 200, "headers": _bytes(own)})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": _bytes(own)}
+        )
         async for message in self._streams.messages(still_may):
-            await send({"type": "http.response.body", "body": message, "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": message, "more_body": True}
+            )
         await send({"type": "http.response.body", "body": b""})
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -140,7 +144,9 @@ def _from_scope(scope: Scope, body: bytes) -> Request:
         method=scope["method"],
         path=path or "/",
         query=scope.get("query_string", b"").decode("latin-1"),
-        headers=_once((name.lower(), value.decode("latin-1")) for name, value in headers),
+        headers=_once(
+            (name.lower(), value.decode("latin-1")) for name, value in headers
+        ),
         body=body,
         root=root,
         host=scope,
@@ -150,7 +156,11 @@ def _from_scope(scope: Scope, body: bytes) -> Request:
 
 async def _send(response: Response, send: Send, *, is_head: bool) -> None:
     headers = _bytes(dict(response.all_headers()))
-    start = {"type": "http.response.start", "status": response.status, "headers": headers}
+    start = {
+        "type": "http.response.start",
+        "status": response.status,
+        "headers": headers,
+    }
     await send(start)
     body = b"" if is_head else response.body
     await send({"type": "http.response.body", "body": body})

@@ -35,7 +35,9 @@ class Reading:
     missing: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, source: Source, visitor: Visitor, given: Mapping[str, str]) -> Reading:
+    def begin(
+        cls, source: Source, visitor: Visitor, given: Mapping[str, str]
+    ) -> Reading:
         """Read the database's time. Raises DatabaseProblem while it is away."""
         inspect = source.inspect
         return cls(
@@ -81,7 +83,9 @@ class Reading:
         try:
             found = datetime.fromisoformat(text)
         except ValueError:
-            raise Refused(f"{name}={text!r:.60} is no instant of ISO 8601", 400) from None
+            raise Refused(
+                f"{name}={text!r:.60} is no instant of ISO 8601", 400
+            ) from None
         return found if found.tzinfo else found.replace(tzinfo=self.zone)
 
     @property

@@ -101,4 +101,6 @@ def _address(pool: Mapping[str, str], label: str) -> str:
     login = {key: text for key, text in pool.items() if key != "jdbc-url"}
     if not login:
         return address
-    return f"{address}{'&' if '?' in address else '?'}{urlencode(login, quote_via=quote)}"
+    return (
+        f"{address}{'&' if '?' in address else '?'}{urlencode(login, quote_via=quote)}"
+    )

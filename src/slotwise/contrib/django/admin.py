@@ -181,7 +181,15 @@ class TaskPage(ReadOnlyPage):
     """
 
     columns = ("task", "waiting", "running", "paused", "blocked", "dead")
-    detail_columns = ("id", "state", "due", "priority", "attempt", "worker", "last error")
+    detail_columns = (
+        "id",
+        "state",
+        "due",
+        "priority",
+        "attempt",
+        "worker",
+        "last error",
+    )
 
     def rows(self, inspect: Inspection) -> Rows:
         """Return a row for each task."""

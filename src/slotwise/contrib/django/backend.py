@@ -442,5 +442,8 @@ def _error_of(text: str) -> tuple[str, str]:
     named = [line for line in text.splitlines() if line and not line.startswith(" ")]
     path = (named[-1] if named else "").partition(":")[0].strip()
     if not path.replace(".", "").isidentifier():
-        return "slotwise.errors.ClaimLost", text  # its worker died: there is no traceback
+        return (
+            "slotwise.errors.ClaimLost",
+            text,
+        )  # its worker died: there is no traceback
     return path if "." in path else f"builtins.{path}", text

@@ -166,7 +166,8 @@ def _postgresql(given: Mapping[str, Any]) -> str:
 def place() -> dict[str, Any]:
     """Return the settings that locate the tables, without building a registry: for migrations."""
     folded = {
-        key.casefold().replace("-", "_"): value for key, value in given_settings().items()
+        key.casefold().replace("-", "_"): value
+        for key, value in given_settings().items()
     }
     return {name: folded[name] for name in ("table_prefix", "schema") if name in folded}
 
@@ -175,7 +176,13 @@ def place() -> dict[str, Any]:
 APP: Final = "slotwise.contrib.django.worker:registry"
 
 #: Keys of SLOTWISE that are parts of a registry: dotted paths or objects, one or a list.
-_LISTS: Final = ("LISTENERS", "INTERCEPTORS", "BEFORE_START", "AT_INSERT", "AFTER_SETTLE")
+_LISTS: Final = (
+    "LISTENERS",
+    "INTERCEPTORS",
+    "BEFORE_START",
+    "AT_INSERT",
+    "AFTER_SETTLE",
+)
 #: All keys that are Django's own.
 _OWN: Final = ("DATABASE", "JOBS", "RESOLVERS", "LIFESPAN", "CUSTOMIZE", *_LISTS)
 

@@ -64,7 +64,9 @@ def writing(what: str, using: str | None = None) -> Any:
     if (found := joining(using)) is not None:
         return found
     open_ones = [
-        one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block
+        one.alias
+        for one in connections.all(initialized_only=True)
+        if one.in_atomic_block
     ]
     if not open_ones:
         return None

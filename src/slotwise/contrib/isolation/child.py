@@ -156,7 +156,9 @@ def _cannot_start(error: Exception) -> Failed:
     return Failed(f"its process cannot start: {error}")
 
 
-def _attempt(request: AttemptRequest, channel: Channel, worker: Worker) -> AttemptOutcome:
+def _attempt(
+    request: AttemptRequest, channel: Channel, worker: Worker
+) -> AttemptOutcome:
     try:
         claim, words = _find_claim(worker, request, channel)
     except Exception as error:
@@ -167,7 +169,9 @@ def _attempt(request: AttemptRequest, channel: Channel, worker: Worker) -> Attem
     # It may have been renewed while the application was imported.
     for word in [*words, *(channel.lines(0) or ())]:
         _heed(cast(Message, word), holding, worker)
-    threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
+    threading.Thread(
+        target=_listen, args=(channel, holding, worker), daemon=True
+    ).start()
     ended: SimpleQueue[AttemptOutcome] = SimpleQueue()
     worker.runner.on_end = lambda _, outcome: ended.put(outcome)
     try:

@@ -87,7 +87,10 @@ def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
                 "it fires outside of the schedule's bounds, too; such a pod ends with 0"
             )
         else:
-            moves = isinstance(schedule.how, str) and schedule.how not in ("skip", "drop")
+            moves = isinstance(schedule.how, str) and schedule.how not in (
+                "skip",
+                "drop",
+            )
             is_rolled = is_rolled or moves
             days = "on every day" if moves else "on days that the calendar excludes"
             notes.append(f"it fires {days}, too; a pod without a slot ends with 0")
@@ -103,7 +106,9 @@ def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> 
             job, schedule, f"a CronJob fires once a minute at most, and {several}"
         )
     if seconds[0]:
-        notes.append(f"it fires at the minute; the pod waits {seconds[0]} s for its slot")
+        notes.append(
+            f"it fires at the minute; the pod waits {seconds[0]} s for its slot"
+        )
     _, minute, hour, _, month, _ = map(_numeric, schedule.texts, schedule.values)
     day, weekday = _days(schedule, notes, every_day=every_day)
     return Firing(
@@ -124,7 +129,8 @@ def _numeric(text: str, values: Sequence[int]) -> str:
         for _, run in groupby(enumerate(values), key=lambda one: one[1] - one[0])
     ]
     parts = [
-        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run))
+        for run in runs
     ]
     return ",".join(parts)
 
@@ -164,7 +170,9 @@ def _of_daily(schedule: Daily, notes: list[str]) -> Firing:
         )
     lead = max(time.second for time in schedule.times)
     if lead:
-        notes.append(f"it fires at the minute; the pod waits up to {lead} s for its slot")
+        notes.append(
+            f"it fires at the minute; the pod waits up to {lead} s for its slot"
+        )
     return Firing(
         schedule=_grid(minutes, hours, at, notes),
         zone=_zone(schedule),

@@ -200,7 +200,9 @@ class _Export:
             "batch/v1", "Job", f"{plan.name}-migrate-{mark}", "migration", spec
         )
 
-    def workers(self, tags: frozenset[str], only: Sequence[str] | None) -> list[Manifest]:
+    def workers(
+        self, tags: frozenset[str], only: Sequence[str] | None
+    ) -> list[Manifest]:
         """A Deployment for workers that offer these tags and know these names (None: all), and its
         budget.
         """
@@ -410,7 +412,9 @@ def as_yaml(manifests: Iterable[Manifest]) -> str:
             return True
 
         def text(self, value: str) -> Any:
-            is_plain = _PLAIN.fullmatch(value) is not None and value.lower() not in _WORDS
+            is_plain = (
+                _PLAIN.fullmatch(value) is not None and value.lower() not in _WORDS
+            )
             return self.represent_scalar(
                 "tag:yaml.org,2002:str", value, style=None if is_plain else '"'
             )

@@ -248,7 +248,11 @@ def _name(at: _Reading, place: str, value: object) -> str:
 
 
 def _namespace(at: _Reading, place: str, value: object) -> str:
-    if isinstance(value, str) and len(value) <= _LONGEST_LABEL and _NAME.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and len(value) <= _LONGEST_LABEL
+        and _NAME.fullmatch(value)
+    ):
         return value
     raise _Wrong(
         f"is not a namespace's name; write up to {_LONGEST_LABEL} of a-z, 0-9 and, between them, -"
@@ -426,7 +430,9 @@ def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
                 f"is not a quantity; write e.g. {'500m' if key == 'cpu' else '256Mi'}",
             )
         elif "/" in key and not _size(str(one)).is_integer():
-            at.wrong(f"{place}.{key}", one, "is a part of a device; write a whole number")
+            at.wrong(
+                f"{place}.{key}", one, "is a part of a device; write a whole number"
+            )
         else:
             found[str(key)] = str(one)
     return found

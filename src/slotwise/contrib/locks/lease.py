@@ -17,7 +17,12 @@ from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from slotwise import InvalidSetting
 from slotwise.contrib.locks.errors import LockLost
-from slotwise.contrib.locks.provider import Grant, LockProvider, named_duration, record_of
+from slotwise.contrib.locks.provider import (
+    Grant,
+    LockProvider,
+    named_duration,
+    record_of,
+)
 from slotwise.spi import elapsed, format_duration
 
 logger = logging.getLogger("slotwise.locks")

@@ -285,7 +285,9 @@ class Lock:
     ) -> None:
         if wait is not None or isinstance(error, LockUnavailable):
             raise error
-        logger.info("skipping %s: lock %s is held elsewhere", _named(function), self.name)
+        logger.info(
+            "skipping %s: lock %s is held elsewhere", _named(function), self.name
+        )
 
 
 class Decorator:

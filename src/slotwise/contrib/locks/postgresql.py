@@ -188,7 +188,9 @@ def impatient(seconds: float) -> Any:
     from psycopg.rows import TupleRow
 
     class Impatient(psycopg.Connection[TupleRow]):
-        def wait(self, gen: Generator[int, int, R], *args: object, **kwargs: object) -> R:
+        def wait(
+            self, gen: Generator[int, int, R], *args: object, **kwargs: object
+        ) -> R:
             limited = _limited(gen, elapsed() + seconds, seconds)
             return super().wait(limited, *args, **kwargs)  # type: ignore[arg-type]
 

@@ -89,7 +89,9 @@ class RedisLocks:
         _check_url(url)
         seconds = named_duration("RedisLocks: timeout", timeout).total_seconds()
         if seconds < 0.01:
-            raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
+            raise InvalidSetting(
+                f"timeout={timeout!r} is too short; write at least 10ms"
+            )
         for option, value in (("environment", environment), ("key_prefix", key_prefix)):
             if value == "":
                 raise InvalidSetting(
@@ -122,7 +124,9 @@ class RedisLocks:
         if found is None:
             return None
         token, locked_at = cast("list[bytes]", found)
-        return Grant(name=name, holder=holder, token=int(token), locked_at=int(locked_at))
+        return Grant(
+            name=name, holder=holder, token=int(token), locked_at=int(locked_at)
+        )
 
     def extend(self, grant: Grant, at_most_for: timedelta) -> bool:
         """Set the end to now plus this duration, if the grant's holder has the lock and it has not

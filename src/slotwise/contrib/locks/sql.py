@@ -60,7 +60,9 @@ class SQLLocks:
             )
         span = named_duration("SQLLocks: timeout", timeout)
         if span < timedelta(milliseconds=10):
-            raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
+            raise InvalidSetting(
+                f"timeout={timeout!r} is too short; write at least 10ms"
+            )
         self._address = shown(address)
         kind = SQLiteLocks if address.get_backend_name() == "sqlite" else PostgreSQLLocks
         self._database: LockDatabase[Any] = kind(address, table, span)

@@ -114,17 +114,22 @@ _ALL: Final = (
         "name",
         "kind",
     ),
-    _histogram("slotwise_duration_seconds", "How long handlers have run", "name", "kind"),
+    _histogram(
+        "slotwise_duration_seconds", "How long handlers have run", "name", "kind"
+    ),
     _histogram("slotwise_claim_seconds", "How long claim statements have taken"),
     _histogram("slotwise_claim_batch_size", "Rows per claim statement", buckets=ROWS),
     _histogram("slotwise_settlement_seconds", "How long settlements have taken"),
-    _histogram("slotwise_settlement_batch_size", "Attempts per settlement", buckets=ROWS),
+    _histogram(
+        "slotwise_settlement_batch_size", "Attempts per settlement", buckets=ROWS
+    ),
     _counter("slotwise_database_outages", "How often the database was lost"),
     _counter(
         "slotwise_pool_waits", "How often a thread waited for a database connection"
     ),
     _counter(
-        "slotwise_pool_wait_seconds", "Time that threads waited for a database connection"
+        "slotwise_pool_wait_seconds",
+        "Time that threads waited for a database connection",
     ),
     _gauge("slotwise_pool_connections", "Database connections of the pools", "state"),
     _gauge("slotwise_workers", "Worker processes that report"),

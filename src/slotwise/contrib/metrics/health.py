@@ -79,7 +79,11 @@ def _problem(loop: Service, worker: Worker, limit: float) -> str | None:
         return None
     if (busy := busy_for(loop)) > limit:
         return f"the loop {loop.name} is stuck: its round has lasted for {busy:.0f} s"
-    if not worker.is_draining and loop.join(timedelta(0)) and not worker.wait_for_stop(0):
+    if (
+        not worker.is_draining
+        and loop.join(timedelta(0))
+        and not worker.wait_for_stop(0)
+    ):
         return f"the loop {loop.name} has ended"
     return None
 

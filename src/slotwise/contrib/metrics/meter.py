@@ -269,7 +269,9 @@ class Sums:
 
     def drift(self) -> float | None:
         """How far this host's clock was off the database's at the last heartbeat, in seconds."""
-        return None if self._beat is None or self._beat[1] is None else abs(self._beat[1])
+        return (
+            None if self._beat is None or self._beat[1] is None else abs(self._beat[1])
+        )
 
 
 def _lateness(named: _Named, attempt: Finished, began: float) -> None:
@@ -430,7 +432,9 @@ class Metrics:
                 (loop.name,): busy_for(loop) for loop in worker.loops if loop.has_started
             },
             **{
-                name: {(): value} for name, value in optional.items() if value is not None
+                name: {(): value}
+                for name, value in optional.items()
+                if value is not None
             },
         }
 

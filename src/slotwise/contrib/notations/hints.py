@@ -190,7 +190,9 @@ def _repeated(text: str, tz: str) -> str | None:
     if match is None:
         return None
     if match[1]:
-        raise NoCounterpart("a number of repetitions has none; write EVERY|… .between(…)")
+        raise NoCounterpart(
+            "a number of repetitions has none; write EVERY|… .between(…)"
+        )
     return _every(_span(match[3]), match[2])
 
 
@@ -221,7 +223,8 @@ def _zoned(text: str, tz: str) -> str | None:
 
 
 _ZONE_FIRST: Final = re.compile(
-    r"(?:CRON_)?TZ ?= ?(?P<quote>[\"']?)(?P<zone>[^ \"']+)(?P=quote) (?P<fields>.+)", re.I
+    r"(?:CRON_)?TZ ?= ?(?P<quote>[\"']?)(?P<zone>[^ \"']+)(?P=quote) (?P<fields>.+)",
+    re.I,
 )
 _ZONE: Final = re.compile(r"[A-Za-z]+/[A-Za-z_/+-]+[0-9]*|UTC")
 _ZONE_LAST: Final = re.compile(
@@ -268,7 +271,9 @@ def _quartz(text: str, tz: str) -> str | None:
 
 def _seconds_last(text: str, tz: str) -> str | None:
     fields = text.split()
-    return str(Cron(" ".join([fields[5], *fields[:5]]), tz)) if len(fields) == 6 else None
+    return (
+        str(Cron(" ".join([fields[5], *fields[:5]]), tz)) if len(fields) == 6 else None
+    )
 
 
 _LONG: Final = re.compile(
@@ -307,7 +312,9 @@ def _on_calendar(text: str, tz: str) -> str | None:
     match = _ON_CALENDAR.fullmatch(text)
     if match is None:
         return None
-    part = {name: found for name, found in match.groupdict().items() if found is not None}
+    part = {
+        name: found for name, found in match.groupdict().items() if found is not None
+    }
     *clock, day, month, weekday = _fields_of(part)
     if clock[0] == "0":
         clock.pop(0)

@@ -44,7 +44,9 @@ def _fields(expression: str) -> tuple[str, ...]:
             f"{quoted(expression)}: Quartz requires ? in one of the two day fields"
         )
     if match := _NO_COUNTERPART.search(day):
-        raise InvalidSchedule(f"Quartz's {match[0]} has no counterpart; write other days")
+        raise InvalidSchedule(
+            f"Quartz's {match[0]} has no counterpart; write other days"
+        )
     texts[5] = "SAT" if weekday == "L" else _DIGITS.sub(_quartz_weekday, weekday)
     return (*texts, "*")[:7]
 
@@ -63,7 +65,9 @@ def _in_years(schedule: Cron, years: str) -> Schedule:
     for item in years.split(","):
         match = _YEARS.fullmatch(item)
         if match is None:
-            raise InvalidSchedule(f"year {quoted(item)}: write 2026, 2026-2028 or a list")
+            raise InvalidSchedule(
+                f"year {quoted(item)}: write 2026, 2026-2028 or a list"
+            )
         first = datetime(int(match[1]), 1, 1, tzinfo=schedule.zone)
         end = datetime(int(match[2] or match[1]) + 1, 1, 1, tzinfo=schedule.zone)
         if schedule.count_between(first - _TICK, end - _TICK):

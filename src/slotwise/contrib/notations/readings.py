@@ -52,7 +52,9 @@ def _quartz_reading(schedule: Cron) -> Iterator[str]:
     try:
         quartz = Cron.quartz(" ".join(schedule.texts), schedule.zone)
     except InvalidSchedule as error:
-        if "counterpart" in str(error):  # else Quartz refuses it, so it is not from there
+        if "counterpart" in str(
+            error
+        ):  # else Quartz refuses it, so it is not from there
             yield f"{error}."
         return
     if isinstance(quartz, Cron) and _rules(quartz) != _rules(schedule):

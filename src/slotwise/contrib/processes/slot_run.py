@@ -330,12 +330,17 @@ class SlotRun:
             if self._waits or slot - found.now <= self._early:
                 return None
             why = f"it has not come, it is {instant_text(found.now)} in the database; not waiting"
-            return SlotEnd(job=self._name, slot=slot, outcome=SlotState.WAITING, left=why)
+            return SlotEnd(
+                job=self._name, slot=slot, outcome=SlotState.WAITING, left=why
+            )
         if not found.is_over and not self._schedule.runs(
             slot
         ):  # the ledger has it once the next slot has come
             return SlotEnd(
-                job=self._name, slot=slot, outcome=Outcome.SKIPPED, reason=Reason.CALENDAR
+                job=self._name,
+                slot=slot,
+                outcome=Outcome.SKIPPED,
+                reason=Reason.CALENDAR,
             )
         step = self._step(found)
         return self._end(found, step) if isinstance(step, Over | Leave) else None
@@ -402,7 +407,9 @@ class SlotRun:
         """Claim the row and run what it starts; return False if it started nothing."""
         active_claims = self.worker.active_claims
         started = self._lasting(lambda: self._claim(key))
-        while started and not self._asked.is_set() and not active_claims.wait_empty(0.05):
+        while (
+            started and not self._asked.is_set() and not active_claims.wait_empty(0.05)
+        ):
             pass
         # Race: the handler may have ended between the request to stop and this look at it. The
         # drain settles it, too.

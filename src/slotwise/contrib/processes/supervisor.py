@@ -216,7 +216,10 @@ class Supervisor:
                 status and child.is_up
             ):  # one that was up and was killed may have left claims behind
                 self._tell(
-                    logging.WARNING, "child_exit", child, f"ended with {_spelled(status)}"
+                    logging.WARNING,
+                    "child_exit",
+                    child,
+                    f"ended with {_spelled(status)}",
                 )
                 self._status = max(self._status, status if status > 0 else 4)
         elif not self._proven and status in self._fatal:

@@ -194,7 +194,9 @@ class Turns(NamedTuple):
             turns = turns._replace(filled=turns._filled_by(found))
             if found.names:
                 served = set(found.names)
-                tasks = sorted(turns.tasks, key=served.__contains__)  # the sort is stable
+                tasks = sorted(
+                    turns.tasks, key=served.__contains__
+                )  # the sort is stable
                 turns = turns._replace(tasks=tuple(tasks))
         return turns
 
@@ -334,7 +336,9 @@ class ClaimPlanner:
         is room for.
         """
         is_short = ahead >= self.terms.capacity
-        is_small = bool(self.terms.names) and slots < min(self.terms.capacity, BATCH) // 2
+        is_small = (
+            bool(self.terms.names) and slots < min(self.terms.capacity, BATCH) // 2
+        )
         if not (is_small and is_short and memory.known_due == 0.0):
             return None
         if memory.filling is None:

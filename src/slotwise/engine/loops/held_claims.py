@@ -130,7 +130,11 @@ class Settler(Service):
             # Those that are finished are not held any more.
             self._ended.extendleft(
                 reversed(
-                    [holding for holding in batch if holding.claim in self._active_claims]
+                    [
+                        holding
+                        for holding in batch
+                        if holding.claim in self._active_claims
+                    ]
                 )
             )
             raise
@@ -329,7 +333,10 @@ class Heartbeat(Service):
         skew = self._sign_in()
         self.listeners.publish(
             events.HeartbeatSent(
-                worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew
+                worker=self.worker,
+                count=len(held) - len(lost),
+                lost=len(lost),
+                skew=skew,
             )
         )
         return max(

@@ -58,7 +58,9 @@ class Peers:
     def spread(self, interval: timedelta) -> timedelta:
         """Return the interval, or a little less, so that polls of peers do not stay in step."""
         return (
-            interval * (1 - POLL_JITTER * random.random()) if self.count > 1 else interval
+            interval * (1 - POLL_JITTER * random.random())
+            if self.count > 1
+            else interval
         )
 
 

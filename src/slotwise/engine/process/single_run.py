@@ -141,7 +141,8 @@ class SingleRun:
             if self._cancelled is not None and self._elapsed() >= self._cancelled:
                 self.worker.settler.put(holding, Aborted(Reason.OPERATOR))
                 return (
-                    not active_claims.wait_empty(HANDLER_PATIENCE.total_seconds()) or True
+                    not active_claims.wait_empty(HANDLER_PATIENCE.total_seconds())
+                    or True
                 )
         return False
 

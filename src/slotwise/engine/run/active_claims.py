@@ -140,7 +140,9 @@ class Holding:
 
     def left(self) -> float:
         """Seconds of the lease that are left; the claim is lost at zero."""
-        return -math.inf if self._lost else self._lease - (self._elapsed() - self.renewed)
+        return (
+            -math.inf if self._lost else self._lease - (self._elapsed() - self.renewed)
+        )
 
     def lease_left(self) -> timedelta:
         return self.claim.lease - timedelta(seconds=self._elapsed() - self.renewed)

@@ -156,7 +156,9 @@ def _requested(
         case LeftAlone() | NewerPayload():
             is_met_by_handler = isinstance(request, NewerPayload) and holding.started
             return (
-                None if is_met_by_handler else HandedBack(Reason.NEWER, storable(request))
+                None
+                if is_met_by_handler
+                else HandedBack(Reason.NEWER, storable(request))
             )
     return None
 
@@ -197,7 +199,9 @@ def leave_fork(outcome: AttemptOutcome) -> None:
         error = outcome.exception if isinstance(outcome, Failed) else None
         if isinstance(error, SystemExit):
             status = (
-                error.code if isinstance(error.code, int) else int(error.code is not None)
+                error.code
+                if isinstance(error.code, int)
+                else int(error.code is not None)
             )
         elif isinstance(outcome, Failed):
             print(outcome.error, file=sys.stderr)

@@ -98,7 +98,9 @@ class Runner:
         self._make_context = make_context
         #: Called with the outcome of each attempt, and at the start of each one with a timeout.
         self.on_end: OnEnd
-        self.limit: Callable[[Holding, timedelta], object] = lambda holding, timeout: None
+        self.limit: Callable[[Holding, timedelta], object] = lambda holding, timeout: (
+            None
+        )
         #: A claim that could not start for this long is handed back.
         self.margin = margin
         self._margin = margin.total_seconds()
@@ -215,7 +217,9 @@ class Runner:
         beginning = partial(context.run, self.begin, holding)
         return await asyncio.wrap_future(self._threads.call(beginning))
 
-    def _report(self, holding: Holding, outcome: AttemptOutcome, held: ExitStack) -> None:
+    def _report(
+        self, holding: Holding, outcome: AttemptOutcome, held: ExitStack
+    ) -> None:
         """Give back what start hooks hold, and report the outcome."""
         try:
             held.close()

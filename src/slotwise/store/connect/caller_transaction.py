@@ -509,7 +509,9 @@ class Installation:
             cursor = connection.cursor()
             cursor.execute(
                 str(
-                    self._select().compile(engine, compile_kwargs={"literal_binds": True})
+                    self._select().compile(
+                        engine, compile_kwargs={"literal_binds": True}
+                    )
                 )
             )
             found = cursor.fetchone()

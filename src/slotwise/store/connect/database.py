@@ -497,5 +497,7 @@ def timeline_of(connection: Connection) -> str | None:
     """Return the timeline of the server's write-ahead log, as it was when the connection opened,
     or through a pooler when its transaction began. None where it is unknown.
     """
-    found: str | None = getattr(connection.connection.driver_connection, "timeline", None)
+    found: str | None = getattr(
+        connection.connection.driver_connection, "timeline", None
+    )
     return found

@@ -60,16 +60,16 @@ _SPELLED_ELSEWHERE = {
     "dbName": "dbname",
     "username": "user",
 }
-_NO_SCHEMA = (
-    "remove it, and name the schema of slotwise's tables with --schema or SLOTWISE_SCHEMA"
-)
+_NO_SCHEMA = "remove it, and name the schema of slotwise's tables with --schema or SLOTWISE_SCHEMA"
 _POOLER = "behind a pooler, set pooler = true, or SLOTWISE_POOLER=true; and remove it"
 _POOL = "remove it, and set pool_size, or SLOTWISE_POOL_SIZE"
 _TIMEOUT = "remove it, and write connect_timeout, or options=-c statement_timeout=20s"
 #: Options that Prisma, JDBC, SQLAlchemy, asyncpg, Npgsql, Go and hosts of databases put into
 #: addresses, with what to write in their place.
 OPTIONS_OF_OTHERS = {
-    **dict.fromkeys(("schema", "currentSchema", "search_path", "searchpath"), _NO_SCHEMA),
+    **dict.fromkeys(
+        ("schema", "currentSchema", "search_path", "searchpath"), _NO_SCHEMA
+    ),
     **dict.fromkeys(
         (
             "pgbouncer",
@@ -234,7 +234,9 @@ def _url(options: Mapping[str, str]) -> URL:
     them.
     """
     rest = {
-        _SPELLED_ELSEWHERE.get(key, key): value for key, value in options.items() if value
+        _SPELLED_ELSEWHERE.get(key, key): value
+        for key, value in options.items()
+        if value
     }
     host = rest.get("host", "")
     port = rest.get("port", "")

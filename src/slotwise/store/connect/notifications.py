@@ -61,7 +61,9 @@ class WakeUps:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._owed: dict[str, None] = {}
-        self._timer: threading.Timer | None = None  # runs while notifications are pending
+        self._timer: threading.Timer | None = (
+            None  # runs while notifications are pending
+        )
         self._free_at = 0.0
 
     def tell(self, *words: str, within: timedelta = timedelta(0)) -> None:

@@ -244,7 +244,9 @@ class PostgreSQLLink:
 
     def listen(self, channel: str) -> Hearing:
         """Open a connection outside of every pool; a broken link is detected as on any other."""
-        return Hearing(self._reach("wake-up", self._deadlines() | self._options), channel)
+        return Hearing(
+            self._reach("wake-up", self._deadlines() | self._options), channel
+        )
 
     def _deadlines(self) -> dict[str, str]:
         settings = self._settings
@@ -501,7 +503,9 @@ class ReplyLimit:
 
     def __init__(self, usual: timedelta | None) -> None:
         """``usual`` None: no limit, unless ``set``."""
-        self._usual = self._seconds = math.inf if usual is None else usual.total_seconds()
+        self._usual = self._seconds = (
+            math.inf if usual is None else usual.total_seconds()
+        )
 
     def set(self, within: timedelta | None) -> None:
         """Wait no longer than this from now on, in current waits as well; None: the usual limit

@@ -356,7 +356,9 @@ class ByKey(Dialect):
         strict: Collection[str],
     ) -> set[Key]:
         """As ``enter``, of rows that have these slots already."""
-        return {row.key for row in rows if self._enter_slot(connection, row, now, strict)}
+        return {
+            row.key for row in rows if self._enter_slot(connection, row, now, strict)
+        }
 
     def _enter_slot(
         self, connection: sa.Connection, row: Row, now: datetime, strict: Collection[str]

@@ -178,7 +178,10 @@ class Locking(ByKey):
         replaced = [name for name in rows[0] if name not in key]
         for row in _by_key(table, rows):
             self.upsert(
-                connection, table, row, lambda new: {name: new[name] for name in replaced}
+                connection,
+                table,
+                row,
+                lambda new: {name: new[name] for name in replaced},
             )
 
     def reading(self, statement: sa.Update | sa.Delete, *columns: Expression) -> Reading:

@@ -89,9 +89,9 @@ class SQLite(OneWriter):
         ]
         each = sa.func.json_each(json.dumps(sent)).table_valued("value")
         columns = [
-            sa.type_coerce(sa.func.json_extract(each.c.value, f"$[{place}]"), kind).label(
-                name
-            )
+            sa.type_coerce(
+                sa.func.json_extract(each.c.value, f"$[{place}]"), kind
+            ).label(name)
             for place, (name, kind) in enumerate(types.items())
         ]
         return sa.select(*columns).subquery("given_rows")

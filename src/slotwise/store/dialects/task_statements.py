@@ -204,7 +204,8 @@ class TaskStatements:
     def picked(self, connection: Joinable, key: Key) -> Sequence[Any] | None:
         """Return whether the row is held; None: there is none."""
         query = self.kept(
-            "picked", lambda: sa.select(self.tasks.c.picked).where(*asked_key(self.tasks))
+            "picked",
+            lambda: sa.select(self.tasks.c.picked).where(*asked_key(self.tasks)),
         )
         return connection.execute(query, named(key)).fetchone()
 
@@ -264,7 +265,10 @@ class TaskStatements:
         }
 
     def alive(self) -> list[Condition]:
-        return [is_task(self.tasks.c), self.tasks.c.state.is_distinct_from(RowState.DEAD)]
+        return [
+            is_task(self.tasks.c),
+            self.tasks.c.state.is_distinct_from(RowState.DEAD),
+        ]
 
     def kept(self, shape: Hashable, build: Callable[[], Statement]) -> Statement:
         """Return the statement of this shape, built when it is first asked for: that takes longer

@@ -234,7 +234,9 @@ def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
     )
 
 
-def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) -> Progress:
+def delete(
+    at: Operation, job: str, so_far: Progress, *, known: bool = False
+) -> Progress:
     """Delete these rows of the job; the history stays. ``known``: even if a live worker registers
     it.
 

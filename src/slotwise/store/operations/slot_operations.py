@@ -105,7 +105,12 @@ def trigger(
 
 
 def _detach_trigger(
-    at: Transaction, plan: Key, slot: datetime, *, is_queued: bool = False, **columns: Any
+    at: Transaction,
+    plan: Key,
+    slot: datetime,
+    *,
+    is_queued: bool = False,
+    **columns: Any,
 ) -> Key:
     """A trigger's row; its id begins with the time. The caller has locked the plan row, and has
     found the slot free.
@@ -159,7 +164,8 @@ def _is_taken(at: Transaction, plan: Key, slot: datetime) -> bool:
 def _is_busy(family: Sequence[Row]) -> bool:
     """Return whether something of a job runs, or is a trigger that has yet to start."""
     return any(
-        row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family
+        row.picked or (row.origin == Origin.TRIGGER and not row.attempt)
+        for row in family
     )
 
 
@@ -363,7 +369,9 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
         raise ConfigurationError(f"{which} waits for another attempt already")
 
 
-def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | None) -> str:
+def _why_not(
+    at: Operation, job: str, slot: datetime, entry: sa.RowMapping | None
+) -> str:
     if entry is None and slot > at.now:
         return f"is yet to come; for a run at once: slotwise trigger {job}"
     if entry is None:

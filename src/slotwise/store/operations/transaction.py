@@ -206,7 +206,9 @@ class Operation:
     author: Author
 
     @classmethod
-    def within(cls, connection: sa.Connection, store: Store, author: Author) -> Operation:
+    def within(
+        cls, connection: sa.Connection, store: Store, author: Author
+    ) -> Operation:
         """Return an operation in this transaction, at the database's time now."""
         now = store.dialect.now(connection)
         return cls(

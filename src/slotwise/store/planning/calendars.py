@@ -212,7 +212,9 @@ class Calendars:
             )  # workers sleep until what was due next before
         return CalendarChange(before=before, after=after, followed=followed)
 
-    def remove(self, name: str, operation: str, *, dry_run: bool = False) -> CalendarInfo:
+    def remove(
+        self, name: str, operation: str, *, dry_run: bool = False
+    ) -> CalendarInfo:
         """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it,
         unless it cannot be read.
         """
@@ -229,7 +231,9 @@ class Calendars:
                     "change their schedules first"
                 )
             if not dry_run:
-                connection.execute(self._table.delete().where(self._table.c.name == name))
+                connection.execute(
+                    self._table.delete().where(self._table.c.name == name)
+                )
                 self._audit(connection, str(gone.calendar or name), operation)
         return gone
 

@@ -91,7 +91,9 @@ def _own_rows(connection: sa.Connection, store: Store) -> dict[str, sa.RowMappin
     tasks = store.tables.tasks.c
     wanted = ("task_name", "schedule", "plan", "slot", "picked", "state")
     columns = [tasks[name] for name in wanted]
-    own_rows = sa.select(*columns).where(tasks.task_instance == RECURRING, is_plan(tasks))
+    own_rows = sa.select(*columns).where(
+        tasks.task_instance == RECURRING, is_plan(tasks)
+    )
     return {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
 
 

@@ -107,7 +107,8 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
     row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
     before, closed = _owed(row, after, activation)
     row = replace(
-        row, **{name: value for name, value in closed.row.items() if name != "last_error"}
+        row,
+        **{name: value for name, value in closed.row.items() if name != "last_error"},
     )
     columns = closed.row | _columns(row, before, after, activation, now)
     if is_paused and "execution_time" in columns:

@@ -178,7 +178,9 @@ class Planner:
                 }
                 ours = deploy.revision
                 kept = [
-                    row for name, row in found.items() if _is_kept(known[name], row, ours)
+                    row
+                    for name, row in found.items()
+                    if _is_kept(known[name], row, ours)
                 ]
                 self._note_deploy(connection, kept, ours)
                 new = [job for job in jobs if job.name not in found]
@@ -251,7 +253,10 @@ class Planner:
     # -- one row ----------------------------------------------------------------------------------
 
     def _plan_one(self, job: Definition, deploy: Deploy) -> Plan:
-        with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
+        with (
+            in_its_letters(f"job {job.name!r}"),
+            self._store.transaction() as connection,
+        ):
             schedule = self._bound(connection, job)
             key = Key(job.name, RECURRING)
             row, plan = lock(connection, self._store, key)
@@ -267,7 +272,9 @@ class Planner:
                 at = self._store.at(connection)
             if row is None:
                 # Something deletes rows of that table: ``verify`` names the job.
-                return replace(_kept(job.name, str(job.schedule), None), change="deleted")
+                return replace(
+                    _kept(job.name, str(job.schedule), None), change="deleted"
+                )
             return self._change(at, job, row, plan, schedule, deploy.revision)
 
     def _insert(

@@ -96,13 +96,17 @@ class Revision:
                 self.text is None and self._started_before(than)
             )
         (ours, place), (theirs, their_place) = _ranked(self.text), _ranked(than.text)
-        return bool(place < their_place) if ours == theirs else self._started_before(than)
+        return (
+            bool(place < their_place) if ours == theirs else self._started_before(than)
+        )
 
     def replaces(self, other: Revision) -> bool:
         """Whether a row that ``other`` has planned, and that needs nothing else, is to name this
         deploy instead.
         """
-        return not self.is_older(other) and (self.text is None or self.text != other.text)
+        return not self.is_older(other) and (
+            self.text is None or self.text != other.text
+        )
 
     def _started_before(self, other: Revision) -> bool:
         return (

@@ -303,7 +303,9 @@ def write_follow_ups(
             continue
         for wanted in sorted(some):
             queue.put(connection, name, wanted, if_exists)
-    return {follow.task for follow in follows} | _count_down(connection, queue, succeeded)
+    return {follow.task for follow in follows} | _count_down(
+        connection, queue, succeeded
+    )
 
 
 def _count_down(
@@ -408,7 +410,9 @@ class TaskCommands:
 
     def _stop(self) -> sa.Executable:
         mine = [*asked_key(self._tasks), is_task(self._tasks.c), self._tasks.c.picked]
-        return self._tasks.update().where(*mine).values(cancel_requested=self._rows.now())
+        return (
+            self._tasks.update().where(*mine).values(cancel_requested=self._rows.now())
+        )
 
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
         """Count down a blocked row by ``count``; at zero it waits for its due time only.
@@ -433,7 +437,11 @@ class TaskCommands:
         return bool(connection.execute(statement).rowcount)
 
     def retry(
-        self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When
+        self,
+        connection: Joinable,
+        name: str,
+        instances: Sequence[str] | None,
+        when: When,
     ) -> list[str]:
         """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried;
         return their ids.

@@ -102,14 +102,19 @@ class QueueCursors:
         }
         self._since = kept | seen
         is_busy = len(claims) * 2 >= limit and len(self._since) <= MOST
-        self._until = began + max(LOOK_BACK, SHARE * (ended - began)) if is_busy else None
+        self._until = (
+            began + max(LOOK_BACK, SHARE * (ended - began)) if is_busy else None
+        )
 
 
 def _oldest(claims: Sequence[Claim]) -> dict[_Queue, datetime]:
     found: dict[_Queue, datetime] = {}
     for claim in claims:
         row = claim.row
-        queue = row.task_name, -(USUAL_PRIORITY if row.priority is None else row.priority)
+        queue = (
+            row.task_name,
+            -(USUAL_PRIORITY if row.priority is None else row.priority),
+        )
         if queue not in found:
             found[queue] = row.execution_time
     return found

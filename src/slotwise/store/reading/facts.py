@@ -270,7 +270,9 @@ class _Reader:
         given = {"name": self.name, "id": self.instance, "slot": slot}
         return entry_of(self.at, f"s.task_instance = :id AND {condition}", given)
 
-    def attempts(self, slot: datetime | None, last: SlotInfo | None) -> list[AttemptInfo]:
+    def attempts(
+        self, slot: datetime | None, last: SlotInfo | None
+    ) -> list[AttemptInfo]:
         return attempts_of(self.at, Key(self.name, self.instance), slot, last)
 
     def row(self, *conditions: sa.ColumnElement[bool]) -> Row | None:

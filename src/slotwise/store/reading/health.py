@@ -51,7 +51,9 @@ class Unreadable(Value):
         """Whether they wait for a newer worker no longer than a rolling deploy may take to start
         one.
         """
-        return self.newer and self.since is not None and now - self.since < NEWER_PATIENCE
+        return (
+            self.newer and self.since is not None and now - self.since < NEWER_PATIENCE
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

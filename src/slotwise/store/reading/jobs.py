@@ -261,7 +261,9 @@ def _job_info(
     )
 
 
-def _refused(name: str, workers: Sequence[WorkerInfo]) -> Sequence[dict[str, str | None]]:
+def _refused(
+    name: str, workers: Sequence[WorkerInfo]
+) -> Sequence[dict[str, str | None]]:
     return [
         {"worker": worker.worker, "revision": worker.revision}
         for worker in workers

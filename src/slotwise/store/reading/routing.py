@@ -46,5 +46,7 @@ def obstacle(
     for worker in knowing:
         if tags <= set(worker.tags) and name not in worker.passed_over:
             return None
-    wanted = sorted(tags.union(*(worker.passed_over.get(name, ()) for worker in knowing)))
+    wanted = sorted(
+        tags.union(*(worker.passed_over.get(name, ()) for worker in knowing))
+    )
     return f"no live worker that knows it carries {' and '.join(wanted)}"

@@ -14,7 +14,13 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Origin, Outcome, Reason, RowState, SlotState
-from slotwise.store.reading.queries import NO_LIMIT, ReadTransaction, paged, read, reading
+from slotwise.store.reading.queries import (
+    NO_LIMIT,
+    ReadTransaction,
+    paged,
+    read,
+    reading,
+)
 from slotwise.store.schema.rows import filled, utc
 from slotwise.store.slots.store import Store
 

@@ -182,7 +182,9 @@ def with_reasons(store: Store, lines: Sequence[TaskInfo]) -> list[TaskInfo]:
     due = {line.task for line in lines if _is_due(line, now)}
     reasons = stranded(store, due) if due else {}
     return [
-        replace(line, state=state_of_stuck(reasons[line.task]), reason=reasons[line.task])
+        replace(
+            line, state=state_of_stuck(reasons[line.task]), reason=reasons[line.task]
+        )
         if _is_due(line, now) and line.task in reasons
         else line
         for line in lines

@@ -209,7 +209,8 @@ def outcome_counts(
     of_job = "" if job is None else " AND task_name = :job"
     rows = read(store, _COUNTS, given, of_job=of_job)
     return [
-        filled(OutcomeCount, row, reason=reason_of(row["reason"]) or None) for row in rows
+        filled(OutcomeCount, row, reason=reason_of(row["reason"]) or None)
+        for row in rows
     ]
 
 

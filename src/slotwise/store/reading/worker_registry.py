@@ -101,7 +101,9 @@ class WorkerRegistry:
             others.last_seen > dialect.ago(connection, badge.lease),
         )
         silent = sa.exists().where(*self._silent(connection, others, badge))
-        read = dialect.reading(renewal, mine.c.last_seen, peers.scalar_subquery(), silent)
+        read = dialect.reading(
+            renewal, mine.c.last_seen, peers.scalar_subquery(), silent
+        )
         found = next(iter(read(connection)), None)
         return None if found is None else (found[0], found[1], found[2])
 

@@ -237,7 +237,9 @@ class Change:
         record = self.transition.record
         assert record is not None
         columns = {
-            name: getattr(record, name) for name in RECORDED_COLUMNS if name != "finished"
+            name: getattr(record, name)
+            for name in RECORDED_COLUMNS
+            if name != "finished"
         }
         return {**columns, "finished": self.held.now if record.final else None}
 

@@ -75,7 +75,9 @@ class Claims:
         self.policies = {
             name: (found.catch_up, found.start_within)
             for name, found in self.definitions.items()
-            if found.is_job and self._gates.late is None and name not in self._gates.names
+            if found.is_job
+            and self._gates.late is None
+            and name not in self._gates.names
         }
         self._batch_size = BatchSize(BATCH)
         #: Whether the last claim of one-time tasks has seen due slots; True if it found no task.

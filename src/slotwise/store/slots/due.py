@@ -139,7 +139,11 @@ class Due:
         for ``SHARED`` at most.
         """
         began = self.dialect.clock.elapsed()
-        if self._asked[0] is names and self._left >= limit and began < self._shared_until:
+        if (
+            self._asked[0] is names
+            and self._left >= limit
+            and began < self._shared_until
+        ):
             self._left -= limit
             return self._found
         with self.reading() as connection:

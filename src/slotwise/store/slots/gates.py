@@ -533,7 +533,10 @@ class Gates:
                     stopped[row.key] = answer
             for before in passed:
                 _return(
-                    before, [row for row in asked if row.key in stopped], now, transaction
+                    before,
+                    [row for row in asked if row.key in stopped],
+                    now,
+                    transaction,
                 )
             refused |= stopped
             passed.append(gate)

@@ -209,7 +209,9 @@ def close_reopened(at: Transaction, row: Row) -> None:
 
     A claimed or running slot belongs to another claim.
     """
-    is_over = at.dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
+    is_over = at.dialect.tables.slots.c.outcome.not_in(
+        (Outcome.CLAIMED, Outcome.RUNNING)
+    )
     _write_open(
         at, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or at.now
     )
@@ -408,7 +410,9 @@ def _write_open(
     """Write the slot of this row if it is open; return whether it was."""
     slots = at.dialect.tables.slots
     written = slots.update().where(
-        *at.dialect.conditions.at(row.ledger_key), slots.c.finished.is_(None), *conditions
+        *at.dialect.conditions.at(row.ledger_key),
+        slots.c.finished.is_(None),
+        *conditions,
     )
     return at.connection.execute(written.values(**values)).rowcount == 1
 

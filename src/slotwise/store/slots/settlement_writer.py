@@ -97,7 +97,9 @@ class Ended:
     def is_entered(self) -> bool:
         """Whether the ledger knows this claim of its slot, or that the slot has ended."""
         entry = self.entry
-        return entry is not None and (entry.final or entry.token == self.held.row.version)
+        return entry is not None and (
+            entry.final or entry.token == self.held.row.version
+        )
 
     @property
     def is_completed_task(self) -> bool:
@@ -288,7 +290,9 @@ class SettlementWriter:
             return
         self._dialect.release(at.connection, changes)
         gaps = [
-            (change.held.row, gap) for change in changes for gap in change.transition.gaps
+            (change.held.row, gap)
+            for change in changes
+            for gap in change.transition.gaps
         ]
         self._dialect.gaps(at.connection, gaps, at.now)
         for change in changes:
@@ -310,7 +314,9 @@ class SettlementWriter:
             return set()
         return write_follow_ups(at.connection, self._queue, follow_ups)
 
-    def _remember(self, at: Transaction, settled: Sequence[tuple[Ended, Change]]) -> None:
+    def _remember(
+        self, at: Transaction, settled: Sequence[tuple[Ended, Change]]
+    ) -> None:
         """Write the history of tasks, and attempts that count."""
         history = []
         attempts = []
@@ -399,7 +405,9 @@ def _history(one: Ended, change: Change, task: Definition) -> dict[str, object] 
     if ended is None:
         return None
     retention = _retention(ended, task, one)
-    unrecorded = ("none", "failures") if ended.outcome == Outcome.SUCCEEDED else ("none",)
+    unrecorded = (
+        ("none", "failures") if ended.outcome == Outcome.SUCCEEDED else ("none",)
+    )
     if retention is None and task.record in unrecorded:
         return None
     kept = one.follow_ups if retention is not None else None
@@ -425,7 +433,9 @@ def _span_of(one: Ended) -> tuple[datetime, datetime]:
     if not isinstance(one.outcome, records.Died):
         return one.claim.claimed_at, now - one.ago
     row = one.held.row
-    return min(records.from_micros(row.version), now), min(row.last_heartbeat or now, now)
+    return min(records.from_micros(row.version), now), min(
+        row.last_heartbeat or now, now
+    )
 
 
 def _attempt(one: Ended, change: Change) -> dict[str, object] | None:

@@ -124,7 +124,9 @@ class Settlements:
             self._full.ended(claims)
         return is_done
 
-    def _at_once(self, work: Callable[[sa.Connection], tuple[str | None, T]]) -> T | None:
+    def _at_once(
+        self, work: Callable[[sa.Connection], tuple[str | None, T]]
+    ) -> T | None:
         """Do this work; None, with nothing written, if it fails because of a row."""
         try:
             return commit_surely(self.database, self.dialect.committed, work)
@@ -284,7 +286,9 @@ class Settlements:
             return {}
         try:
             with self.transaction() as connection:
-                return dict.fromkeys(self.dialect.still_held(connection, skipped), LOCKED)
+                return dict.fromkeys(
+                    self.dialect.still_held(connection, skipped), LOCKED
+                )
         except SQLAlchemyError as error:
             return {claim.fence: error for claim in skipped}
 

@@ -158,7 +158,10 @@ class PostgreSQL(Upserting, PostgreSQLServer):
                 if request.since is None
                 else statements.HAS_SLOT + statements.SINCE
             )
-            parts = {"who": statements.OF_NAMES + self._names["all_paused"], "kind": kind}
+            parts = {
+                "who": statements.OF_NAMES + self._names["all_paused"],
+                "kind": kind,
+            }
         else:
             parts = {"who": statements.ONE, "kind": ""}
         fresh = self.sql(

@@ -534,7 +534,14 @@ def _of(alias: str, names: Iterable[str], **instead: str) -> str:
 
 #: Columns of a held plan row that are empty as long as it runs one slot, and nobody has asked
 #: anything of it.
-_UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
+_UNASKED = (
+    "pending",
+    "state",
+    "cancel_requested",
+    "wanted_due",
+    "parked_due",
+    "control",
+)
 #: Parts by which statements name what several have.
 PARTS = {
     "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
