@@ -215,7 +215,8 @@ class Laws:
     def reopened(self, job: str, slot: datetime) -> None:
         """An operator wants a slot to run that had ended."""
         self.final.pop((job, slot), None)
-        if self.after_restores:  # by the ledger it has not succeeded: that was an older claim, which came back
+        # By the ledger it has not succeeded: that was an older claim, which came back.
+        if self.after_restores:
             self.successes.pop((job, slot), None)
 
     def restored(self, ledger: Ledger) -> None:

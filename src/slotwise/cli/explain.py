@@ -10,13 +10,12 @@ from zoneinfo import ZoneInfo
 import click
 
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.given_slots import exact_slot, slot_of_day
 from slotwise.cli.shared.options import (
     Command,
     Given,
     common,
-    exact_slot,
     pass_given,
-    slot_of_day,
 )
 from slotwise.cli.shared.output import print_json
 from slotwise.cli.shared.terminal import exact, moment, moment_and_zone, say

@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo
 import click
 
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.given_slots import exact_slot
 from slotwise.cli.shared.options import (
     Command,
     Given,
     common,
-    exact_slot,
     id_option,
     job_command,
     lines_option,

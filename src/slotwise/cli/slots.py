@@ -16,11 +16,11 @@ import click
 from rich.text import Text
 
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.given_slots import exact_slot
 from slotwise.cli.shared.options import (
     Command,
     Given,
     common,
-    exact_slot,
     lines_option,
     pass_given,
 )

@@ -10,7 +10,7 @@ import pytest
 from slotwise.contrib.dashboard.drawing import Axis, counted_marks, days_of, marks_of
 from slotwise.contrib.dashboard.pages.bands import outages_of
 from slotwise.contrib.dashboard.pages.timeline import starts_per_minute
-from slotwise.contrib.dashboard.pages.today import causes_of, verdict_of
+from slotwise.contrib.dashboard.pages.today import causes_of, totals_of
 from slotwise.inspect import (
     Failure,
     OutcomeCount,
@@ -148,7 +148,7 @@ def test_the_load_counts_each_job_of_a_schedule() -> None:
 
 def test_the_verdict_adds_up() -> None:
     outcomes = {"succeeded": 5, "failed": 2, "skipped": 3, "running": 1, "lost": 1}
-    verdict = verdict_of(
+    verdict = totals_of(
         OutcomeTotal(outcome=outcome, reason=None, count=count, jobs=1, example="a")
         for outcome, count in outcomes.items()
     )

@@ -23,7 +23,7 @@ _RUNNING: Final = frozenset({"claimed", Outcome.RUNNING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Totals:
     """How many slots of today were due, and what became of them."""
 
     due: int
@@ -63,7 +63,7 @@ def today(reading: Reading) -> Page:
     backlog = reading.lines("late", inspect.backlog)
     data = {
         "since": midnight,
-        "verdict": None if counts is None else verdict_of(counts),
+        "verdict": None if counts is None else totals_of(counts),
         "reconciled": reading.source.reconciled,
         "causes": causes_of(failures),
         "skips": [one for one in counts or () if one.outcome == Outcome.SKIPPED],
@@ -77,7 +77,7 @@ def today(reading: Reading) -> Page:
     return Page(template="today.html", title="Today", data=data)
 
 
-def verdict_of(counts: Iterable[OutcomeTotal]) -> Verdict:
+def totals_of(counts: Iterable[OutcomeTotal]) -> Totals:
     """Add up the slots by outcome."""
     by_outcome = Counter[str]()
     for one in counts:
@@ -87,7 +87,7 @@ def verdict_of(counts: Iterable[OutcomeTotal]) -> Verdict:
     skipped = by_outcome[Outcome.SKIPPED]
     running = sum(by_outcome[outcome] for outcome in _RUNNING)
     failed = due - ran - skipped - running
-    return Verdict(due=due, ran=ran, running=running, failed=failed, skipped=skipped)
+    return Totals(due=due, ran=ran, running=running, failed=failed, skipped=skipped)
 
 
 def causes_of(failures: Iterable[Failure]) -> list[Cause]:
