@@ -226,10 +226,10 @@ class Place:
 
     def worker(self, *names: str, **settings: str) -> subprocess.Popen[bytes]:
         """`slotwise worker`, for these jobs only, with one slot of each due now."""
-        options = [
-            f"--{name.replace('_', '-')}={value}"
+        given = {
+            f"SLOTWISE_{name.upper()}": value
             for name, value in {**QUICK, **settings}.items()
-        ]
+        }
         only = [f"--only={name}" for name in names]
         command = [
             sys.executable,
@@ -241,8 +241,8 @@ class Place:
         ]
         with (self.path / "log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, *options, *only],
-                env={**os.environ, "DATABASE_URL": self.url},
+                [*command, *only],
+                env={**os.environ, **given, "DATABASE_URL": self.url},
                 cwd=self.path,
                 stderr=log,
             )
