@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any, Self
 
 from tests.faults import clocks
@@ -40,7 +41,8 @@ class CastRegistry(JobRegistry):
     """Puts traps behind those who tell: an event is told, and then the trap springs."""
 
     def listen(self, listener: Listener) -> Self:
-        self.listeners = (listener, *self.listeners)
+        known = self.hooks.listeners
+        self.hooks = replace(self.hooks, listeners=(listener, *known))
         return self
 
 
