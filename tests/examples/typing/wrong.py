@@ -137,9 +137,7 @@ def operate(registry: JobRegistry, day: datetime) -> None:
     registry.operations.trigger("report", overlap="parallel")  # wrong
     registry.operations.skip_next("report", slot="2026-01-01")  # wrong
     registry.operations.retry("report")  # wrong
-    registry.operations.backfill(
-        "report", first="2026-01-01", last="2026-02-01"
-    )  # wrong
+    registry.operations.backfill("report", first="2026-01-01", last=day)  # wrong
     registry.operations.backfill("report", day, day, pace=5)  # wrong
     registry.operations.settle_until("2026-01-01")  # wrong
     print(registry.operations.pause("report").name)  # wrong
