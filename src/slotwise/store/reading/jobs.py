@@ -18,7 +18,7 @@ from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
-from slotwise.store.reading.queries import PAGE, Statement, read
+from slotwise.store.reading.queries import PAGE, Statement, read, reading
 from slotwise.store.reading.routing import obstacle, state_of_stuck
 from slotwise.store.reading.workers import WorkerInfo, all_workers
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
@@ -131,16 +131,17 @@ def schedules(store: Store) -> dict[str, int]:
     return {row["schedule"]: row["count"] for row in found}
 
 
-_AMONG = """
-SELECT task_name FROM {tasks}
-WHERE task_instance = 'recurring' AND kind = 'plan' AND task_name IN :names"""
-
-
 def jobs_among(store: Store, names: Collection[str]) -> set[str]:
     """Return those of these names that have a plan row."""
     if not names:
         return set()
-    return {row["task_name"] for row in read(store, _AMONG, {"names": [*names]})}
+    tasks = store.tables.tasks.c
+    named = store.dialect.among(tasks.task_name, names)
+    mine = tasks.task_instance == RECURRING, is_plan(tasks), named
+    with reading(store) as at:
+        return {
+            row["task_name"] for row in at.rows(sa.select(tasks.task_name).where(*mine))
+        }
 
 
 # -- time zones -----------------------------------------------------------------------------------
