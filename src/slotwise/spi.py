@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     )
     from slotwise.model.vocabulary import (
         REASONS,
+        TASK_STATES,
         Kind,
         ListedState,
         Origin,
@@ -154,6 +155,7 @@ _HOMES = {
     # words
     "slotwise.model.vocabulary": (
         "REASONS",
+        "TASK_STATES",
         "Kind",
         "ListedState",
         "Origin",
@@ -250,6 +252,7 @@ __all__ = [
     "NAME_LIMIT",
     "REASONS",
     "START_WAIT",
+    "TASK_STATES",
     "Aborted",
     "Arranged",
     "AttemptOutcome",

@@ -33,15 +33,8 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.task_options import known_id, task_name
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.inspect import TaskCount, TaskInfo, TaskResult
-from slotwise.spi import ListedState, error_summary
+from slotwise.spi import TASK_STATES, ListedState, error_summary
 
-STATES: Final = (
-    ListedState.WAITING,
-    ListedState.RUNNING,
-    ListedState.PAUSED,
-    ListedState.BLOCKED,
-    ListedState.DEAD,
-)
 #: Names that ``slotwise tasks list --count`` counts.
 MOST_NAMES: Final = 1_000
 #: Default number of lines in a listing.
@@ -65,7 +58,9 @@ LINES = 50
 @click.argument("name", required=False, callback=task_name)
 @click.argument("id", required=False, callback=known_id)
 @click.option(
-    "--state", type=click.Choice([state.value for state in STATES]), help="Only these."
+    "--state",
+    type=click.Choice([state.value for state in TASK_STATES]),
+    help="Only these.",
 )
 @click.option(
     "--count",

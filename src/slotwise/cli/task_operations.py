@@ -41,15 +41,8 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.task_options import id_of, known_id, known_ids, task_name
 from slotwise.cli.shared.terminal import say, unharmed
 from slotwise.cli.shared.values import DURATIONS, FORMS, read_written
-from slotwise.spi import ListedState, parse_duration
+from slotwise.spi import TASK_STATES, ListedState, parse_duration
 
-STATES: Final = (
-    ListedState.WAITING,
-    ListedState.RUNNING,
-    ListedState.PAUSED,
-    ListedState.BLOCKED,
-    ListedState.DEAD,
-)
 LARGEST_PRIORITY: Final = 32_767
 IfExists: TypeAlias = Literal["keep", "raise", "replace", "reschedule"]
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
@@ -314,7 +307,9 @@ def retry_tasks(
 @click.argument("ids", nargs=-1, callback=known_ids)
 @click.option(
     "--state",
-    type=click.Choice([state.value for state in STATES if state != ListedState.RUNNING]),
+    type=click.Choice(
+        [state.value for state in TASK_STATES if state != ListedState.RUNNING]
+    ),
     help="All of these.",
 )
 @click.option("--all", "everything", is_flag=True, help="All that are not running.")

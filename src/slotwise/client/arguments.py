@@ -43,7 +43,7 @@ from slotwise.model.records import (
     is_whole,
 )
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import ListedState
+from slotwise.model.vocabulary import TASK_STATES, ListedState
 from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.dialects.task_statements import Status
@@ -53,14 +53,6 @@ from slotwise.store.queue.queue import TaskInfo
 ID_LIMIT = 250
 
 IF_EXISTS = ("keep", "raise", "replace", "reschedule")
-
-STATES = (
-    ListedState.WAITING,
-    ListedState.RUNNING,
-    ListedState.PAUSED,
-    ListedState.BLOCKED,
-    ListedState.DEAD,
-)
 
 #: The largest value that the column can store.
 MOST_ARRIVALS = 2_147_483_647
@@ -234,8 +226,10 @@ def page_place(
     name: str | None, after: object, state: object, limit: object
 ) -> Key | None:
     """Check the arguments of ``list``; return the key after which the page begins."""
-    if state is not None and state not in STATES:
-        raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
+    if state is not None and state not in TASK_STATES:
+        raise ConfigurationError(
+            f"list(state={state!r}): expected {', '.join(TASK_STATES)}"
+        )
     if not is_whole(limit, 1):
         raise ConfigurationError(
             f"list(limit={limit!r}): expected a whole number, 1 or more"

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from slotwise.client.arguments import (
-    STATES,
     AnyTask,
     Receipt,
     Task,
@@ -30,7 +29,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import TaskOptions
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import Key, When
-from slotwise.model.vocabulary import ListedState, Outcome
+from slotwise.model.vocabulary import TASK_STATES, ListedState, Outcome
 from slotwise.schedules import Schedule
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import OPERATIONS
@@ -124,7 +123,7 @@ class Commands:
         name, _ = self._known(task, "cancel_all")
         count = 0
         last: str | None = None
-        if state not in (None, *set(STATES) - {ListedState.RUNNING}):
+        if state not in (None, *set(TASK_STATES) - {ListedState.RUNNING}):
             raise ConfigurationError(
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )

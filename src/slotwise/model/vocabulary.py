@@ -98,6 +98,16 @@ class ListedState(_Word):
     UNKNOWN = "unknown"
 
 
+#: The states of one-time tasks in listings; a task that has ended is not listed.
+TASK_STATES = (
+    ListedState.WAITING,
+    ListedState.RUNNING,
+    ListedState.PAUSED,
+    ListedState.BLOCKED,
+    ListedState.DEAD,
+)
+
+
 class SlotState(_Word):
     """The state of a slot, or of an instant, that neither the ledger nor a gap has."""
 

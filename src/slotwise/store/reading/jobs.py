@@ -109,25 +109,13 @@ def instance_counts(
     if until is not None:
         where += " AND task_name <= :until"
     given = {"after": after, "until": until}
-    found = read(
-        store,
-        _COUNTS,
-        given,
-        column="task_name",
-        where=where,
-    )
+    found = read(store, _COUNTS, given, column="task_name", where=where)
     return {row["task_name"]: row["count"] for row in found}
 
 
 def schedules(store: Store) -> dict[str, int]:
     """Return each schedule in force, as text, with the number of its jobs and instances."""
-    found = read(
-        store,
-        _COUNTS,
-        {},
-        column="schedule",
-        where="1 = 1",
-    )
+    found = read(store, _COUNTS, {}, column="schedule", where="1 = 1")
     return {row["schedule"]: row["count"] for row in found}
 
 

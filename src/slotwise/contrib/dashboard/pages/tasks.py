@@ -7,16 +7,9 @@ from typing import Final
 from slotwise.contrib.dashboard.access import Refused, Role
 from slotwise.contrib.dashboard.reading import Page, Reading
 from slotwise.inspect import TaskInfo
-from slotwise.spi import ListedState, redact
+from slotwise.spi import TASK_STATES, redact
 
 PAGE: Final = 100
-STATES: Final = (
-    ListedState.WAITING,
-    ListedState.RUNNING,
-    ListedState.PAUSED,
-    ListedState.BLOCKED,
-    ListedState.DEAD,
-)
 _HIDDEN: Final = "hidden: this needs the role admin"
 
 
@@ -24,8 +17,8 @@ def listing(reading: Reading) -> Page:
     """Show how many tasks of each name there are, and with ``name`` or ``state`` a list of them."""
     given = reading.given
     name, state, after = given.get("name"), given.get("state"), given.get("after")
-    if state is not None and state not in STATES:
-        raise Refused(f"state={state!r:.60}: write one of {', '.join(STATES)}", 400)
+    if state is not None and state not in TASK_STATES:
+        raise Refused(f"state={state!r:.60}: write one of {', '.join(TASK_STATES)}", 400)
     counts = reading.lines("counts", reading.inspect.task_counts)
     found = list[TaskInfo]()
     if name is not None:
@@ -41,7 +34,7 @@ def listing(reading: Reading) -> Page:
         "tasks": found,
         "next": found[-1].id if len(found) == PAGE else None,
     }
-    shown = {"states": STATES}
+    shown = {"states": TASK_STATES}
     return Page(template="tasks.html", title="Tasks", data=data, shown=shown)
 
 
