@@ -106,12 +106,7 @@ def backfill(
     rows = so_far.rows + len(chunk)
     if is_done := rows == len(found.slots):
         start_backfill(at.transaction, row, number, concurrency, pace)
-    return replace(
-        so_far,
-        rows=rows,
-        number=number,
-        is_done=is_done,
-    )
+    return replace(so_far, rows=rows, number=number, is_done=is_done)
 
 
 def _oldest(

@@ -117,10 +117,7 @@ def _paused(at: Operation, number: int) -> dict[str, object]:
 
 
 def _update(
-    at: Operation,
-    rows: Sequence[Row],
-    *conditions: Condition,
-    **values: object,
+    at: Operation, rows: Sequence[Row], *conditions: Condition, **values: object
 ) -> None:
     """Write the same columns into those of these locked rows of a job that meet the conditions."""
     tasks = at.tasks
@@ -156,12 +153,7 @@ def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progre
     plans = at.caught_up(*(row for row in rows if row.is_plan))
     found = so_far.found + tuple(_wake(at, row, replay=replay) for row in plans)
     _update(at, rows, is_asleep, **_awake(at))  # the others have passed slots
-    return so_far.beyond(
-        rows,
-        after,
-        number=number,
-        found=found,
-    )
+    return so_far.beyond(rows, after, number=number, found=found)
 
 
 def _awake(at: Operation) -> dict[str, object]:
@@ -303,12 +295,7 @@ def new_epoch(at: Operation) -> Epoch:
     installation = str(uuid.uuid4())
     renamed = meta.update().where(meta.c.key == "installation_id")
     at.connection.execute(renamed.values(value=installation))
-    at.sign(
-        "new_epoch",
-        installation=installation,
-        rows=rows,
-        claims=claims,
-    )
+    at.sign("new_epoch", installation=installation, rows=rows, claims=claims)
     return Epoch(installation=installation, rows=rows, claims=claims)
 
 

@@ -57,25 +57,13 @@ def trigger_now(
     plan = at.plan_among(family, job, instance)
     key = Key(job, instance)
     slot = _free_slot(at.transaction, key, owed_by(plan))
-    number = at.sign(
-        "trigger",
-        job=job,
-        slot=slot,
-        overlap=overlap,
-        id=instance,
-    )
+    number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
     is_busy = _is_busy(family)
     if overlap == "skip" and is_busy:
         row = replace(plan, slot=slot, origin=Origin.TRIGGER)
         ledger.end_unbegun(at.transaction, row, Outcome.SKIPPED, Reason.OVERLAP)
     elif overlap == "queue" and is_busy:
-        _detach_trigger(
-            at.transaction,
-            key,
-            slot,
-            is_queued=True,
-            control=number,
-        )
+        _detach_trigger(at.transaction, key, slot, is_queued=True, control=number)
         for row in family:  # the end of a held row with an operation looks for triggers
             if row.picked and row.control is None and row.cancel_requested is None:
                 at.change(row, control=number)
@@ -186,14 +174,7 @@ def claim_trigger(
         )
         row, now, entered = store.dialect.claim(connection, request)[0]
     return (
-        Claim(
-            row=row,
-            holder=holder,
-            lease=lease,
-            claimed_at=now,
-        )
-        if entered
-        else None
+        Claim(row=row, holder=holder, lease=lease, claimed_at=now) if entered else None
     )
 
 
@@ -215,12 +196,7 @@ def skip_next(
             f"the next slot of job {job!r} is {at.told(following, row)}, not "
             f"{at.told(slot, row)}; nothing is skipped"
         )
-    at.sign(
-        "skip_next",
-        job=job,
-        slot=following,
-        id=instance,
-    )
+    at.sign("skip_next", job=job, slot=following, id=instance)
     at.skip(row, *passed.gaps)
     at.change(row, **passed.row)
     return following
@@ -237,12 +213,7 @@ def cancel(
     else:
         chosen = _begun(at, job, slot, instance or RECURRING)
     for row in chosen:
-        number = at.sign(
-            "cancel",
-            job=job,
-            slot=row.slot,
-            id=row.plan_key.task_instance,
-        )
+        number = at.sign("cancel", job=job, slot=row.slot, id=row.plan_key.task_instance)
         if not row.picked and not row.attempt:
             cancel_waiting(at, row, Reason.OPERATOR)
         else:
@@ -253,13 +224,7 @@ def cancel(
 def _ask_to_stop(at: Operation, row: Row, number: int) -> None:
     due = {} if row.picked else moved(row, min(row.due, at.now))
     control = row.control or number
-    at.change(
-        row,
-        cancel_requested=at.now,
-        control=control,
-        called_off=None,
-        **due,
-    )
+    at.change(row, cancel_requested=at.now, control=control, called_off=None, **due)
 
 
 def _begun(at: Operation, job: str, slot: datetime, instance: str) -> list[Row]:
@@ -347,12 +312,7 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
     which = f"slot {at.told(slot, plan)} of job {job!r}"
     if entry is None or entry["finished"] is None or entry["outcome"] not in ENDED_BADLY:
         raise ConfigurationError(f"{which} {_why_not(at, job, slot, entry)}")
-    number = at.sign(
-        "retry",
-        job=job,
-        slot=slot,
-        id=instance,
-    )
+    number = at.sign("retry", job=job, slot=slot, id=instance)
     ledger.reopen(at.transaction, plan, [slot], Reason.RETRY)
     key = detach(
         at.transaction,

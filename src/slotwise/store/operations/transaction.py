@@ -211,12 +211,7 @@ class Operation:
     ) -> Operation:
         """Return an operation in this transaction, at the database's time now."""
         now = store.dialect.now(connection)
-        return cls(
-            connection=connection,
-            store=store,
-            now=now,
-            author=author,
-        )
+        return cls(connection=connection, store=store, now=now, author=author)
 
     @property
     def dialect(self) -> Dialect:

@@ -198,13 +198,7 @@ class Calendars:
         InvalidSchedule if it must exist.
         """
         audit = partial(self._audit, operation=operation, source=source)
-        before, after = self._write(
-            name,
-            edit,
-            audit,
-            create=create,
-            dry_run=dry_run,
-        )
+        before, after = self._write(name, edit, audit, create=create, dry_run=dry_run)
         followed = self._follow(after, dry_run=dry_run)
         if followed and not dry_run:
             self._store.database.wake_ups.tell(

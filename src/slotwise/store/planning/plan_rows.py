@@ -57,12 +57,7 @@ def born(
     ``from_due``: the first slot is the last one, if at most ``latest`` ago and the next is further
     than ``from_due``.
     """
-    blank = Row(
-        **key._asdict(),
-        execution_time=now,
-        version=0,
-        watermark=newest,
-    )
+    blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
     first = first_slot(blank, schedule, now)
     if from_due is not None and (first is None or first - now > from_due):
         first = _last_due(schedule, newest, now, latest) or first

@@ -407,12 +407,7 @@ def _new_row(
 
 
 def _kept(job: str, schedule: str, slot: datetime | None) -> Plan:
-    return Plan(
-        job=job,
-        change="kept",
-        schedule=schedule,
-        next_slot=slot,
-    )
+    return Plan(job=job, change="kept", schedule=schedule, next_slot=slot)
 
 
 def _added(columns: Mapping[str, Any]) -> Plan:

@@ -202,9 +202,7 @@ GROUP BY task_name ORDER BY task_name LIMIT :most"""
 
 
 def _overdue(
-    at: ReadTransaction,
-    before: datetime,
-    known: Collection[str] | None,
+    at: ReadTransaction, before: datetime, known: Collection[str] | None
 ) -> _Overdue:
     """Count rows that were due before this instant, of the tasks that live workers know; without
     live workers (None), of all.
@@ -244,9 +242,7 @@ def _among_known(
 
 
 def _waiting(
-    at: ReadTransaction,
-    before: datetime,
-    known: Collection[str] | None,
+    at: ReadTransaction, before: datetime, known: Collection[str] | None
 ) -> Sequence[sa.RowMapping]:
     tasks = at.tables.tasks.c
     key = tasks.task_name, tasks.kind, runs_on(tasks).label("runs_on")
@@ -307,14 +303,7 @@ def _unreadable(at: ReadTransaction) -> list[Unreadable]:
     for row in at.read(_UNREADABLE, given):
         error = row["error"].removeprefix(UNREADABLE).removeprefix(NEWER)
         flags = {"dead": bool(row["dead"]), "newer": bool(row["newer"])}
-        found.append(
-            filled(
-                Unreadable,
-                row,
-                error=error,
-                **flags,
-            )
-        )
+        found.append(filled(Unreadable, row, error=error, **flags))
     return found
 
 
@@ -338,13 +327,7 @@ def _silent(at: ReadTransaction, now: datetime) -> tuple[list[str], list[Unreada
 
 def _undecoded(row: Unread) -> Unreadable:
     name, _ = row.key
-    return Unreadable(
-        task=name,
-        rows=1,
-        since=None,
-        error=row.error,
-        dead=False,
-    )
+    return Unreadable(task=name, rows=1, since=None, error=row.error, dead=False)
 
 
 def _is_silent(row: sa.RowMapping, now: datetime) -> bool:

@@ -84,12 +84,7 @@ def deploys(
     limit: int | None = None,
 ) -> list[DeployInfo]:
     """Return the changes of schedules from ``start`` to before ``end``, the newest first."""
-    given = {
-        "start": start,
-        "end": end,
-        "job": job,
-        "limit": limit or NO_LIMIT,
-    }
+    given = {"start": start, "end": end, "job": job, "limit": limit or NO_LIMIT}
     of_job = "" if job is None else " AND task_name = :job"
     rows = read(store, _DEPLOYS, given, of_job=of_job)
     return [filled(DeployInfo, row) for row in rows]

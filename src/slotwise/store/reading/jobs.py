@@ -209,12 +209,7 @@ def _has_instances(tasks: sa.Table) -> Condition:
 
 def _unread(row: Unread) -> JobInfo:
     name, id = row.key
-    return JobInfo(
-        job=name,
-        id=id,
-        state=ListedState.UNREADABLE,
-        reason=row.error,
-    )
+    return JobInfo(job=name, id=id, state=ListedState.UNREADABLE, reason=row.error)
 
 
 def _job_info(

@@ -78,12 +78,7 @@ def backlog(store: Store) -> list[Backlog]:
         now = at.now()
         given = {"now": now, "most": MOST + 1}
         slots = at.read(_SLOTS, given)
-        tasks = at.read(
-            _TASKS,
-            given,
-            waits=_WAITS,
-            due=_DUE,
-        )
+        tasks = at.read(_TASKS, given, waits=_WAITS, due=_DUE)
     found = dict[str, Backlog]()
     for row in [*slots, *tasks]:
         if row["count"]:

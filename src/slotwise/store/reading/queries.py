@@ -14,13 +14,7 @@ import sqlalchemy as sa
 
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import (
-    HAS_SLOT,
-    IS_TASK,
-    RANK,
-    TYPES,
-    Tables,
-)
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK, TYPES, Tables
 from slotwise.store.slots.store import Store
 
 #: Rows of one page.

@@ -65,12 +65,7 @@ def rates(store: Store, job: str) -> JobRates:
     from its newest slots.
     """
     now = store.now()
-    given = {
-        "name": job,
-        "since": now - WEEK,
-        "now": now,
-        "most": NEWEST,
-    }
+    given = {"name": job, "since": now - WEEK, "now": now, "most": NEWEST}
     found = list[sa.RowMapping]()
     with reading(store) as at:
         for family in (f"task_instance = '{RECURRING}'", OF_INSTANCES):
@@ -102,12 +97,7 @@ def _rate(
             failures += one.count
     recent = [row for row in newest if utc(row["slot"]) >= since and row["started"]]
     times = _times(recent)
-    return Rate(
-        runs=runs,
-        failures=failures,
-        skipped=skipped,
-        **times,
-    )
+    return Rate(runs=runs, failures=failures, skipped=skipped, **times)
 
 
 def _times(runs: Sequence[sa.RowMapping]) -> dict[str, timedelta | None]:

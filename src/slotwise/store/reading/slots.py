@@ -121,20 +121,10 @@ def unended(
     instant.
     """
     own = instance or RECURRING
-    given = {
-        "name": name,
-        "own": own,
-        "since": since,
-        "limit": limit or NO_LIMIT,
-    }
+    given = {"name": name, "own": own, "since": since, "limit": limit or NO_LIMIT}
     mine = _of_job(is_one=instance is not None, has_start=since is not None)
     with reading(store) as at:
-        found = at.read(
-            _UNENDED,
-            given,
-            mine=mine,
-            columns=_COLUMNS,
-        )
+        found = at.read(_UNENDED, given, mine=mine, columns=_COLUMNS)
         each = {row["task_instance"]: row for row in found}.values()
         chosen = sorted(each, key=lambda row: _turn(row, own))[:limit]
         begun = _begun(at, name, [_key(row) for row in chosen])
@@ -253,12 +243,7 @@ def slots(
     A gap is placed by its last slot. ``before`` continues a listing; ``ended`` leaves out what
     ``unended`` lists.
     """
-    given = {
-        "name": name,
-        "instance": instance,
-        "since": since,
-        "before": before,
-    }
+    given = {"name": name, "instance": instance, "since": since, "before": before}
     sources = _sources(store, is_one=instance is not None, ended=ended)
     merged = heapq.merge(
         *(source.lines(limit, given) for source in sources),
@@ -357,12 +342,7 @@ def slots_within(
     """Return the slots of an instance from ``start`` to before ``end`` that are in the ledger or
     in a row.
     """
-    given = {
-        "name": name,
-        "id": instance,
-        "start": start,
-        "end": end,
-    }
+    given = {"name": name, "id": instance, "start": start, "end": end}
     return [utc(row["slot"]) for row in read(store, _WITHIN, given)]
 
 
@@ -408,9 +388,7 @@ def _waiting_info(row: sa.RowMapping, last: SlotInfo | None = None) -> SlotInfo:
     if not row["attempt"]:  # the row has the error of the slot before
         return line
     return replace(
-        line,
-        reason=line.reason or Reason.RETRY,
-        error=line.error or row["last_error"],
+        line, reason=line.reason or Reason.RETRY, error=line.error or row["last_error"]
     )
 
 
@@ -437,10 +415,7 @@ ORDER BY slot, number"""
 
 
 def attempts_of(
-    at: ReadTransaction,
-    key: Key,
-    slot: datetime | None,
-    last: SlotInfo | None,
+    at: ReadTransaction, key: Key, slot: datetime | None, last: SlotInfo | None
 ) -> list[AttemptInfo]:
     """Return the attempts of a slot, or of all tasks with this id; ``last``: their newest entry in
     the ledger.

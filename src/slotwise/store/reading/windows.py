@@ -200,12 +200,7 @@ def outcome_counts(
     kind: str = SLOT,
 ) -> list[OutcomeCount]:
     """Return how many slots of each job, or tasks of each name, had which outcome, by the hour."""
-    given = {
-        "start": hour_of(start),
-        "end": end,
-        "job": job,
-        "kind": kind,
-    }
+    given = {"start": hour_of(start), "end": end, "job": job, "kind": kind}
     of_job = "" if job is None else " AND task_name = :job"
     rows = read(store, _COUNTS, given, of_job=of_job)
     return [

@@ -64,12 +64,7 @@ def workers_in(
         if isinstance(one, Unread):
             (name,) = one.key
             state = WorkerState.UNREADABLE
-            one = WorkerInfo(
-                worker=name,
-                state=state,
-                started=now,
-                last_seen=now,
-            )
+            one = WorkerInfo(worker=name, state=state, started=now, last_seen=now)
         found.append(one)
     return found
 

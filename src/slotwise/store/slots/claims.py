@@ -107,14 +107,7 @@ class Claims:
             return []
         size = min(limit, BATCH)
         ranges = _of_others(ranges, full)
-        request = self._request(
-            holder,
-            names,
-            size,
-            lease,
-            lost=0,
-            ranges=ranges,
-        )
+        request = self._request(holder, names, size, lease, lost=0, ranges=ranges)
         try:
             rows = self._take_tasks(request)
         except Exception as error:
@@ -270,12 +263,7 @@ class Claims:
             started = (decided.get(row.key, row) for row in rows)
             rows = [row for row in started if row is not None]
         claims = [
-            Claim(
-                row=row,
-                holder=request.holder,
-                lease=request.lease,
-                claimed_at=now,
-            )
+            Claim(row=row, holder=request.holder, lease=request.lease, claimed_at=now)
             for row in rows
         ]
         return Taken(count, claims, skipped)

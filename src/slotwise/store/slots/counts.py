@@ -149,12 +149,7 @@ class Counts:
                 until = hour_of(self._store.dialect.now(connection) - CLOSED_AFTER)
                 if until <= walk.until:
                     return False
-                walk = Walk(
-                    until=until,
-                    since=walk.until,
-                    part=0,
-                    after=until,
-                )
+                walk = Walk(until=until, since=walk.until, part=0, after=until)
             for _ in range(RECOUNTS):
                 walk = self._step(connection, walk)
                 if walk.part is None:

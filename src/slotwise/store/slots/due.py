@@ -107,12 +107,7 @@ class Due:
         if len(names) <= MANY:
             return None
         with self.reading() as connection:
-            first = self.dialect.first_slots(
-                connection,
-                FEW,
-                lost=lost,
-                since=since,
-            )
+            first = self.dialect.first_slots(connection, FEW, lost=lost, since=since)
         self._ask(names)
         return min((due for name, due in first if name in self._asked[1]), default=None)
 

@@ -326,15 +326,7 @@ class LateClaims:
         assert row.slot is not None
         ledger.end_unbegun(self._at, row, Outcome.SKIPPED, reason)
         self.skipped.append(
-            (
-                row,
-                Gap(
-                    first=row.slot,
-                    last=row.slot,
-                    count=1,
-                    reason=reason,
-                ),
-            )
+            (row, Gap(first=row.slot, last=row.slot, count=1, reason=reason))
         )
 
     def _defer(self, row: Row, later: Later) -> None:

@@ -156,13 +156,7 @@ def end_unbegun(at: Transaction, row: Row, outcome: Outcome, reason: str) -> Non
     if not _write_open(
         at, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=at.now
     ):
-        _enter_ended(
-            at,
-            row,
-            outcome=outcome,
-            reason=reason,
-            finished=at.now,
-        )
+        _enter_ended(at, row, outcome=outcome, reason=reason, finished=at.now)
 
 
 def put_off(at: Transaction, row: Row, reason: str | None) -> None:
@@ -176,13 +170,7 @@ def cancel_retry(at: Transaction, row: Row, reason: str) -> None:
     """End a slot that waits for its next attempt. The caller has locked its row, which no worker
     holds.
     """
-    _write_open(
-        at,
-        row,
-        outcome=Outcome.CANCELLED,
-        reason=reason,
-        finished=at.now,
-    )
+    _write_open(at, row, outcome=Outcome.CANCELLED, reason=reason, finished=at.now)
 
 
 def reopen(at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str) -> None:

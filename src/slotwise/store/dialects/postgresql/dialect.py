@@ -39,11 +39,7 @@ from slotwise.store.dialects.postgresql.arrays import (
     texts,
     varying,
 )
-from slotwise.store.dialects.postgresql.claimed_rows import (
-    by_rank,
-    slot_of,
-    task_of,
-)
+from slotwise.store.dialects.postgresql.claimed_rows import by_rank, slot_of, task_of
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.postgresql.server import PostgreSQLServer
 from slotwise.store.dialects.task_statements import TaskStatements
@@ -65,11 +61,7 @@ from slotwise.store.schema.tables import Tables
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 #: How rows of the ledger are locked, by ``skip_locked``; OFFSET keeps the look a look-up by key.
-_ENTRY_LOCKS = {
-    None: "OFFSET 0",
-    False: "FOR UPDATE",
-    True: "FOR UPDATE SKIP LOCKED",
-}
+_ENTRY_LOCKS = {None: "OFFSET 0", False: "FOR UPDATE", True: "FOR UPDATE SKIP LOCKED"}
 
 
 class PostgreSQL(Upserting, PostgreSQLServer):

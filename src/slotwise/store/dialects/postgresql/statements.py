@@ -26,11 +26,7 @@ Rules behind them, each from an experiment:
 from collections.abc import Iterable
 
 from slotwise.store.dialects.postgresql.claimed_rows import SLOT_COLUMNS, TASK_COLUMNS
-from slotwise.store.schema.rows import (
-    LAST_ATTEMPT,
-    LAST_VERSION,
-    ROW_COLUMNS,
-)
+from slotwise.store.schema.rows import LAST_ATTEMPT, LAST_VERSION, ROW_COLUMNS
 from slotwise.store.schema.tables import WINDOW
 
 
