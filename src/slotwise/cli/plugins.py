@@ -21,7 +21,7 @@ GROUP: Final = "slotwise.commands"
 
 
 class BrokenCommand(click.Command):
-    """Stands for a plug-in that cannot be loaded, and says why when it runs. It is listed only with
+    """Replaces a plug-in that cannot be loaded, and says why when it runs. It is listed only with
     a ``cure``, the command that installs what it needs.
     """
 

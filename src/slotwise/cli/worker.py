@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slotwise.worker")
 
-#: Names with labels of their own in the figures; the rest is "other".
+#: The most names with separate labels in the figures; all others share "other".
 MOST_NAMES = 1_000
 LARGEST_MAX_NAMES = 100_000
 
@@ -169,7 +169,7 @@ def _stuck_after(text: str | None) -> timedelta | None:
 
 
 def _max_names(text: str | None) -> int:
-    """How many names get labels of their own."""
+    """Return how many names get separate labels."""
     if not text:
         return MOST_NAMES
     if not text.strip().isdecimal() or not 1 <= int(text) <= LARGEST_MAX_NAMES:

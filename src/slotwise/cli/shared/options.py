@@ -459,7 +459,7 @@ class _Sections(click.Command):
     ) -> None:
         super().__init__(*arguments, **attributes)
         own = {one.name for one in self.params if one.expose_value}
-        # an option of the command stands for the common one of its name
+        # an option of the command replaces the common one of its name
         self.params = [
             one for one in self.params if one.expose_value or one.name not in own
         ]

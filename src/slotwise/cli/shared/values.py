@@ -53,7 +53,7 @@ class Written:
     def within(self, zone: ZoneInfo | None, option: str) -> datetime:
         """Return the instant in UTC.
 
-        An instant without a zone is read in this one, and a note on stderr says so. Raises
+        An instant without a zone gets this zone, and a note on stderr says so. Raises
         UsageError if there is no zone to read it in, or if the instant is in years that no
         schedule knows.
         """

@@ -63,7 +63,7 @@ class Dashboard:
 
     ``where`` is a JobRegistry, settings, or the database's address; without it, environment and
     settings file say it. ``role`` is what a visitor may do: a Role, or a function of the Request
-    that returns a Role, a Visitor, or None for nobody. Without ``role`` every address answers 403.
+    that returns a Role, a Visitor, or None to refuse. Without ``role`` every address answers 403.
     ``secret`` signs the forms of operations, and is the same in all processes of the host; without
     it, and without SLOTWISE_DASHBOARD_SECRET, there are no operations. ``read_from`` is the
     address of a replica for the reads.
@@ -96,7 +96,7 @@ class Dashboard:
         self._source.close()
 
     def forget(self) -> None:
-        """Read the next page anew, though it was read a moment ago."""
+        """Read the next page from the database, even if it was read a moment ago."""
         self._recent.clear()
 
     def respond(self, request: Request) -> Response:

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 from slotwise.inspect import OutcomeCount, SlotInfo, SlotWindow
 from slotwise.spi import Outcome, SlotState
 
-#: The distances between two marks of an axis, of which the first that leaves at most so many is
-#: taken.
+#: Distances between two marks of an axis, in rising order; the first that gives few enough marks
+#: is taken.
 _STEPS: Final = tuple(
     timedelta(seconds=seconds)
     for seconds in (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86_400, 7 * 86_400)

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 
 #: The longest form that is read, in bytes.
 LONGEST_BODY: Final = 64 * 1024
-#: Sent with every answer. Nothing is stored, framed, or loaded from elsewhere, and no script or
-#: style stands in a page.
+#: Sent with every answer. Nothing is stored, framed, or loaded from elsewhere, and no page
+#: contains a script or a style.
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -361,7 +361,7 @@ class Metrics:
     """All figures of a registry's worker, and those of the cluster that it reads from the tables.
 
     Create it before the worker starts: it adds a listener to the registry. ``max_names`` names of
-    jobs and tasks get labels of their own, the first ones; all others share the label ``other``.
+    jobs and tasks get separate labels, the first ones; all others share the label ``other``.
     """
 
     def __init__(
