@@ -15,9 +15,14 @@ from slotwise.cli.entry import cli, status
 from slotwise.cli.shared import exits
 
 #: Commands without groups, and options by name. A landing that removes one lowers the bound; new
-#: commands may bring them to 48 and 85, and no further.
+#: ones may bring them to 48 and 85, and no further: a further feature has an option of its own only
+#: where no existing one says the same.
 MOST_COMMANDS = 48
-MOST_OPTIONS = 84
+MOST_OPTIONS = 85
+#: Beyond these bounds: each capability that brought commands of its own, with their words, and with
+#: the options that only they take.
+BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {}
+BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {}
 #: Said between processes of one worker, or by a shell for its own use.
 UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}
 
@@ -53,9 +58,14 @@ def pages() -> str:
 
 
 def test_the_surface_only_shrinks() -> None:
-    """A further command or option takes the place of another one."""
-    assert len(list(commands())) <= MOST_COMMANDS
-    assert len(options()) <= MOST_OPTIONS
+    """A further command or option takes the place of another one, or a capability brought it."""
+    brought = {words for found in BROUGHT_COMMANDS.values() for words in found}
+    brought_options = {name for found in BROUGHT_OPTIONS.values() for name in found}
+    known = {words for words, _ in commands()}
+    assert brought <= known
+    assert brought_options <= options()
+    assert len(known - brought) <= MOST_COMMANDS
+    assert len(options() - brought_options) <= MOST_OPTIONS
 
 
 def test_a_page_mentions_each_command() -> None:
