@@ -26,6 +26,7 @@ REVISIONS = {
     "sw0002_room_in_the_ledger.py": "95719ce01237ded7",
     "sw0003_guarded_rows.py": "e990b9a1e916c4a7",
     "sw0004_histories.py": "a41bdb21aa78b836",
+    # sw0005 comes here when its release is made.
 }
 
 FILL = """
@@ -53,6 +54,8 @@ INSERT INTO scheduled_deploys SELECT 'job', n::text, now() - n * interval '1 hou
 FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_worker_history (worker, host, version, capacity, started, ended)
 SELECT n::text, 'host', '1', 1, now() - n * interval '1 hour', now() - n * interval '1 hour'
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_pauses SELECT 'job', 'instance', n::text, now(), now() + n * interval '1 hour', 'skip', 'me'
 FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_counts SELECT 'job' || n % 9, now() - n * interval '1 hour', 'slot', 'succeeded', '', 1, 0
 FROM generate_series(1, 20000) AS n;

@@ -184,8 +184,9 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     A table that was adopted from db-scheduler stays, with db-scheduler's columns and rows, without
     slotwise's jobs.
 
-    Below sw0004, the histories of deploys and workers and the hourly counts are dropped; jobs,
-    tasks and their slots stay.
+    Below sw0005, the ends of pauses are dropped: what is paused stays so. Below sw0004, the
+    histories of deploys and workers and the hourly counts are dropped. Jobs, tasks and their
+    slots stay.
     """
     schema = Schema(given.table_settings())
     confirm(_loss(schema, revision), sure=yes, preview="")
@@ -201,6 +202,11 @@ def _loss(schema: Schema, revision: str) -> str:
     """Return what a downgrade loses, in a sentence."""
     if schema.keeps_data(revision):
         return "Later revisions will be reverted; no data is lost."
+    if revision == "sw0004":
+        return (
+            "Pauses that end by themselves will be lost: what is paused stays paused. "
+            "Jobs, tasks and their slots stay."
+        )
     if revision.startswith("sw"):
         return (
             "The histories of deploys and workers and the hourly counts will be lost. "

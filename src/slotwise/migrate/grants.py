@@ -45,13 +45,16 @@ _NEW_TASK = f"INSERT ({', '.join(WRITTEN)})"
 _AUDIT = "SELECT, INSERT ({numbered}), UPDATE (id)"
 _LEDGER = ("slots", "gaps", "attempts")
 _HISTORIES = ("deploys", "worker_history", "counts")
-_LISTED = ("workers", "controls", "calendars", "starts", "keys", "meta")
+_LISTED = ("workers", "controls", "calendars", "starts", "keys", "meta", "pauses")
 #: By role and table. Migrations own the tables and need no grant on them. A lock of a row needs
 #: the right to update one of its columns.
 _RIGHTS = {
     "worker": {
         **dict.fromkeys(
-            ("tasks", *_LEDGER, *_HISTORIES, "workers", "starts", "keys", "receipts"),
+            (
+                *("tasks", *_LEDGER, *_HISTORIES, "workers", "starts", "keys"),
+                *("receipts", "pauses"),
+            ),
             _ALL,
         ),
         "controls": _AUDIT,
@@ -77,7 +80,7 @@ _RIGHTS = {
         ("tasks", *_LEDGER, *_HISTORIES, *_LISTED, "alembic_version"), "SELECT"
     ),
     "operator": {
-        **dict.fromkeys(("tasks", *_LEDGER, "calendars", "receipts"), _ALL),
+        **dict.fromkeys(("tasks", *_LEDGER, "calendars", "receipts", "pauses"), _ALL),
         "meta": "SELECT, INSERT, UPDATE (value), DELETE",
         "controls": _AUDIT,
         "keys": "SELECT, INSERT, UPDATE (running)",

@@ -28,6 +28,8 @@ Steps: TypeAlias = "Callable[[tuple[str, ...]], list[RevisionStep]]"
 
 #: Revisions whose tables have no histories and counts.
 WITHOUT_HISTORIES = {"sw0001", "sw0002", "sw0003"}
+#: Revisions whose tables have no pauses that end by themselves.
+WITHOUT_PAUSES = WITHOUT_HISTORIES | {"sw0004"}
 
 
 def scripts() -> Path:

@@ -161,10 +161,10 @@ class Schema:
             connection.commit()
 
     def keeps_data(self, revision: str) -> bool:
-        """Whether a downgrade to this revision loses nothing. Below ``sw0004`` histories and
-        counts are lost; ``base`` drops all.
+        """Whether a downgrade to this revision loses nothing. Below ``sw0005`` pauses with an end
+        are lost, below ``sw0004`` histories and counts; ``base`` drops all.
         """
-        return revision in revisions.known() - revisions.WITHOUT_HISTORIES
+        return revision in revisions.known() - revisions.WITHOUT_PAUSES
 
     def downgrade(self, revision: str = "base") -> list[str]:
         """Go back to a revision, and return those that were reverted; ``base`` drops the tables

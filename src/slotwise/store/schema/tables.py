@@ -80,6 +80,7 @@ _COLUMNS = {
         worker* host! version! revision capacity! tags tasks started! drained ended outcome
         reason""",
     "counts": "task_name* hour* kind* outcome* reason* count! pruned=0!",
+    "pauses": "task_name* scope* task_instance* created! until missed! author! note",
 }
 #: The types of those that are not text.
 TYPES: dict[str, Any] = {
@@ -95,7 +96,10 @@ TYPES: dict[str, Any] = {
             "wanted_due cancel_requested unheld_since marked first_slot last_slot "
             "created claimed started ended drained hour",
         ),
-        (Instant, "started_before finished expires at last_seen updated full_until"),
+        (
+            Instant,
+            "started_before finished expires at last_seen updated full_until until",
+        ),
         (Duration, "lease"),
         (BigInteger, "version created_version token collapsed count pruned control"),
         (BigInteger().with_variant(Integer, "sqlite"), "id"),
@@ -155,6 +159,7 @@ _INDEXES: dict[str, Sequence[_Index]] = {
     "deploys": (_Index("deploys_at", ("at",)),),
     "worker_history": (_Index("worker_history_ended", ("ended",)),),
     "counts": (_Index("counts_hour", ("hour",)),),
+    "pauses": (_Index("pauses_until", ("until",)),),
 }
 
 
@@ -197,6 +202,8 @@ class Tables:
         self.worker_history = self._table("worker_history", version=Text)
         #: Slots that have ended, by job, hour of the slot, outcome and reason.
         self.counts = self._table("counts")
+        #: Pauses by name, which may end by themselves.
+        self.pauses = self._table("pauses")
 
     def _table(self, name: str, **kinds: object) -> sa.Table:
         return sa.Table(
