@@ -102,6 +102,19 @@ def _by_slot(conditions: list[Any], _: Arguments) -> list[Any]:
     return conditions[:3]
 
 
+def _lock_whoever_holds_them(_original: Any) -> Any:
+    """The rows of these keys, held by whomever or by nobody."""
+
+    def lock(
+        self: Any, connection: Any, claims: Any, columns: Any, *_: Any, **_how: Any
+    ) -> Any:
+        keys = [claim.key._asdict() for claim in claims]
+        key = [self.tables.tasks.c[name] for name in keys[0]]
+        return connection.execute(self._select_these(keys, key, *columns)).all()
+
+    return lock
+
+
 def _as_if_own(held: list[Any], a: Arguments) -> list[Any]:
     """The rows that were locked, each as if it were still held under the claim."""
     claims = {claim.key: claim for claim in a.claims}
@@ -138,6 +151,7 @@ MUTANTS: dict[str, Mutant] = {
         + answering(points.HELD_FENCE, _of_its_key)
         + answering(points.BEAT, _all_of_them)
         + answering(points.STILL_HELD, _all_of_them)
+        + Mutant(((points.LOCK_HELD, _lock_whoever_holds_them),))
         + answering(points.HOLD, _as_if_own)
         + answering(points.AS_HELD, _by_key)
         + answering(points.OPEN_ENTRY, _by_slot)

@@ -32,6 +32,7 @@ CALLED_OFF = ending._called_off
 REFUSAL = Runner.begin
 HELD = Conditions.held
 HOLD = ByKey.hold
+LOCK_HELD = ByKey._lock_held
 HELD_FENCE = row_values.held_fence
 BEAT = ByKey.beat
 STILL_HELD = ByKey.still_held
