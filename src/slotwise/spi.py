@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         LONGEST_DURATION,
         format_duration,
         parse_duration,
+        short_duration,
     )
     from slotwise.model.error_text import (
         error_summary,
@@ -176,6 +177,7 @@ _HOMES = {
         "LONGEST_DURATION",
         "format_duration",
         "parse_duration",
+        "short_duration",
     ),
     "slotwise.model.records": (
         "KNOWN_YEARS",
@@ -351,6 +353,7 @@ __all__ = [
     "register_codec",
     "register_dialect",
     "register_reason",
+    "short_duration",
     "shortest_interval",
     "slot_state",
     "storable",

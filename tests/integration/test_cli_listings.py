@@ -312,8 +312,8 @@ class TestSlots:
             [
                 ["waiting", r"retry; due 2026-01-31T12:01:30Z; ValueError: no\x1b[31m"],
                 ["skipped", "overlap"],
-                ["succeeded", "stands for 7 more", "catch_up", "+2 h 0 min"],
-                ["running", "2", "host:1", "+3 h 0 min"],
+                ["succeeded", "stands for 7 more", "catch_up", "+2h"],
+                ["running", "2", "host:1", "+3h"],
                 [
                     "2026-01-31T03:00:00Z … 2026-01-31T07:00:00Z",
                     "skipped",
@@ -508,9 +508,8 @@ class TestJobs:
         )
         (line,) = ask("jobs")
         assert (line["job"], line["state"]) == ("a", state)
-        shown = ask("jobs", "a")
-        assert shown.pop("rates")["strip"] == ""
-        assert shown == line
+        assert line["rates"]["strip"] == ""
+        assert ask("jobs", "a") == line
         assert status(["jobs"]) == status(["jobs", "a"]) == exits.OK
 
     def test_compared(

@@ -197,13 +197,13 @@ def test_a_slot_of_a_listing_is_the_slot_that_is_explained(say: Say) -> None:
 
 
 def test_ages_can_be_pasted(say: Say) -> None:
-    """As listings print them: 2 h 10 min ago."""
+    """As listings print them: 2h10m ago."""
     for age in (
-        "120 ms ago",
-        "11.2 s ago",
-        "1 min 10 s ago",
-        "2 h 10 min ago",
-        "3 d 4 h ago",
+        "120ms ago",
+        "3.4s ago",
+        "1m10s ago",
+        "2h10m ago",
+        "3d4h ago",
         "2h ago",
     ):
         assert say(f"slots --since '{age}'")[0] == exits.OK, age

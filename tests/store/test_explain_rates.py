@@ -25,6 +25,8 @@ FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_worker_history (worker, host, version, capacity, started, ended)
 SELECT n::text, 'host', '1', 1, now() - n * interval '1 hour', now() - n * interval '1 hour'
 FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, picked, version)
+SELECT 'job' || n, 'recurring', 'plan', now(), false, 1 FROM generate_series(1, 20000) AS n;
 ANALYZE;
 """
 
@@ -39,6 +41,7 @@ def test_no_table_is_read_as_a_whole(pg_url: str) -> None:
         day = timedelta(days=1)
         plays = (
             lambda: reader.rates("job7"),
+            lambda: reader.rates_of(["job", "job7", "job8"]),
             lambda: reader.outcome_counts(now - day, now),
             lambda: reader.outcome_totals(now - day, now),
             lambda: reader.deploys(now - day, now, job="job7"),

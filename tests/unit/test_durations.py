@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise import InvalidSetting
-from slotwise.model.durations import about
-from slotwise.spi import LONGEST_DURATION, format_duration, parse_duration
+from slotwise.spi import (
+    LONGEST_DURATION,
+    format_duration,
+    parse_duration,
+    short_duration,
+)
 
 SPELLINGS = [
     ("10s", timedelta(seconds=10)),
@@ -44,6 +48,8 @@ CANONICAL = [
 
 FOR_PEOPLE = [
     (timedelta(milliseconds=250.4), "250ms"),
+    (timedelta(seconds=3.44), "3.4s"),
+    (timedelta(seconds=4), "4s"),
     (timedelta(seconds=15.6), "16s"),
     (timedelta(seconds=85), "1m25s"),
     (timedelta(hours=2), "2h"),
@@ -147,4 +153,4 @@ def test_refuses_a_negative_text(text: str) -> None:
 )
 def test_for_people_two_units_are_enough(span: timedelta, text: str) -> None:
     """Nobody counts a million seconds."""
-    assert about(span) == text
+    assert short_duration(span) == text

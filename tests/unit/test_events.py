@@ -158,6 +158,7 @@ def test_levels_are_meant() -> None:
         "reaped",
         "database_lost",
         "handler_hangs",
+        "handler_slow",
         "slots_moved",
     }
     assert events.PollBegan.level == events.HeartbeatSent.level == logging.DEBUG

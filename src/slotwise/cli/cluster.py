@@ -27,7 +27,6 @@ from slotwise.cli.shared.output import (
     print_table,
     say_zones,
     shortened,
-    span,
 )
 from slotwise.cli.shared.terminal import UTC, moment, say
 from slotwise.cli.shared.values import LARGEST_COUNT, duration
@@ -38,6 +37,7 @@ from slotwise.spi import (
     error_summary,
     format_duration,
     pasteable,
+    short_duration,
 )
 
 Answer = TypeVar("Answer")
@@ -104,7 +104,7 @@ def _row(
         ", ".join(line.tags) or "–",
         moment(line.started, zone),
         ago(line.last_seen, now),
-        span(line.skew),
+        short_duration(line.skew),
         line.version,
         *[line.revision or "–"] * told,
     ]
@@ -333,6 +333,12 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
         _unreadable(one, zone)
         for one in found.unreadable
         if one.dead or one.waits_for_deploy(found.now)
+    ]
+    notes += [
+        f"a handler of worker {worker} runs for longer than its warn_after; it runs "
+        f"{_some(names)}; see where it is: slotwise workers stack {names[0]}"
+        for worker, names in found.slow.items()
+        if names
     ]
     if found.gone_workers:
         notes.append(

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 
 import click
@@ -29,7 +29,6 @@ from slotwise.cli.shared.output import (
     print_json,
     print_json_list,
     print_table,
-    span,
     warn_paused,
 )
 from slotwise.cli.shared.terminal import moment, say
@@ -42,7 +41,7 @@ from slotwise.inspect import (
     describe_schedule,
     zone_of,
 )
-from slotwise.spi import Definition, ListedState, error_summary
+from slotwise.spi import Definition, ListedState, error_summary, short_duration
 
 #: Lines of a table of jobs.
 LINES = 100
@@ -51,8 +50,10 @@ INSTANCE_LINES = 20
 #: Lines that are read at once.
 PAGE = 500
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
+#: How a job fares; they come before its schedule.
+_RATES = ("LAST 20", "24 HOURS", "RUN TIME")
 #: Left out on a narrow terminal.
-_SPARE = ("LAST SUCCESS", "FAILURES")
+_SPARE = ("LAST SUCCESS", "24 HOURS", "FAILURES", "RUN TIME", "LAST 20")
 
 
 @click.command(
@@ -97,6 +98,10 @@ def jobs(
     if no live worker can claim it. A job whose row has an invalid value is "unreadable". The
     reasons are printed below the list, and the jobs for which live workers have a schedule that a
     newer revision has replaced.
+
+    LAST 20 has the newest outcomes on the right: ✓ succeeded, ✗ failed, · cancelled or skipped.
+    24 HOURS has the failed ones among the runs. RUN TIME is the median of the last week; of a job
+    that runs now, how long it has run, of that median.
     """
     if name is None and (instances or id is not None):
         raise click.UsageError("--instances and --id need a NAME")
@@ -153,7 +158,8 @@ def _list_jobs(given: Given, count: int | None, everything: bool, after: str) ->
         while page := list(
             islice(entries, PAGE if everything else min(PAGE, size - shown))
         ):
-            _print_page(page, now, compared=application is not None)
+            rates = inspect.rates_of([entry.name for entry in page])
+            _print_page(page, rates, now, compared=application is not None)
             shown = shown + len(page)
             last = page[-1].name
         has_more = next(entries, None) is not None
@@ -169,10 +175,17 @@ def _list_jobs(given: Given, count: int | None, everything: bool, after: str) ->
         say(f"… more: slotwise jobs --after {shlex.quote(last)}", err=True)
 
 
-def _print_page(page: Sequence[_Entry], now: datetime, *, compared: bool) -> None:
+def _print_page(
+    page: Sequence[_Entry],
+    rates: Mapping[str, JobRates],
+    now: datetime,
+    *,
+    compared: bool,
+) -> None:
+    columns = [*_COLUMNS[:-1], *_RATES, _COLUMNS[-1]]
     print_table(
-        [*_COLUMNS, "CODE"] if compared else _COLUMNS,
-        [_row(entry, now) for entry in page],
+        [*columns, "CODE"] if compared else columns,
+        [_row(entry, rates[entry.name], now) for entry in page],
         spare=_SPARE,
         folds="SCHEDULE",
     )
@@ -202,13 +215,18 @@ def _plight(line: JobInfo) -> str:
 def _with_instances(
     inspect: Inspection, application: _Application | None, after: str
 ) -> Iterator[dict[str, object]]:
-    """Each job with the number of its recurring instances; then the tasks that have only
-    instances.
+    """Each job with its rates and the number of its recurring instances; then the tasks that have
+    only instances.
     """
     counts = inspect.instance_counts(after=after)
-    for entry in _entries(inspect, application, after):
-        number = counts.pop(entry.name, None)
-        yield entry.json if number is None else {**entry.json, "instances": number}
+    entries = _entries(inspect, application, after)
+    while page := list(islice(entries, PAGE)):
+        rates = inspect.rates_of([entry.name for entry in page])
+        for entry in page:
+            found = entry.json | {"rates": as_json(rates[entry.name])}
+            if (number := counts.pop(entry.name, None)) is not None:
+                found["instances"] = number
+            yield found
     for name, number in sorted(counts.items()):
         yield {"job": name, "state": ListedState.INSTANCES, "instances": number}
 
@@ -254,25 +272,46 @@ def _entries(
         yield _Entry(name=name, line=None, definition=found[name], change="added")
 
 
-def _row(entry: _Entry, now: datetime) -> list[str | Text]:
+def _row(entry: _Entry, rates: JobRates, now: datetime) -> list[str | Text]:
     line = entry.line
     code = [entry.code] if entry.code is not None else []
     if line is None:
-        schedule = (
-            describe_schedule(entry.definition.schedule)
-            if entry.definition and entry.definition.schedule
-            else ""
-        )
-        return [
-            entry.name,
-            outcome(ListedState.NOT_PLANNED),
-            "–",
-            "–",
-            "–",
-            schedule,
-            *code,
-        ]
-    return [entry.name, *_cells(line, now), *code]
+        unknown = ["–"] * (len(_COLUMNS) + len(_RATES) - 3)
+        state = outcome(ListedState.NOT_PLANNED)
+        return [entry.name, state, *unknown, _declared_schedule(entry), *code]
+    *cells, told = _cells(line, now)
+    fares = [
+        rates.strip or "–",
+        _failed(rates.day),
+        _run_time(line, rates.week, now),
+    ]
+    return [entry.name, *cells, *fares, told, *code]
+
+
+def _declared_schedule(entry: _Entry) -> str:
+    if entry.definition is None or entry.definition.schedule is None:
+        return ""
+    return describe_schedule(entry.definition.schedule)
+
+
+def _failed(rate: Rate) -> str | Text:
+    """How many runs have failed, of all."""
+    if not rate.failures:
+        return f"{rate.runs:,}" if rate.runs else "–"
+    return Text(f"{rate.failures:,} of {rate.runs:,}", style="red")
+
+
+def _run_time(line: JobInfo, week: Rate, now: datetime) -> str | Text:
+    """How long a run usually takes; of one that runs now, how long it has run."""
+    usual = short_duration(week.duration_p50)
+    if line.running_since is None:
+        return usual
+    elapsed = now - line.running_since
+    is_long = week.duration_p95 is not None and elapsed > week.duration_p95
+    told = short_duration(elapsed)
+    if week.duration_p50 is not None:
+        told = f"{told} of {usual}"
+    return Text(told, style="yellow" if is_long else "cyan")
 
 
 def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
@@ -358,11 +397,16 @@ def _rates(rates: JobRates) -> list[tuple[str, str | Text]]:
 def _rate(rate: Rate) -> str:
     if not rate.runs:
         return f"no runs, {rate.skipped:,} skipped" if rate.skipped else "no runs"
+    took = _usual(rate.duration_p50, rate.duration_p95)
+    late = _usual(rate.lateness_p50, rate.lateness_p95)
     return (
         f"{rate.runs:,} runs, {rate.failures:,} failed, {rate.skipped:,} skipped; "
-        f"took {span(rate.duration_p50)}, 95 % at most {span(rate.duration_p95)}; "
-        f"late by {span(rate.lateness_p50)}, 95 % at most {span(rate.lateness_p95)}"
+        f"took {took}; late by {late}"
     )
+
+
+def _usual(half: timedelta | None, most: timedelta | None) -> str:
+    return f"{short_duration(half)}, 95 % at most {short_duration(most)}"
 
 
 def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
@@ -376,6 +420,7 @@ def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
         ("time zone", zone.key),
         ("next slot", moment(line.next_slot, zone)),
         ("due", moment(line.due, zone)),
+        ("running since", moment(line.running_since, zone)),
         ("attempt", str(line.attempt)),
         ("worker", line.worker or "–"),
         ("heartbeat", moment(line.heartbeat, zone)),

@@ -19,7 +19,7 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_errors
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import Command, Given, common, pass_given
-from slotwise.cli.shared.output import as_json, print_json, span
+from slotwise.cli.shared.output import as_json, print_json
 from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
 from slotwise.cli.shared.values import FORMS, Written, duration, read_written
 from slotwise.contrib.logging import LogListener, configure, keep_one_console
@@ -32,6 +32,7 @@ from slotwise.spi import (
     Reason,
     SingleRun,
     error_summary,
+    short_duration,
 )
 
 _STATUS = {
@@ -243,7 +244,7 @@ def _tell_end(end: SlotEnd, *, instead: str) -> None:
         else ""
     )
     took = (
-        f" in {span(end.finished - end.started)}"
+        f" in {short_duration(end.finished - end.started)}"
         if end.ended_here and end.started and end.finished
         else ""
     )
@@ -305,5 +306,6 @@ def _tell(given: Given, ended: Ended) -> None:
         if ended.reason and ended.reason != error_summary(ended.error)
         else ""
     )
-    line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
+    took = short_duration(ended.took)
+    line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {took}"
     say(line, err=True)

@@ -14,7 +14,7 @@ import click
 
 from slotwise import Calendar, InvalidSetting, SlotwiseError
 from slotwise.cli.shared.options import Command, Given, common, pass_given
-from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
+from slotwise.cli.shared.output import as_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.cli.shared.terminal import shown as zone_shown
 from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, read_written
@@ -28,6 +28,7 @@ from slotwise.spi import (
     error_summary,
     is_known,
     parse_duration,
+    short_duration,
 )
 
 #: Seconds between two lines of progress.
@@ -287,7 +288,7 @@ def _why(job: Definition, line: SlotInfo) -> str:
         _note(job, line),
     ]
     if line.started is not None and line.started - line.slot >= timedelta(seconds=1):
-        parts.append(f"{span(line.started - line.slot)} late")
+        parts.append(f"{short_duration(line.started - line.slot)} late")
     if line.error and line.outcome != Outcome.SUCCEEDED:
         parts.append(error_summary(line.error))
     if line.missed_count:

@@ -33,7 +33,6 @@ from slotwise.cli.shared.output import (
     print_table,
     say_zones,
     shortened,
-    span,
 )
 from slotwise.cli.shared.terminal import UTC, exact, moment, moment_and_zone, say
 from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, within
@@ -43,7 +42,7 @@ from slotwise.inspect import (
     Inspection,
     SlotInfo,
 )
-from slotwise.spi import Outcome, SlotState, error_summary
+from slotwise.spi import Outcome, SlotState, error_summary, short_duration
 
 #: The smallest step between two slots.
 _TICK: Final = timedelta(microseconds=1)
@@ -129,7 +128,7 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
         "stands for": f"{line.missed_count} more slots" if line.missed_count else None,
         "started": moment(line.started, zone),
         "finished": moment(line.finished, zone),
-        "took": span(line.took),
+        "took": short_duration(line.took),
         "worker": line.worker,
     }
     print_fields(
@@ -356,7 +355,7 @@ def _row(line: SlotInfo, zone: ZoneInfo) -> list[str | Text]:
         if line.last is None
         else f"{moment(line.slot, zone)} … {moment(line.last, zone)}"
     )
-    lag = "–" if line.started is None else f"+{span(line.started - line.slot)}"
+    lag = "–" if line.started is None else f"+{short_duration(line.started - line.slot)}"
     return [
         slot,
         outcome(line.outcome),
@@ -364,7 +363,7 @@ def _row(line: SlotInfo, zone: ZoneInfo) -> list[str | Text]:
         line.origin or "–",
         str(line.attempts) if line.attempts else "–",
         lag,
-        span(line.took),
+        short_duration(line.took),
         shortened(line.worker),
     ]
 

@@ -361,6 +361,13 @@ class Reads:
         return rates.rates(self._store, name_of(job))
 
     @read
+    def rates_of(self, jobs: Collection[str]) -> dict[str, JobRates]:
+        """Return the same of many jobs, by name: durations and lateness from the newest 50 slots
+        of each.
+        """
+        return rates.rates_of(self._store, jobs)
+
+    @read
     def deploys(
         self,
         start: datetime,

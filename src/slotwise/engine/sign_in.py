@@ -10,10 +10,12 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from slotwise import migrate
 from slotwise.engine.loops.poller import Peers
 from slotwise.engine.loops.service import Common, WorkerCommon
+from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.tuning import BUSY_PAUSES, FORGET_AFTER, PAUSES, SKEW_WARNING
 from slotwise.errors import DatabaseRefused
 from slotwise.jobs.definition import Definition
@@ -47,12 +49,12 @@ class Membership:
         workers: WorkerRegistry,
         history: History,
         make_badge: Callable[[], Badge],
-        hangs: Callable[[], bool] = lambda: False,
+        plight: Callable[[], WorkerState] = lambda: WorkerState.RUNNING,
     ) -> None:
-        """``hangs``: whether a handler of this worker does not stop."""
+        """``plight``: the state of a worker that does not drain."""
         self._worker_registry = workers
         self._make_badge = make_badge
-        self._hangs = hangs
+        self._plight = plight
         self._lock = threading.Lock()
         self._badge: Badge | None = None
         self._skew: float | None = None
@@ -112,7 +114,7 @@ class Membership:
     def _state(self) -> WorkerState:
         if self.is_draining:
             return WorkerState.DRAINING
-        return WorkerState.HANGING if self._hangs() else WorkerState.RUNNING
+        return self._plight()
 
     def leave(self) -> None:
         """Sign out; if that fails, other workers delete the row later."""
@@ -130,6 +132,13 @@ class Membership:
                     "cannot sign out: %s; other workers delete the row later",
                     describe_error(error),
                 )
+
+
+def _plight_of(claims: ActiveClaims) -> WorkerState:
+    """Return the state of a worker by what its handlers do."""
+    if claims.hanging():
+        return WorkerState.HANGING
+    return WorkerState.SLOW if claims.is_slow() else WorkerState.RUNNING
 
 
 def keep_trying(
@@ -184,7 +193,7 @@ class SignIn:
             WorkerRegistry(common.store),
             common.store.history,
             self._make_badge,
-            lambda: bool(common.active_claims.hanging()),
+            partial(_plight_of, common.active_claims),
         )
         self._capacity = capacity
         self._version = version

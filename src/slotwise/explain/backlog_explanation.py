@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from slotwise.explain.due_times import until_due
 from slotwise.explain.sentences import paused_by, when
 from slotwise.explain.task_explanation import TaskExplanation
-from slotwise.model.durations import about
+from slotwise.model.durations import short_duration
 from slotwise.model.vocabulary import ENDED_BADLY, ListedState, Outcome
 from slotwise.store.reading.facts import task_facts
 from slotwise.store.reading.task_counts import MOST, DueTasks, due_tasks
@@ -71,10 +71,10 @@ def _pace(store: Store, task: str, now: datetime) -> _Pace:
 
 def _told(pace: _Pace, found: DueTasks) -> Iterator[str]:
     if not pace.ended:
-        yield f"None has succeeded in the last {about(pace.span)}."
+        yield f"None has succeeded in the last {short_duration(pace.span)}."
         return
     failed = f", and {pace.failed:,} attempts failed" if pace.failed else ""
-    yield f"In the last {about(pace.span)}, {pace.ended:,} succeeded{failed}."
+    yield f"In the last {short_duration(pace.span)}, {pace.ended:,} succeeded{failed}."
     if found.due and found.due <= MOST:
         left = pace.span * found.due / pace.ended
-        yield f"At this rate, those that are due end in {about(left)}."
+        yield f"At this rate, those that are due end in {short_duration(left)}."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from slotwise.explain.sentences import ROUNDING, when
-from slotwise.model.durations import about
+from slotwise.explain.sentences import ROUNDING, see_stack, when
+from slotwise.model.durations import short_duration
 from slotwise.model.records import TICK
 from slotwise.model.vocabulary import Reason, SlotState
 from slotwise.schedules.description import describe_schedule
@@ -18,6 +18,8 @@ from slotwise.store.slots.history import LEFT
 
 #: Reasons of slots that no worker has started in time.
 _MISSED = (Reason.COLLAPSED, Reason.LATE)
+#: A shorter run needs no look, however short the others are.
+LONG = timedelta(seconds=10)
 
 
 def changed(facts: Facts) -> Iterator[str]:
@@ -83,10 +85,13 @@ def fares(rates: JobRates) -> Iterator[str]:
             yield f"In the last {title}, {rate.failures:,} of {rate.runs:,} runs failed."
 
 
-def usually(rates: JobRates) -> Iterator[str]:
-    """Say how long a run usually takes."""
+def usually(rates: JobRates, elapsed: timedelta | None) -> Iterator[str]:
+    """Say how long a run usually takes, and what to do if this one takes longer."""
     week = rates.week
-    if week.duration_p50 is not None and week.duration_p95 is not None:
-        half = about(week.duration_p50)
-        most = about(week.duration_p95)
-        yield f"Half of its runs end within {half}, and 19 of 20 within {most}."
+    if week.duration_p50 is None or week.duration_p95 is None:
+        return
+    half = short_duration(week.duration_p50)
+    most = short_duration(week.duration_p95)
+    yield f"Half of its runs end within {half}, and 19 of 20 within {most}."
+    if elapsed is not None and elapsed > max(week.duration_p95, LONG):
+        yield f"This one takes longer. {see_stack(rates.job)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from slotwise.explain.sentences import ORIGINS, ROUNDING, slots, when
-from slotwise.model.durations import about, format_duration
+from slotwise.model.durations import format_duration, short_duration
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import (
     Origin,
@@ -71,7 +71,7 @@ def until_due(facts: Facts | TaskFacts, row: Row) -> Iterator[str]:
     due = row.due
     if due > facts.now:
         retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
-        yield f"It waits{retry}: it is due at {when(due)}, in {about(due - facts.now)}."
+        yield f"It waits{retry}: it is due at {when(due)}, in {short_duration(due - facts.now)}."
         return
     yield f"It has been due since {when(due)}, and no worker has taken it."
     if facts.obstacle is not None:

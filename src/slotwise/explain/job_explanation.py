@@ -53,8 +53,8 @@ def explain_now(store: Store, name: str, id: str = RECURRING) -> JobExplanation 
     told, attempts = _now(store, name, id, line)
     found = rates(store, name)
     sentences = [*told, *fares(found)]
-    if line is not None and line.state == ListedState.RUNNING:
-        sentences += usually(found)
+    if line is not None and line.running_since is not None:
+        sentences += usually(found, store.now() - line.running_since)
     if last is not None:
         sentences.append(_last(last))
         if not attempts and last.last is None:

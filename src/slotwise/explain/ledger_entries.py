@@ -10,7 +10,7 @@ from slotwise.explain.sentences import (
     ROUNDING,
     how_ended,
     latest,
-    past_timeout,
+    running_long,
     sentences_of,
     signs_of_life,
     silence,
@@ -18,7 +18,7 @@ from slotwise.explain.sentences import (
     told_attempts,
     when,
 )
-from slotwise.model.durations import about, format_duration
+from slotwise.model.durations import format_duration, short_duration
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import (
     Origin,
@@ -49,9 +49,9 @@ def began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
 
 
 def _signs(facts: Facts, entry: SlotInfo) -> Iterator[str]:
-    """Say that a handler runs past its timeout, or since when a lost worker is silent."""
+    """Say how long a handler has run, or since when a lost worker is silent."""
     if entry.outcome == Outcome.RUNNING and entry.started is not None:
-        yield from past_timeout(entry.started, facts)
+        yield from running_long(entry.started, facts)
     last = facts.attempts[-1] if facts.attempts else None
     if entry.outcome == Outcome.LOST and last is not None and last.token == entry.token:
         yield from silence(last)
@@ -67,7 +67,7 @@ def _cancelled_before(entry: SlotInfo, finished: datetime) -> str:
 def _started(entry: SlotInfo, started: datetime) -> str:
     times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
     delay = started - entry.slot
-    late = "on time," if delay < ROUNDING else f"{about(delay)} after its time,"
+    late = "on time," if delay < ROUNDING else f"{short_duration(delay)} after its time,"
     return f"It started at {when(started)}{times}, {late} on {entry.worker}."
 
 
@@ -94,7 +94,7 @@ def _ending(facts: Facts, entry: SlotInfo) -> str:
         elif entry.outcome == Outcome.CANCELLED:
             ended = "was stopped"
         return f"That attempt {ended}{_because(entry)}; it waits for another one{due}."
-    took = "" if entry.took is None else f", after {about(entry.took)}"
+    took = "" if entry.took is None else f", after {short_duration(entry.took)}"
     return how_ended(entry.outcome, entry.reason, f"at {when(entry.finished)}{took}")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from slotwise.model.durations import about, format_duration
+from slotwise.model.durations import format_duration, short_duration
 from slotwise.model.records import EPOCH, TICK
 from slotwise.schedules import Cron, Daily, Every, Schedule
 from slotwise.schedules.base import instant_text
@@ -23,7 +23,8 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
     match schedule:
         case Every():
             beside = (instant - schedule.anchor) % schedule.interval
-            yield f"It is {about(beside)} after a multiple of {format_duration(schedule.interval)}."
+            interval = format_duration(schedule.interval)
+            yield f"It is {short_duration(beside)} after a multiple of {interval}."
         case Daily():
             if (local := instant.astimezone(schedule.zone)).time() not in schedule.times:
                 times = " and ".join(map(time_text, schedule.times))

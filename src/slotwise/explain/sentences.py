@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from slotwise.model.durations import about, format_duration
+from slotwise.errors import pasteable
+from slotwise.model.durations import format_duration, short_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import (
@@ -132,13 +133,27 @@ def silence(attempt: AttemptInfo) -> Iterator[str]:
         yield f"{attempt.worker} was last heard of at {when(attempt.ended)}."
 
 
-def past_timeout(started: datetime, facts: Facts | TaskFacts) -> Iterator[str]:
-    timeout = None if facts.definition is None else facts.definition.timeout
-    if timeout is not None and facts.now - started > timeout:
+def running_long(started: datetime, facts: Facts | TaskFacts) -> Iterator[str]:
+    """Say how long a handler has run, and whether that is longer than it should."""
+    elapsed = facts.now - started
+    yield f"It has run for {short_duration(elapsed)}."
+    declared = facts.definition
+    if declared is None:
+        return
+    if declared.timeout is not None and elapsed > declared.timeout:
         yield (
-            f"Its timeout of {format_duration(timeout)} has passed, and it still runs. "
+            f"Its timeout of {format_duration(declared.timeout)} has passed, and it still runs. "
             'A thread cannot be ended: restart the worker, or declare isolation="process".'
         )
+    elif declared.warn_after is not None and elapsed > declared.warn_after:
+        yield (
+            f"That is longer than its warn_after of {format_duration(declared.warn_after)}. "
+            f"{see_stack(declared.name)}"
+        )
+
+
+def see_stack(name: str) -> str:
+    return pasteable(f"To see where it is: slotwise workers stack {name}.")
 
 
 def signs_of_life(row: Row, facts: Facts | TaskFacts) -> str:
@@ -150,5 +165,5 @@ def signs_of_life(row: Row, facts: Facts | TaskFacts) -> str:
         heir = "a worker takes it over"
         if facts.obstacle is not None:
             heir = f"no worker takes it over: {facts.obstacle}"
-        told += f"; its lease of {about(row.lease)} has ended, and {heir}"
-    return f"; the last heartbeat was {about(silent)} ago{told}"
+        told += f"; its lease of {short_duration(row.lease)} has ended, and {heir}"
+    return f"; the last heartbeat was {short_duration(silent)} ago{told}"

@@ -11,7 +11,7 @@ from slotwise.explain.due_times import deferred, until_due
 from slotwise.explain.ledger_entries import began, skipped
 from slotwise.explain.no_slot import why_no_slot
 from slotwise.explain.sentences import latest, paused_by, said, sentences_of, slots, when
-from slotwise.model.durations import about
+from slotwise.model.durations import short_duration
 from slotwise.model.records import TICK, Row, from_micros
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import (
@@ -183,7 +183,7 @@ def _upcoming(
     verb = "comes" if count == 1 else "come"
     yield from _passed_over(facts)
     before = f"{slots(count)} {verb} before it, the next at {when(next_slot)}"
-    yield f"It comes in {about(facts.slot - facts.now)}; {before}."
+    yield f"It comes in {short_duration(facts.slot - facts.now)}; {before}."
     if plan.state == RowState.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)
         yield (

@@ -9,13 +9,13 @@ from slotwise.errors import pasteable
 from slotwise.explain.due_times import until_due
 from slotwise.explain.sentences import (
     how_ended,
-    past_timeout,
     paused_by,
+    running_long,
     signs_of_life,
     told_attempts,
     when,
 )
-from slotwise.model.records import EPOCH, Row, from_micros
+from slotwise.model.records import Row, claimed_since
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import (
     ListedState,
@@ -76,9 +76,9 @@ def _task(facts: TaskFacts, row: Row) -> Iterator[str]:
             f"It is claimed by {row.picked_by}, attempt "
             f"{row.attempt}{signs_of_life(row, facts)}."
         )
-        claimed = from_micros(row.version)
-        if claimed.year > EPOCH.year:  # db-scheduler counts versions from one
-            yield from past_timeout(claimed, facts)
+        claimed = claimed_since(row.version)
+        if claimed is not None:
+            yield from running_long(claimed, facts)
     elif row.state == RowState.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"

@@ -168,6 +168,7 @@ class Definition:
     retry: Annotated[Retry | None, Policy("Retry.exponential(max_attempts=3)")] = None
     start_within: Span = None
     timeout: Span = None
+    warn_after: Span = None
     min_interval: Span = None
     spread: Span = None
     priority: Annotated[int, Policy("a whole number such as 50", _priority)] = (
@@ -180,8 +181,12 @@ class Definition:
     concurrency: Annotated[int | None, Policy(_A_NUMBER, _count)] = None
     rate_limit: Annotated[Rate | None, Policy(_A_RATE, _rate)] = None
     is_job: bool = field(init=False, compare=False)
+    #: Whether something happens when an attempt has run for some time.
+    is_timed: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        spans = (self.timeout, self.warn_after)
+        object.__setattr__(self, "is_timed", any(span is not None for span in spans))
         object.__setattr__(self, "is_job", self.schedule is not None)
 
     @property
@@ -284,6 +289,13 @@ def _refuse_contradictions(definition: Definition, where: str) -> None:
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(
             f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them'
+        )
+    timeout = definition.timeout
+    warn_after = definition.warn_after
+    if timeout is not None and warn_after is not None and warn_after >= timeout:
+        raise InvalidJob(
+            f"{where}: warn_after={format_duration(warn_after)} never passes: the attempt is "
+            f"stopped at its timeout of {format_duration(timeout)}; make it shorter"
         )
     if definition.min_interval is not None and definition.overlap.detaches:
         raise InvalidJob(

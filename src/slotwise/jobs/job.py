@@ -54,6 +54,9 @@ class Declaration(ABC):
     #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is asked to stop, and
     #: fails; None: for ever.
     timeout: timedelta | str | None
+    #: How long an attempt may run before the log, health and explain say so, and it runs on; None:
+    #: for ever.
+    warn_after: timedelta | str | None
     #: Which due rows start first when workers are busy: 90 is high, 50 the default, 10 low.
     priority: int
     #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within
@@ -199,6 +202,7 @@ class Policies(TypedDict, total=False):
     max_lost: int
     retry: Retry | None
     timeout: timedelta | str | None
+    warn_after: timedelta | str | None
     priority: int
     isolation: Literal["process"] | None
     runs_on: Sequence[str] | AbstractSet[str]

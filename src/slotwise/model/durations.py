@@ -11,6 +11,7 @@ from slotwise.errors import InvalidSetting
 
 FORMS: Final = 'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as "PT10S"'
 LONGEST_TEXT: Final = 64
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 #: A century: the present plus or minus this lies within the years of schedules.
 LONGEST_DURATION: Final = timedelta(days=36_500)
@@ -75,19 +76,29 @@ def format_duration(value: timedelta) -> str:
     )
 
 
-def about(span: timedelta) -> str:
-    """Return a duration for display, in its two largest units: `250ms`, `15s`, `1m25s`,
-    `18d10h`.
+def short_duration(span: timedelta | None) -> str:
+    """Return a duration for display, in its two largest units: `250ms`, `3.4s`, `1m25s`, `18d10h`;
+    a dash for None.
     """
-    if span >= timedelta(seconds=10):
-        span = timedelta(seconds=round(span.total_seconds()))
+    if span is None:
+        return "–"
+    if span < timedelta(0):
+        return f"-{short_duration(-span)}"
+    if span < timedelta(seconds=1):
+        return format_duration(timedelta(milliseconds=round(span / _MILLISECOND)))
+    if span < timedelta(seconds=10):
+        return f"{span.total_seconds():.1f}".removesuffix(".0") + "s"
+    return _in_two_units(timedelta(seconds=round(span.total_seconds())))
+
+
+def _in_two_units(span: timedelta) -> str:
     for (_, unit), (_, smaller) in pairwise(_UNITS[:4]):
         if span >= unit:
             rest = span % unit // smaller * smaller
             return format_duration(span - span % unit) + (
                 format_duration(rest) if rest else ""
             )
-    return format_duration(timedelta(milliseconds=round(span.total_seconds() * 1000)))
+    return format_duration(span)
 
 
 def _read(text: str) -> timedelta:

@@ -102,6 +102,12 @@ class HandlerHangs(AttemptEvent, name="handler_hangs", level=logging.WARNING):
     )
 
 
+class HandlerSlow(AttemptEvent, name="handler_slow", level=logging.WARNING):
+    """A handler has run for longer than its ``warn_after``, and runs on."""
+
+    warn_after: timedelta
+
+
 class SettleSent(Event, name="settle_sent", level=logging.DEBUG):
     count: int
 

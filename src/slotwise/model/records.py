@@ -44,6 +44,12 @@ def from_micros(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 
 
+def claimed_since(version: int) -> datetime | None:
+    """Return when a held row was claimed; None if another program counts its versions from one."""
+    found = from_micros(version)
+    return found if found.year > EPOCH.year else None
+
+
 def is_known(instant: datetime) -> bool:
     """Return whether schedules cover this instant."""
     return EARLIEST <= instant < FOREVER

@@ -124,6 +124,8 @@ class WorkerState(_Word):
     RUNNING = "running"
     DRAINING = "draining"
     HANGING = "hanging"
+    #: A handler has run for longer than its ``warn_after``.
+    SLOW = "slow"
     GONE = "gone"
     UNREADABLE = "unreadable"
 

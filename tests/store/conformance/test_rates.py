@@ -50,6 +50,16 @@ def test_rates(bench: Bench) -> None:
     assert found.as_json()["strip"] == found.strip
 
 
+def test_rates_of_many_jobs(bench: Bench) -> None:
+    """The same as of one, from as few statements as for one; a job without a row has none."""
+    ran(bench, range(1, 31), {7, 14, 30})
+    count(bench, 4)
+    found = bench.inspect.rates_of(["plain", "strict", "missing"])
+    assert found["plain"] == bench.inspect.rates("plain")
+    assert found["strict"].strip == found["missing"].strip == ""
+    assert bench.inspect.rates_of([]) == {}
+
+
 def test_a_job_without_history(bench: Bench) -> None:
     found = bench.inspect.rates("plain")
     assert (found.strip, found.day.runs, found.week.lateness_p95) == ("", 0, None)

@@ -6,11 +6,12 @@ import logging
 from datetime import timedelta
 
 import pytest
-from tests.kit.events import HandlerHangs
+from tests.kit.events import HandlerHangs, HandlerSlow
 from tests.unit.engine.conftest import Bench
 
-from slotwise import Every, JobContext, TaskContext, job, task
+from slotwise import Every, InvalidJob, JobContext, TaskContext, job, task
 from slotwise.engine.loops.tuning import HANGS_AFTER
+from slotwise.spi import define
 from slotwise.testing import ManualWorker
 
 SECOND = timedelta(seconds=1)
@@ -162,6 +163,68 @@ def test_a_worker_with_such_a_handler_takes_what_is_due(bench: Bench) -> None:
     found = bench.registry.inspect.health()
     assert found.unroutable == {}
     assert found.overdue > 0
+
+
+# -- handlers that run for long -------------------------------------------------------------------
+
+
+def test_a_slow_handler_is_reported_once(bench: Bench) -> None:
+    """In the log, in the list of workers and in health; it runs on, and the worker claims."""
+    bench.worker.sign_in.membership.join()
+    watch, (holding,) = bench.worker.lease_watch, bench.hold()
+    inspect = bench.registry.inspect
+    assert holding.begin()
+    watch.limit(holding, None, 2 * SECOND)
+    assert watch.run_once() <= 2 * SECOND
+    assert bench.said(HandlerSlow) == []
+    for _ in range(3):
+        bench.clock.tick(2 * SECOND)
+        watch.run_once()
+    (told,) = bench.said(HandlerSlow)
+    assert (told.job, told.warn_after, told.level) == (
+        "mail",
+        2 * SECOND,
+        logging.WARNING,
+    )
+    assert holding.signal.reason is None
+    bench.worker.heartbeat.run_once()
+    assert [one.state for one in inspect.workers()] == ["slow"]
+    assert inspect.health().slow == {bench.worker.name: ["mail"]}
+    assert holding.end()
+    watch.run_once()
+    bench.worker.heartbeat.run_once()
+    assert [one.state for one in inspect.workers()] == ["running"]
+    assert inspect.health().slow == {}
+
+
+def test_explain_says_that_it_takes_long() -> None:
+    """How long it has run, that this is longer than declared, and where to look."""
+
+    @job(name="feed", schedule=Every("1h"), warn_after="2s")
+    def feed(ctx: JobContext) -> None:
+        """Takes long."""
+
+    with ManualWorker([feed]) as worker:
+        slot = worker.tick("1h")
+        (claim,) = worker.poll()
+        assert worker.begin(claim)
+        worker.tick("1s")
+        told = " ".join(worker.inspect.explain("feed", slot).sentences)
+        assert "It has run for 1s." in told
+        assert "warn_after" not in told
+        worker.tick("2s")
+        told = " ".join(worker.inspect.explain("feed", slot).sentences)
+        assert "That is longer than its warn_after of 2s." in told
+        assert "slotwise workers stack feed" in told
+
+
+def test_a_warning_after_the_timeout_is_refused() -> None:
+    """It would never be given."""
+    refused = "warn_after=10s never passes: the attempt is stopped at its timeout of 5s"
+    with pytest.raises(InvalidJob, match=refused):
+        define(
+            job(name="feed", schedule=Every("1h"), warn_after="10s", timeout="5s")(print)
+        )
 
 
 def test_explain_says_that_the_timeout_has_passed() -> None:

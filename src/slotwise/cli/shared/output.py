@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -27,7 +27,7 @@ from slotwise.cli.shared.terminal import (
 )
 from slotwise.contrib.logging import escaped
 from slotwise.inspect import Value, json_value
-from slotwise.spi import ListedState, Outcome
+from slotwise.spi import ListedState, Outcome, short_duration
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -299,26 +299,7 @@ def say_zones(zones: Iterable[ZoneInfo]) -> None:
 
 def ago(instant: datetime | None, now: datetime) -> str:
     """Format the time since an instant; ``now`` is the database's time."""
-    return "–" if instant is None else f"{span(now - instant)} ago"
-
-
-def span(duration: timedelta | None) -> str:
-    """Format a duration for people: 120 ms, 3.4 s, 5 min, 2 h 10 min, 3 d 4 h."""
-    if duration is None:
-        return "–"
-    seconds = duration.total_seconds()
-    if round(seconds * 1000) < 0:
-        return f"-{span(-duration)}"
-    if seconds < 1:
-        return f"{abs(round(seconds * 1000))} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = int(seconds // 60)
-    hours = int(seconds // 3600)
-    days = int(seconds // 86400)
-    if minutes < 60:
-        return f"{minutes} min {int(seconds % 60)} s"
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{days} d {hours % 24} h"
+    return "–" if instant is None else f"{short_duration(now - instant)} ago"
 
 
 def shortened(worker: str | None) -> str:

@@ -111,13 +111,11 @@ def instant(
 
 
 def _before_now(text: str) -> timedelta:
-    """Parse a duration, also as listings print it: ``1 min 10 s ago``. Raises InvalidSetting."""
+    """Parse a duration, also as listings print it: ``3.4s ago``. Raises InvalidSetting."""
     said = text.strip().removesuffix(" ago")
-    return parse_duration(
-        text
-        if said == text.strip()
-        else re.sub(r"\.\d+(?= s$)", "", said).replace(" min", "m")
-    )
+    if said == text.strip():
+        return parse_duration(text)
+    return parse_duration(re.sub(r"\.\d+(?=s$)", "", said))
 
 
 def read_written(text: str, option: str | None = None) -> Written:

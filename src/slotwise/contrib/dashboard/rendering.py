@@ -18,7 +18,7 @@ from slotwise.contrib.dashboard.exchange import Request, Token
 from slotwise.contrib.dashboard.operations import KINDS
 from slotwise.contrib.dashboard.reading import Page, Reading
 from slotwise.inspect import RECURRING
-from slotwise.spi import error_summary
+from slotwise.spi import error_summary, short_duration
 
 #: The pages that every page links to, in order, with the key that opens each.
 NAVIGATION: Final = (
@@ -32,7 +32,6 @@ NAVIGATION: Final = (
     ("/audit", "Audit", "a"),
     ("/database", "Database", "d"),
 )
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +64,15 @@ class Moments:
         if instant is None:
             return "–"
         passed = self.now - instant
-        said = f"{span(passed)} ago" if passed >= timedelta(0) else f"in {span(-passed)}"
+        said = (
+            f"{short_duration(passed)} ago"
+            if passed >= timedelta(0)
+            else f"in {short_duration(-passed)}"
+        )
         utc = instant.astimezone(UTC)
         title = f"{instant.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
         markup = Markup('<time datetime="{}" title="{}">{}</time>')
         return markup.format(utc.isoformat(), title, said)
-
-
-def span(duration: timedelta | None) -> str:
-    """Write a duration in its two largest units: ``2 h 5 min``."""
-    if duration is None:
-        return "–"
-    seconds = duration.total_seconds()
-    if seconds < 0:
-        return f"−{span(-duration)}"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    rest = round(seconds)
-    parts = list[str]()
-    for size, unit in _UNITS:
-        number, rest = divmod(rest, size)
-        if number:
-            parts.append(f"{number} {unit}")
-    return " ".join(parts[:2])
 
 
 def number(value: int) -> str:
@@ -109,7 +92,7 @@ class Rendering:
             lstrip_blocks=True,
         )
         self._templates.filters |= {
-            "span": span,
+            "span": short_duration,
             "number": number,
             "summary": error_summary,
         }

@@ -398,14 +398,26 @@ class LeaseWatch(Service):
         self._asked: dict[Holding, float] = {}
         self._asked_before = self._asked
 
-    def limit(self, holding: Holding, timeout: timedelta) -> None:
-        """Stop this attempt ``timeout`` from now.
+    def limit(
+        self,
+        holding: Holding,
+        timeout: timedelta | None,
+        warn_after: timedelta | None = None,
+    ) -> None:
+        """Stop this attempt ``timeout`` from now, and report it after ``warn_after``.
 
         Race: a round may have passed this attempt already. Until it ends, each new deadline causes
         another round.
         """
-        holding.deadline = self.elapsed() + timeout.total_seconds()
-        if holding.deadline < self._next:
+        now = self.elapsed()
+        first = math.inf
+        if timeout is not None:
+            first = holding.deadline = now + timeout.total_seconds()
+        if warn_after is not None:
+            warn_at = now + warn_after.total_seconds()
+            holding.warning = warn_at, warn_after
+            first = min(first, warn_at)
+        if first < self._next:
             self.wake()
 
     def run_once(self) -> timedelta:
@@ -419,12 +431,14 @@ class LeaseWatch(Service):
             if not holding.ended:
                 rest = min(rest, self._watch(holding))
         self._active_claims.hung &= self._asked.keys()
+        slow = self._active_claims.slow
+        slow -= {holding for holding in slow if holding.ended}
         self._next = self.elapsed() + rest
         return timedelta(seconds=rest)
 
     def _watch(self, holding: Holding) -> float:
         """Return the seconds until this claim needs a look."""
-        rest = self._watch_lease(holding)
+        rest = min(self._watch_lease(holding), self._watch_time(holding))
         # A start hook has a thread: handed back, the slot would come again, and wait in another
         # one.
         if (
@@ -440,6 +454,21 @@ class LeaseWatch(Service):
             holding.deadline = None
             holding.signal.set(Reason.TIMEOUT)
         return min(rest, self._watch_stop(holding))
+
+    def _watch_time(self, holding: Holding) -> float:
+        """Report a handler that runs for long, once; return the seconds until that is due."""
+        if holding.warning is None:
+            return math.inf
+        warn_at, warn_after = holding.warning
+        until = warn_at - self.elapsed()
+        if until > 0:
+            return until
+        holding.warning = None
+        self._active_claims.slow.add(holding)
+        self.listeners.publish(
+            events.HandlerSlow(**about(holding.claim), warn_after=warn_after)
+        )
+        return math.inf
 
     def _watch_lease(self, holding: Holding) -> float:
         left = holding.left()

@@ -50,6 +50,7 @@ class Holding:
         "started",
         "suspected",
         "unawaited",
+        "warning",
     )
 
     def __init__(
@@ -78,6 +79,8 @@ class Holding:
         #: seconds.
         self.renewed = renewed
         self.deadline: float | None = None
+        #: When the handler is reported, in elapsed seconds, and after which time.
+        self.warning: tuple[float, timedelta] | None = None
         self._lost = False
         self._lock = threading.Lock()
         self._elapsed = elapsed
@@ -186,6 +189,8 @@ class ActiveClaims:
         self.queued_at = -math.inf
         #: Claims whose handlers did not stop when they were asked to.
         self.hung: set[Holding] = set()
+        #: Claims whose handlers have run for longer than their ``warn_after``.
+        self.slow: set[Holding] = set()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -202,6 +207,10 @@ class ActiveClaims:
     def hanging(self) -> list[Holding]:
         """Return the claims whose handlers were asked to stop, and still run long after that."""
         return [holding for holding in tuple(self.hung) if not holding.ended]
+
+    def is_slow(self) -> bool:
+        """Whether a handler that was reported as slow still runs."""
+        return any(not holding.ended for holding in tuple(self.slow))
 
     def ended_slots(self) -> int:
         """Count the slots that have ended and wait for their settlement."""

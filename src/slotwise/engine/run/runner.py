@@ -96,10 +96,11 @@ class Runner:
         self._listeners = listeners
         self._mark_running = mark_running
         self._make_context = make_context
-        #: Called with the outcome of each attempt, and at the start of each one with a timeout.
+        #: Called with the outcome of each attempt, and at the start of each one with a timeout or
+        #: a time after which it is reported.
         self.on_end: OnEnd
-        self.limit: Callable[[Holding, timedelta], object] = lambda holding, timeout: (
-            None
+        self.limit: Callable[[Holding, timedelta | None, timedelta | None], object] = (
+            lambda holding, timeout, warn_after: None
         )
         #: A claim that could not start for this long is handed back.
         self.margin = margin
@@ -378,8 +379,8 @@ class Runner:
         return ctx
 
     def _began(self, holding: Holding, definition: Definition) -> float | None:
-        if definition.timeout is not None:
-            self.limit(holding, definition.timeout)
+        if definition.is_timed:
+            self.limit(holding, definition.timeout, definition.warn_after)
         if self._is_loud:
             self._listeners.publish(HandlerStarted(**about(holding.claim)))
         return self._active_claims.elapsed() if self._is_timed else None

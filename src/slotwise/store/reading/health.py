@@ -86,6 +86,9 @@ class Health(Value):
     locked_out: Mapping[str, str] = field(default_factory=dict)
     #: Live workers with a handler that was asked to stop and still runs, and what they run.
     hanging: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Live workers with a handler that has run for longer than its ``warn_after``, and what they
+    #: run.
+    slow: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Workers that were not seen within their lease, and have not signed out.
     gone_workers: Sequence[str] = ()
     #: Workers whose rows cannot be read; they do not count as live.
@@ -138,7 +141,8 @@ def _without_overdue(at: ReadTransaction, now: datetime, fleet: _Fleet) -> Healt
         unroutable={},
         now=now,
         live_workers=len(fleet.live),
-        hanging=_hanging(at, fleet),
+        hanging=_running(at, fleet, WorkerState.HANGING),
+        slow=_running(at, fleet, WorkerState.SLOW),
         gone_workers=fleet.gone,
         silent=len(silent) - len(lost),
         dead=dead["count"],
@@ -336,9 +340,11 @@ def _is_silent(row: sa.RowMapping, now: datetime) -> bool:
     return bool(row["last_heartbeat"] < now - row["lease"])
 
 
-def _hanging(at: ReadTransaction, fleet: _Fleet) -> dict[str, list[str]]:
-    """Return the names of the tasks whose rows each hanging worker holds."""
-    workers = fleet.in_state(WorkerState.HANGING)
+def _running(
+    at: ReadTransaction, fleet: _Fleet, state: WorkerState
+) -> dict[str, list[str]]:
+    """Return the names of the tasks whose rows each worker in this state holds."""
+    workers = fleet.in_state(state)
     return {name: _run_by(at, name) for name in workers}
 
 

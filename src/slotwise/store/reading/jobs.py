@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from slotwise.decide.going_back import NEWER, UNREADABLE
-from slotwise.model.records import FOREVER, RECURRING
+from slotwise.model.records import FOREVER, RECURRING, claimed_since
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ListedState
 from slotwise.schedules import Disabled
@@ -49,6 +49,8 @@ class JobInfo(Value):
     attempt: int = 0
     worker: str | None = None
     heartbeat: datetime | None = None
+    #: Since when the slot is claimed that runs.
+    running_since: datetime | None = None
     last_success: datetime | None = None
     last_failure: datetime | None = None
     consecutive_failures: int = 0
@@ -236,6 +238,7 @@ def _job_info(
         due=None if is_parked else due,
         worker=row["picked_by"],
         heartbeat=utc(row["last_heartbeat"]),
+        running_since=claimed_since(row["version"]) if row["picked"] else None,
         consecutive_failures=row["consecutive_failures"] or 0,
         priority=50 if row["priority"] is None else row["priority"],
         runs_on=declared.runs_on,

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.model.records import RECURRING
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ENDED_BADLY, Outcome
-from slotwise.store.reading.queries import reading
-from slotwise.store.reading.windows import outcome_counts
+from slotwise.store.reading.queries import PAGE, reading
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import OF_INSTANCES
+from slotwise.store.slots.counts import hour_of
 from slotwise.store.slots.store import Store
 
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)
 #: Slots of the ledger from which the durations are estimated, the newest ones.
 NEWEST = 500
+#: The same for each job of a list.
+NEWEST_OF_MANY = 50
 #: Outcomes in the strip.
 STRIP = 20
 _SIGNS = {Outcome.SUCCEEDED: "✓", Outcome.CANCELLED: "·", Outcome.SKIPPED: "·"}
@@ -53,48 +54,100 @@ class JobRates(Value):
     strip: str
 
 
+#: The newest slots of each of these names. Its 500th is looked up once for each name.
 _RUNS = """
-SELECT slot, outcome, started, started_before, finished FROM {slots}
-WHERE task_name = :name AND {family} AND slot >= :since AND slot <= :now
-    AND finished IS NOT NULL AND origin <> 'task'
-ORDER BY slot DESC LIMIT :most"""
+SELECT s.task_name, s.slot, s.outcome, s.started, s.started_before, s.finished
+FROM {names} AS n JOIN {slots} AS s ON s.task_name = n.name AND {of_s}
+    AND s.slot <= :now AND s.finished IS NOT NULL AND s.origin <> 'task'
+    AND s.slot >= coalesce((
+        SELECT o.slot FROM {slots} AS o WHERE o.task_name = n.name AND {of_o}
+        ORDER BY o.slot DESC LIMIT 1 OFFSET :others), :since)
+WHERE s.slot >= :since ORDER BY s.slot DESC"""
+_ONE = "(SELECT CAST(:name AS text) AS name)"
+_PLANNED = """(SELECT task_name AS name FROM {tasks}
+                WHERE task_name IN :names AND task_instance = 'recurring')"""
+#: Slots of jobs, and of their instances.
+_FAMILIES = (
+    ("s.task_instance = 'recurring'", "o.task_instance = 'recurring'"),
+    ("s.task_instance <> 'recurring'", "o.task_instance <> 'recurring'"),
+)
+_COUNTS = """
+SELECT task_name, outcome, hour >= :day AS is_of_day, {f}sum(count + pruned) AS number
+FROM {counts} WHERE task_name IN :names AND hour >= :since AND hour < :now AND kind = 'slot'
+GROUP BY task_name, outcome, hour >= :day"""
 
 
 def rates(store: Store, job: str) -> JobRates:
     """Return the rates of a job with its instances: counts by the hour, durations and lateness
     from its newest slots.
     """
-    now = store.now()
-    given = {"name": job, "since": now - WEEK, "now": now, "most": NEWEST}
-    found = list[sa.RowMapping]()
+    return _rates(store, [job], _ONE, NEWEST)[job]
+
+
+def rates_of(store: Store, jobs: Collection[str]) -> dict[str, JobRates]:
+    """Return the rates of planned jobs, from fewer slots of each."""
+    found = dict[str, JobRates]()
+    names = sorted(jobs)
+    for start in range(0, len(names), PAGE):
+        found |= _rates(store, names[start : start + PAGE], _PLANNED, NEWEST_OF_MANY)
+    return found
+
+
+def _rates(
+    store: Store, names: Sequence[str], source: str, newest: int
+) -> dict[str, JobRates]:
+    text = _RUNS.replace("{names}", source)
     with reading(store) as at:
-        for family in (f"task_instance = '{RECURRING}'", OF_INSTANCES):
-            found += at.read(_RUNS, given, family=family)
+        now = at.now()
+        given: dict[str, object] = {"names": list(names), "name": names[0]}
+        given |= {"now": now, "others": newest - 1}
+        given |= {"since": hour_of(now - WEEK), "day": hour_of(now - DAY)}
+        found = list[sa.RowMapping]()
+        for of_s, of_o in _FAMILIES:
+            found += at.read(text, given, of_s=of_s, of_o=of_o)
+        counts = _by_name(at.read(_COUNTS, given))
     found.sort(key=lambda row: utc(row["slot"]), reverse=True)
-    signs = [_SIGNS.get(row["outcome"], "✗") for row in found[:STRIP]]
+    runs = _by_name(found)
+    return {
+        name: _of_one(name, runs[name][:newest], counts[name], now) for name in names
+    }
+
+
+def _by_name(rows: Sequence[sa.RowMapping]) -> Mapping[str, Sequence[sa.RowMapping]]:
+    found = defaultdict[str, list[sa.RowMapping]](list)
+    for row in rows:
+        found[row["task_name"]].append(row)
+    return found
+
+
+def _of_one(
+    name: str,
+    newest: Sequence[sa.RowMapping],
+    counts: Sequence[sa.RowMapping],
+    now: datetime,
+) -> JobRates:
+    signs = [_SIGNS.get(row["outcome"], "✗") for row in newest[:STRIP]]
+    of_day = [row for row in counts if row["is_of_day"]]
     return JobRates(
-        job=job,
-        day=_rate(store, job, now - DAY, now, found),
-        week=_rate(store, job, now - WEEK, now, found),
+        job=name,
+        day=_rate(of_day, newest, now - DAY),
+        week=_rate(counts, newest, now - WEEK),
         strip="".join(reversed(signs)),
     )
 
 
 def _rate(
-    store: Store,
-    job: str,
-    since: datetime,
-    now: datetime,
-    newest: Sequence[sa.RowMapping],
+    counts: Sequence[sa.RowMapping], newest: Sequence[sa.RowMapping], since: datetime
 ) -> Rate:
     runs = failures = skipped = 0
-    for one in outcome_counts(store, since, now, job=job):
-        if one.outcome == Outcome.SKIPPED:
-            skipped += one.count
+    for row in counts:
+        number = int(row["number"])
+        if row["outcome"] == Outcome.SKIPPED:
+            skipped += number
             continue
-        runs += one.count
-        if one.outcome in ENDED_BADLY:
-            failures += one.count
+        runs += number
+        if row["outcome"] in ENDED_BADLY:
+            failures += number
     recent = [row for row in newest if utc(row["slot"]) >= since and row["started"]]
     times = _times(recent)
     return Rate(runs=runs, failures=failures, skipped=skipped, **times)

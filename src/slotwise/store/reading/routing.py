@@ -8,6 +8,8 @@ from slotwise.model.vocabulary import ListedState, WorkerState
 from slotwise.store.reading.workers import WorkerInfo
 
 NO_WORKER_LIVES = "no worker is alive"
+#: The states of workers that claim.
+_CLAIMING = (WorkerState.RUNNING, WorkerState.SLOW, WorkerState.HANGING)
 #: Why no worker claims a one-time row whose name is a job's.
 UNDER_A_JOB = (
     "it is a one-time row under the name of a job, which only its schedule runs; see: "
@@ -32,11 +34,7 @@ def obstacle(
     """Return why no live worker takes this task, or None. For a one-time task only workers know
     the tags.
     """
-    live = [
-        worker
-        for worker in workers
-        if worker.live and worker.state in (WorkerState.RUNNING, WorkerState.HANGING)
-    ]
+    live = [worker for worker in workers if worker.live and worker.state in _CLAIMING]
     if not live:
         return NO_WORKER_LIVES
     knowing = [worker for worker in live if name in worker.tasks]

@@ -97,7 +97,7 @@ class WorkerRegistry:
         peers = sa.select(sa.func.count()).where(
             others.tasks == mine.c.tasks,
             others.tags == mine.c.tags,
-            others.state == WorkerState.RUNNING,
+            others.state.in_((WorkerState.RUNNING, WorkerState.SLOW)),
             others.last_seen > dialect.ago(connection, badge.lease),
         )
         silent = sa.exists().where(*self._silent(connection, others, badge))
