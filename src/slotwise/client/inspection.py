@@ -47,7 +47,7 @@ from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.health import Health
 from slotwise.store.reading.histories import DeployInfo, WorkerLife
 from slotwise.store.reading.jobs import JobInfo
-from slotwise.store.reading.monitoring import Backlog, SinceSuccess
+from slotwise.store.reading.monitoring import Backlog, Parked, SinceSuccess
 from slotwise.store.reading.rates import JobRates
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import TaskCount
@@ -454,6 +454,13 @@ class Reads:
         Jobs whose schedule is disabled or has ended are left out.
         """
         return monitoring.since_success(self._store, names)
+
+    @read
+    def parked(self) -> list[Parked]:
+        """Return the names with dead rows or paused ones, at most 1,000 of each, with their number
+        and since when.
+        """
+        return monitoring.parked(self._store)
 
     # -- the cluster ------------------------------------------------------------------------------
 

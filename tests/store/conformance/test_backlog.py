@@ -9,7 +9,7 @@ from tests.kit.records import Failed
 from tests.store.bench import Bench
 
 from slotwise import Every
-from slotwise.inspect import Backlog
+from slotwise.inspect import Backlog, Parked
 
 MINUTE = timedelta(minutes=1)
 
@@ -100,3 +100,57 @@ def test_overdue_success_is_measured_by_the_schedule(bench: Bench) -> None:
     assert found["off"].since == timedelta(days=4)
     assert found["off"].overdue == timedelta(0)
     assert found["plain"].overdue == timedelta(days=4) - MINUTE
+
+
+def overdue(bench: Bench, name: str) -> timedelta:
+    return bench.inspect.since_success([name])[name].overdue
+
+
+def test_a_pause_is_not_overdue(bench: Bench) -> None:
+    """Neither while it lasts nor afterwards: nobody expects the slots that it skipped."""
+    bench.planned()
+    bench.tick(2)
+    bench.settle(bench.claim_one("plain"))
+    bench.client.operations.pause("plain")
+    bench.tick(60)
+    assert overdue(bench, "plain") == timedelta(0)
+    bench.client.operations.resume("plain")
+    assert overdue(bench, "plain") == timedelta(0)
+    bench.tick(5)
+    assert overdue(bench, "plain") == 4 * MINUTE
+
+
+def test_a_failing_job_is_overdue_since_its_first_failure(bench: Bench) -> None:
+    """Later slots that are still to come do not hide it."""
+    bench.planned()
+    bench.tick(1)
+    bench.settle(bench.claim_one("plain"))
+    for _ in range(3):
+        bench.tick(1)
+        bench.settle(bench.claim_one("plain"), Failed("oh"))
+    assert overdue(bench, "plain") == 2 * MINUTE
+    bench.tick(1)
+    bench.settle(bench.claim_one("plain"))
+    assert overdue(bench, "plain") == timedelta(0)
+
+
+def test_a_new_schedule_is_not_overdue(bench: Bench) -> None:
+    """What was monthly and is now due each minute has missed nothing yet."""
+    bench.client.schedule_recurring("off", "one", "EVERY|30d")
+    bench.tick(4 * 24 * 60)
+    bench.client.schedule_recurring("off", "one", "EVERY|1m")
+    assert overdue(bench, "off") == timedelta(0)
+
+
+def test_parked_rows_count_by_name(bench: Bench) -> None:
+    """Dead ones, and since when a job is paused."""
+    assert bench.inspect.parked() == []
+    bench.planned()
+    bench.client.schedule("once", id="1")
+    bench.settle(bench.claim_one("once"), Failed("oh", final=True))
+    bench.client.operations.pause("plain")
+    bench.tick(3)
+    assert bench.inspect.parked() == [
+        Parked(name="once", dead=1),
+        Parked(name="plain", paused=3 * MINUTE),
+    ]

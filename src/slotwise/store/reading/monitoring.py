@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
+from slotwise.decide.overdue import overdue_since
 from slotwise.model.records import FOREVER, from_micros
 from slotwise.model.values import Value
+from slotwise.model.vocabulary import Reason, RowState
 from slotwise.schedules import Disabled
 from slotwise.schedules.text import readable
-from slotwise.store.reading.queries import Statement, reading
-from slotwise.store.reading.task_counts import MOST
+from slotwise.store.operations.job_operations import all_paused
+from slotwise.store.reading.queries import ReadTransaction, reading
+from slotwise.store.reading.task_counts import MOST, MOST_NAMES
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import IS_TASK, RANK, is_plan
+from slotwise.store.schema.tables import IS_TASK, RANK
 from slotwise.store.slots.store import Store
 
 _NONE = timedelta(0)
@@ -97,61 +100,175 @@ class SinceSuccess(Value):
     """How long ago a job succeeded, ``since`` its planning if it never has; of several instances,
     the one that waits the longest.
 
-    ``overdue``: how long ago the first slot after that was due; zero while it is to come.
+    ``overdue``: how long ago the first slot was due that should have succeeded since; zero if all
+    is well, and while the job is paused.
     """
 
     since: timedelta
     overdue: timedelta
 
 
+#: Jobs by schedule, and by whether they are failing: the oldest last success, the first planning of
+#: those without one, and the oldest due slot that has not ended.
+_STANDING = """
+SELECT task_name, schedule, is_failing, {f}min(last_success) AS last_success,
+       {f}min(CASE WHEN last_success IS NULL THEN created_version END) AS created_version,
+       {f}min(CASE WHEN slot <= :now AND is_awake = 1 THEN slot END) AS slot
+FROM (SELECT *, CASE WHEN coalesce(consecutive_failures, 0) > 0 AND {awake} THEN 1 ELSE 0 END
+                    AS is_failing,
+             CASE WHEN {awake} THEN 1 ELSE 0 END AS is_awake
+      FROM {tasks} WHERE kind = 'plan' AND task_name IN :names AND schedule <> :disabled
+          AND (state IS NOT NULL OR execution_time < :forever)) AS plans
+GROUP BY task_name, schedule, is_failing"""
+_AWAKE = f"(state IS NULL OR state <> '{RowState.PAUSED}')"
+#: The oldest slots that were skipped after the last success, in gaps and in the ledger.
+_SKIPPED = """
+SELECT task_name, {f}min(first_slot) AS first_slot
+FROM (SELECT t.task_name, g.first_slot FROM {tasks} AS t JOIN {gaps} AS g
+          ON g.task_name = t.task_name AND g.task_instance = t.task_instance
+      WHERE {mine} AND g.last_slot >= :recent AND g.reason NOT IN :requested
+          AND (t.last_success IS NULL OR g.last_slot > t.last_success)
+      UNION ALL
+      SELECT t.task_name, s.slot FROM {tasks} AS t JOIN {slots} AS s
+          ON s.task_name = t.task_name AND s.task_instance = t.task_instance
+      WHERE {mine} AND s.slot >= :recent AND s.outcome = 'skipped'
+          AND s.reason NOT IN :requested
+          AND (t.last_success IS NULL OR s.slot > t.last_success)) AS skipped
+GROUP BY task_name"""
+_MINE = "t.task_name IN :names AND t.kind = 'plan' AND t.state IS NULL"
+#: Why a slot does not run that nobody expects any more.
+_REQUESTED = [
+    str(reason)
+    for reason in (
+        Reason.COLLAPSED,
+        Reason.CALENDAR,
+        Reason.PAUSED,
+        Reason.SUPERSEDED,
+        Reason.SETTLED,
+        Reason.DELETED,
+        Reason.OPERATOR,
+    )
+]
+#: Names in one statement.
+_NAMES_AT_ONCE = 10_000
+#: Older skipped slots are not searched.
+_RECENT = timedelta(days=35)
+
+
 def since_success(store: Store, jobs: Collection[str]) -> dict[str, SinceSuccess]:
     """Return this of each of these jobs whose schedule has further slots, or whose instances'
     have.
     """
+    if not jobs:
+        return {}
+    found = dict[str, SinceSuccess]()
     with reading(store) as at:
         now = at.now()
-        rows = at.rows(_successes(store, jobs)) if jobs else []
-    found = dict[str, SinceSuccess]()
+        is_paused = all_paused(at.connection, at.tables) is not None
+        rows = _standing(at, jobs, now)
+        skipped = {} if is_paused else _skipped(at, rows, now)
     for row in rows:
-        if (first := _waits_since(row)) is not None:
-            one = _since(row["schedule"], first, now)
-            known = found.setdefault(row["task_name"], one)
-            found[row["task_name"]] = SinceSuccess(
-                since=max(known.since, one.since),
-                overdue=max(known.overdue, one.overdue),
-            )
+        one = _since(row, skipped.get(row["task_name"]), now)
+        if is_paused:
+            one = replace(one, overdue=_NONE)
+        known = found.setdefault(row["task_name"], one)
+        found[row["task_name"]] = SinceSuccess(
+            since=max(known.since, one.since), overdue=max(known.overdue, one.overdue)
+        )
     return found
 
 
-def _waits_since(row: sa.RowMapping) -> datetime | None:
-    """Return the oldest success or planning; None for rows of another program."""
-    instants = [utc(row["success"])] if row["success"] else []
-    if row["created"]:
-        instants.append(from_micros(row["created"]))
-    return min(instants, default=None)
+def _standing(
+    at: ReadTransaction, jobs: Collection[str], now: datetime
+) -> list[sa.RowMapping]:
+    """Return the rows that have a success or a planning: those of another program have none."""
+    given = {"now": now, "disabled": str(Disabled()), "forever": FOREVER}
+    found = list[sa.RowMapping]()
+    for names in _shares(jobs):
+        found += at.read(_STANDING, {**given, "names": names}, awake=_AWAKE)
+    return [row for row in found if row["last_success"] or row["created_version"]]
 
 
-def _successes(store: Store, jobs: Collection[str]) -> Statement:
-    """Select, by job and schedule, the oldest last success, and the first planning of a row
-    without one.
+def _shares(names: Collection[str]) -> Iterator[list[str]]:
+    """Yield these names in lists that fit into a statement."""
+    ordered = sorted(names)
+    for first in range(0, len(ordered), _NAMES_AT_ONCE):
+        yield ordered[first : first + _NAMES_AT_ONCE]
+
+
+def _skipped(
+    at: ReadTransaction, rows: Sequence[sa.RowMapping], now: datetime
+) -> dict[str, datetime]:
+    """Return the oldest skipped slots of jobs whose schedule has had a slot since they succeeded:
+    of few jobs, on most days.
     """
-    tasks = store.tables.tasks.c
-    success = tasks.last_success
-    created = sa.case((success.is_(None), tasks.created_version))
-    key = tasks.task_name, tasks.schedule
-    oldest = sa.func.min(success).label("success")
-    planned = sa.func.min(created).label("created")
-    found = sa.select(*key, oldest, planned).where(
-        store.dialect.among(tasks.task_name, jobs),
-        is_plan(tasks),
-        tasks.schedule != str(Disabled()),
-        tasks.state.is_not(None) | (tasks.execution_time < FOREVER),
+    names = set()
+    for row in rows:
+        schedule = readable(row["schedule"])
+        following = None if schedule is None else schedule.next_after(_oldest(row))
+        if following is not None and following < now:
+            names.add(row["task_name"])
+    given = {"recent": now - _RECENT, "requested": _REQUESTED}
+    found = dict[str, datetime]()
+    for share in _shares(names):
+        for row in at.read(_SKIPPED, {**given, "names": share}, mine=_MINE):
+            found[row["task_name"]] = utc(row["first_slot"])
+    return found
+
+
+def _oldest(row: sa.RowMapping) -> datetime:
+    """Return the oldest success or planning."""
+    instants = [utc(row["last_success"])] if row["last_success"] else []
+    if row["created_version"]:
+        instants.append(from_micros(row["created_version"]))
+    return min(instants)
+
+
+def _since(row: sa.RowMapping, skipped: datetime | None, now: datetime) -> SinceSuccess:
+    since = _oldest(row)
+    first = overdue_since(
+        readable(row["schedule"]),
+        since=since,
+        is_failing=bool(row["is_failing"]),
+        undecided=utc(row["slot"]) if row["slot"] else None,
+        skipped=skipped,
+        now=now,
     )
-    return found.group_by(*key)
+    overdue = _NONE if first is None else now - first
+    return SinceSuccess(since=max(now - since, _NONE), overdue=overdue)
 
 
-def _since(text: str, success: datetime, now: datetime) -> SinceSuccess:
-    schedule = readable(text)
-    next_slot = None if schedule is None else schedule.next_after(success)
-    overdue = _NONE if next_slot is None else max(now - next_slot, _NONE)
-    return SinceSuccess(since=max(now - success, _NONE), overdue=overdue)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked(Value):
+    """Rows of one name that wait for a person: ``dead`` ones, and how long the name, or the first
+    of its instances, has been ``paused``; None if it is not.
+    """
+
+    name: str
+    dead: int = 0
+    paused: timedelta | None = None
+
+
+_DEAD = """
+SELECT task_name, {f}count(*) AS count FROM {tasks} WHERE state = 'dead'
+GROUP BY task_name ORDER BY task_name LIMIT :most"""
+_PAUSED = """
+SELECT t.task_name, {f}min(c.at) AS at FROM {tasks} AS t JOIN {controls} AS c ON c.id = t.control
+WHERE t.state = 'paused' AND c.command = 'pause'
+GROUP BY t.task_name ORDER BY t.task_name LIMIT :most"""
+
+
+def parked(store: Store) -> list[Parked]:
+    """Return the names with dead or paused rows, at most ``MOST_NAMES`` of each."""
+    given = {"most": MOST_NAMES}
+    with reading(store) as at:
+        now = at.now()
+        found = {
+            row["task_name"]: Parked(name=row["task_name"], dead=row["count"])
+            for row in at.read(_DEAD, given)
+        }
+        for row in at.read(_PAUSED, given):
+            name = row["task_name"]
+            known = found.get(name, Parked(name=name))
+            found[name] = replace(known, paused=max(now - utc(row["at"]), _NONE))
+    return [one for _, one in sorted(found.items())]
