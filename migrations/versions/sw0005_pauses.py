@@ -1,4 +1,4 @@
-"""Keep pauses, which may end by themselves.
+"""Keep pauses, which may end by themselves, and incidents.
 
 New tables only, so that workers of the release before run on beside them. Each step can be repeated, and looks
 whether it is done. Nothing is locked that exists.
@@ -21,7 +21,7 @@ depends_on = None
 
 #: The instants that Python and every dialect can hold.
 FIRST, END = "1900-01-01 00:00:00+00", "9002-01-01 00:00:00+00"
-TABLES = ("pauses",)
+TABLES = ("pauses", "incidents", "silences")
 
 
 def upgrade() -> None:
@@ -36,6 +36,30 @@ def upgrade() -> None:
         sa.Column("note", sa.Text),
     ]
     _create("pauses", pauses, ["created", "until"], index=("until", "until"))
+    incidents = [
+        sa.Column("kind", sa.Text, primary_key=True),
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("number", sa.Integer, primary_key=True),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("opened", _instant(), nullable=False),
+        sa.Column("seen", _instant(), nullable=False),
+        sa.Column("closed", _instant()),
+        sa.Column("summary", sa.Text, nullable=False),
+        sa.Column("delivered", sa.Text, nullable=False),
+        sa.Column("next_attempt", _instant()),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("error", sa.Text),
+    ]
+    _create("incidents", incidents, ["opened", "seen", "closed", "next_attempt"], index=("opened", "opened"))
+    silences = [
+        sa.Column("kind", sa.Text, primary_key=True),
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("created", _instant(), nullable=False),
+        sa.Column("until", _instant(), nullable=False),
+        sa.Column("author", sa.Text, nullable=False),
+        sa.Column("note", sa.Text),
+    ]
+    _create("silences", silences, ["created", "until"], index=("until", "until"))
 
 
 def downgrade() -> None:

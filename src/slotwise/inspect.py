@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from slotwise.store.reading.health import Health, Unreadable
     from slotwise.store.reading.histories import DeployInfo, WorkerLife
     from slotwise.store.reading.jobs import JobInfo
-    from slotwise.store.reading.monitoring import Backlog, Parked, SinceSuccess
+    from slotwise.store.reading.monitoring import Backlog, SinceSuccess, Trouble
     from slotwise.store.reading.rates import JobRates, Rate
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import TaskCount
@@ -60,7 +60,7 @@ _HOMES = {
     "slotwise.store.reading.jobs": ("JobInfo",),
     "slotwise.store.reading.rates": ("JobRates", "Rate"),
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
-    "slotwise.store.reading.monitoring": ("Backlog", "Parked", "SinceSuccess"),
+    "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess", "Trouble"),
     "slotwise.store.reading.task_counts": ("TaskCount",),
     "slotwise.store.reading.windows": ("OutcomeCount", "OutcomeTotal", "SlotWindow"),
     "slotwise.store.reading.workers": ("WorkerInfo",),
@@ -82,7 +82,6 @@ __all__ = [
     "OutcomeCount",
     "OutcomeTotal",
     "OutlookEntry",
-    "Parked",
     "Rate",
     "ScheduleComparison",
     "SinceSuccess",
@@ -92,6 +91,7 @@ __all__ = [
     "TaskExplanation",
     "TaskInfo",
     "TaskResult",
+    "Trouble",
     "Unreadable",
     "Value",
     "WorkerInfo",

@@ -219,7 +219,7 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
         ("base", "will be lost"),
         ("sw0001", "The histories of deploys and workers and the hourly counts"),
         ("sw0003", "The histories of deploys and workers and the hourly counts"),
-        ("sw0004", "Pauses that end by themselves"),
+        ("sw0004", "Incidents and the ends of pauses"),
         ("sw0005", "no data is lost"),
         ("-2", "will be lost"),
     ],

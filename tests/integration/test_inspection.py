@@ -182,7 +182,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "outcome_counts": (NOON, NOON + 8 * HOUR),
         "outcome_totals": (NOON, NOON + 8 * HOUR),
         "rates": ("hourly",),
-        "parked": (),
+        "troubles": (),
         "deploys": (NOON, NOON + 8 * HOUR),
         "worker_lives": (NOON, NOON + 8 * HOUR),
     }

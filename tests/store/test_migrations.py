@@ -50,6 +50,8 @@ TABLES = {
     "worker_history",
     "counts",
     "pauses",
+    "incidents",
+    "silences",
 }
 
 

@@ -57,6 +57,10 @@ SELECT n::text, 'host', '1', 1, now() - n * interval '1 hour', now() - n * inter
 FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_pauses SELECT 'job', 'instance', n::text, now(), now() + n * interval '1 hour', 'skip', 'me'
 FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_incidents SELECT 'failed', 'job', n, 1, now() + n * interval '1 hour', now(), NULL, 'text',
+'{}', NULL, 0 FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_silences SELECT 'failed', n::text, now(), now() + n * interval '1 hour', 'me'
+FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_counts SELECT 'job' || n % 9, now() - n * interval '1 hour', 'slot', 'succeeded', '', 1, 0
 FROM generate_series(1, 20000) AS n;
 ANALYZE;

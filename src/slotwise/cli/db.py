@@ -184,9 +184,9 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     A table that was adopted from db-scheduler stays, with db-scheduler's columns and rows, without
     slotwise's jobs.
 
-    Below sw0005, the ends of pauses are dropped: what is paused stays so. Below sw0004, the
-    histories of deploys and workers and the hourly counts are dropped. Jobs, tasks and their
-    slots stay.
+    Below sw0005, incidents and the ends of pauses are dropped: what is paused stays so. Below
+    sw0004, the histories of deploys and workers and the hourly counts are dropped. Jobs, tasks
+    and their slots stay.
     """
     schema = Schema(given.table_settings())
     confirm(_loss(schema, revision), sure=yes, preview="")
@@ -204,7 +204,7 @@ def _loss(schema: Schema, revision: str) -> str:
         return "Later revisions will be reverted; no data is lost."
     if revision == "sw0004":
         return (
-            "Pauses that end by themselves will be lost: what is paused stays paused. "
+            "Incidents and the ends of pauses will be lost: what is paused stays paused. "
             "Jobs, tasks and their slots stay."
         )
     if revision.startswith("sw"):

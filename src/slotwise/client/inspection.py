@@ -47,7 +47,7 @@ from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.health import Health
 from slotwise.store.reading.histories import DeployInfo, WorkerLife
 from slotwise.store.reading.jobs import JobInfo
-from slotwise.store.reading.monitoring import Backlog, Parked, SinceSuccess
+from slotwise.store.reading.monitoring import Backlog, SinceSuccess, Trouble
 from slotwise.store.reading.rates import JobRates
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import TaskCount
@@ -447,20 +447,20 @@ class Reads:
         return monitoring.backlog(self._store)
 
     @read
-    def since_success(self, names: Collection[str]) -> dict[str, SinceSuccess]:
-        """Return the time since these jobs have succeeded, and how long their next success is
-        overdue: of all instances, the one that waits the longest.
+    def since_success(
+        self, names: Collection[str] | None = None
+    ) -> dict[str, SinceSuccess]:
+        """Return the time since these jobs, or all, have succeeded, and how long their next
+        success is overdue: of all instances, the one that waits the longest.
 
         Jobs whose schedule is disabled or has ended are left out.
         """
         return monitoring.since_success(self._store, names)
 
     @read
-    def parked(self) -> list[Parked]:
-        """Return the names with dead rows or paused ones, at most 1,000 of each, with their number
-        and since when.
-        """
-        return monitoring.parked(self._store)
+    def troubles(self) -> list[Trouble]:
+        """Return the names with dead, failing or paused rows, at most 1,000 of each."""
+        return monitoring.troubles(self._store)
 
     # -- the cluster ------------------------------------------------------------------------------
 

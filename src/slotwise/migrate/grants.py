@@ -45,7 +45,11 @@ _NEW_TASK = f"INSERT ({', '.join(WRITTEN)})"
 _AUDIT = "SELECT, INSERT ({numbered}), UPDATE (id)"
 _LEDGER = ("slots", "gaps", "attempts")
 _HISTORIES = ("deploys", "worker_history", "counts")
-_LISTED = ("workers", "controls", "calendars", "starts", "keys", "meta", "pauses")
+_ALARMS = ("incidents", "silences")
+_LISTED = (
+    *("workers", "controls", "calendars", "starts", "keys", "meta", "pauses"),
+    *_ALARMS,
+)
 #: By role and table. Migrations own the tables and need no grant on them. A lock of a row needs
 #: the right to update one of its columns.
 _RIGHTS = {
@@ -54,6 +58,7 @@ _RIGHTS = {
             (
                 *("tasks", *_LEDGER, *_HISTORIES, "workers", "starts", "keys"),
                 *("receipts", "pauses"),
+                *_ALARMS,
             ),
             _ALL,
         ),
@@ -80,7 +85,9 @@ _RIGHTS = {
         ("tasks", *_LEDGER, *_HISTORIES, *_LISTED, "alembic_version"), "SELECT"
     ),
     "operator": {
-        **dict.fromkeys(("tasks", *_LEDGER, "calendars", "receipts", "pauses"), _ALL),
+        **dict.fromkeys(
+            ("tasks", *_LEDGER, "calendars", "receipts", "pauses", *_ALARMS), _ALL
+        ),
         "meta": "SELECT, INSERT, UPDATE (value), DELETE",
         "controls": _AUDIT,
         "keys": "SELECT, INSERT, UPDATE (running)",

@@ -9,7 +9,7 @@ from tests.kit.records import Failed
 from tests.store.bench import Bench
 
 from slotwise import Every
-from slotwise.inspect import Backlog, Parked
+from slotwise.inspect import Backlog, Trouble
 
 MINUTE = timedelta(minutes=1)
 
@@ -142,15 +142,17 @@ def test_a_new_schedule_is_not_overdue(bench: Bench) -> None:
     assert overdue(bench, "off") == timedelta(0)
 
 
-def test_parked_rows_count_by_name(bench: Bench) -> None:
-    """Dead ones, and since when a job is paused."""
-    assert bench.inspect.parked() == []
+def test_troubles_count_by_name(bench: Bench) -> None:
+    """Dead and failing rows, and since when a job is paused."""
+    assert bench.inspect.troubles() == []
     bench.planned()
     bench.client.schedule("once", id="1")
     bench.settle(bench.claim_one("once"), Failed("oh", final=True))
+    at = bench.tick(1)
+    bench.settle(bench.claim_one("plain"), Failed("oh"))
     bench.client.operations.pause("plain")
     bench.tick(3)
-    assert bench.inspect.parked() == [
-        Parked(name="once", dead=1),
-        Parked(name="plain", paused=3 * MINUTE),
-    ]
+    failing = Trouble(
+        name="plain", failing=1, in_a_row=1, last_failure=at, paused=3 * MINUTE
+    )
+    assert bench.inspect.troubles() == [Trouble(name="once", dead=1), failing]

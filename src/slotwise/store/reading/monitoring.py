@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -17,7 +17,7 @@ from slotwise.schedules.text import readable
 from slotwise.store.operations.job_operations import all_paused
 from slotwise.store.reading.queries import ReadTransaction, reading
 from slotwise.store.reading.task_counts import MOST, MOST_NAMES
-from slotwise.store.schema.rows import utc
+from slotwise.store.schema.rows import filled, utc
 from slotwise.store.schema.tables import IS_TASK, RANK
 from slotwise.store.slots.store import Store
 
@@ -107,6 +107,11 @@ class SinceSuccess(Value):
     since: timedelta
     overdue: timedelta
 
+    def worse(self, other: SinceSuccess) -> SinceSuccess:
+        """Return the longer time of each."""
+        since = max(self.since, other.since)
+        return SinceSuccess(since=since, overdue=max(self.overdue, other.overdue))
+
 
 #: Jobs by schedule, and by whether they are failing: the oldest last success, the first planning of
 #: those without one, and the oldest due slot that has not ended.
@@ -117,7 +122,7 @@ SELECT task_name, schedule, is_failing, {f}min(last_success) AS last_success,
 FROM (SELECT *, CASE WHEN coalesce(consecutive_failures, 0) > 0 AND {awake} THEN 1 ELSE 0 END
                     AS is_failing,
              CASE WHEN {awake} THEN 1 ELSE 0 END AS is_awake
-      FROM {tasks} WHERE kind = 'plan' AND task_name IN :names AND schedule <> :disabled
+      FROM {tasks} WHERE kind = 'plan' AND {named} AND schedule <> :disabled
           AND (state IS NOT NULL OR execution_time < :forever)) AS plans
 GROUP BY task_name, schedule, is_failing"""
 _AWAKE = f"(state IS NULL OR state <> '{RowState.PAUSED}')"
@@ -155,59 +160,65 @@ _NAMES_AT_ONCE = 10_000
 _RECENT = timedelta(days=35)
 
 
-def since_success(store: Store, jobs: Collection[str]) -> dict[str, SinceSuccess]:
-    """Return this of each of these jobs whose schedule has further slots, or whose instances'
-    have.
+def since_success(
+    store: Store, jobs: Collection[str] | None = None
+) -> dict[str, SinceSuccess]:
+    """Return this of each of these jobs, or of all, whose schedule has further slots, or whose
+    instances' have.
     """
-    if not jobs:
-        return {}
-    found = dict[str, SinceSuccess]()
     with reading(store) as at:
         now = at.now()
-        is_paused = all_paused(at.connection, at.tables) is not None
         rows = _standing(at, jobs, now)
-        skipped = {} if is_paused else _skipped(at, rows, now)
+        skipped = _skipped(at, _with_slots_since(rows, now), now)
+        is_paused = all_paused(at.connection, at.tables) is not None
+    found = dict[str, SinceSuccess]()
     for row in rows:
-        one = _since(row, skipped.get(row["task_name"]), now)
-        if is_paused:
-            one = replace(one, overdue=_NONE)
-        known = found.setdefault(row["task_name"], one)
-        found[row["task_name"]] = SinceSuccess(
-            since=max(known.since, one.since), overdue=max(known.overdue, one.overdue)
-        )
+        name = row["task_name"]
+        one = _since(row, skipped.get(name), now)
+        found[name] = one.worse(found.get(name, one))
+    if is_paused:
+        return {name: replace(one, overdue=_NONE) for name, one in found.items()}
     return found
 
 
 def _standing(
-    at: ReadTransaction, jobs: Collection[str], now: datetime
+    at: ReadTransaction, jobs: Collection[str] | None, now: datetime
 ) -> list[sa.RowMapping]:
     """Return the rows that have a success or a planning: those of another program have none."""
     given = {"now": now, "disabled": str(Disabled()), "forever": FOREVER}
     found = list[sa.RowMapping]()
     for names in _shares(jobs):
-        found += at.read(_STANDING, {**given, "names": names}, awake=_AWAKE)
+        named = "1 = 1" if names is None else "task_name IN :names"
+        mine = {**given, "names": names}
+        found += at.read(_STANDING, mine, awake=_AWAKE, named=named)
     return [row for row in found if row["last_success"] or row["created_version"]]
 
 
-def _shares(names: Collection[str]) -> Iterator[list[str]]:
-    """Yield these names in lists that fit into a statement."""
+def _shares(names: Collection[str] | None) -> Iterator[list[str] | None]:
+    """Yield these names in lists that fit into a statement; None for all names."""
+    if names is None:
+        yield None
+        return
     ordered = sorted(names)
     for first in range(0, len(ordered), _NAMES_AT_ONCE):
         yield ordered[first : first + _NAMES_AT_ONCE]
 
 
-def _skipped(
-    at: ReadTransaction, rows: Sequence[sa.RowMapping], now: datetime
-) -> dict[str, datetime]:
-    """Return the oldest skipped slots of jobs whose schedule has had a slot since they succeeded:
-    of few jobs, on most days.
-    """
-    names = set()
+def _with_slots_since(rows: Sequence[sa.RowMapping], now: datetime) -> set[str]:
+    """Return the jobs whose schedule has had a slot since they succeeded: few, on most days."""
+    found = set()
     for row in rows:
         schedule = readable(row["schedule"])
         following = None if schedule is None else schedule.next_after(_oldest(row))
         if following is not None and following < now:
-            names.add(row["task_name"])
+            found.add(row["task_name"])
+    return found
+
+
+def _skipped(
+    at: ReadTransaction, names: Collection[str], now: datetime
+) -> dict[str, datetime]:
+    """Return the oldest slots of these jobs that were skipped since they succeeded."""
     given = {"recent": now - _RECENT, "requested": _REQUESTED}
     found = dict[str, datetime]()
     for share in _shares(names):
@@ -218,7 +229,7 @@ def _skipped(
 
 def _oldest(row: sa.RowMapping) -> datetime:
     """Return the oldest success or planning."""
-    instants = [utc(row["last_success"])] if row["last_success"] else []
+    instants: list[datetime] = [utc(row["last_success"])] if row["last_success"] else []
     if row["created_version"]:
         instants.append(from_micros(row["created_version"]))
     return min(instants)
@@ -239,36 +250,49 @@ def _since(row: sa.RowMapping, skipped: datetime | None, now: datetime) -> Since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked(Value):
-    """Rows of one name that wait for a person: ``dead`` ones, and how long the name, or the first
-    of its instances, has been ``paused``; None if it is not.
+class Trouble(Value):
+    """Rows of one name that need a person: how many are ``dead``, and how many jobs or instances
+    are ``failing``, with the most failures ``in_a_row`` and the last one.
+
+    ``paused``: how long the first of them has been paused; None if none is.
     """
 
     name: str
     dead: int = 0
+    failing: int = 0
+    in_a_row: int = 0
+    last_failure: datetime | None = None
     paused: timedelta | None = None
 
 
-_DEAD = """
-SELECT task_name, {f}count(*) AS count FROM {tasks} WHERE state = 'dead'
-GROUP BY task_name ORDER BY task_name LIMIT :most"""
-_PAUSED = """
+_TROUBLES = (
+    """
+SELECT task_name, {f}count(*) AS dead FROM {tasks} WHERE state = 'dead'
+GROUP BY task_name ORDER BY task_name LIMIT :most""",
+    """
+SELECT task_name, {f}count(*) AS failing, {f}max(consecutive_failures) AS in_a_row,
+       {f}max(last_failure) AS last_failure
+FROM {tasks} WHERE kind = 'plan' AND consecutive_failures > 0
+GROUP BY task_name ORDER BY task_name LIMIT :most""",
+    """
 SELECT t.task_name, {f}min(c.at) AS at FROM {tasks} AS t JOIN {controls} AS c ON c.id = t.control
 WHERE t.state = 'paused' AND c.command = 'pause'
-GROUP BY t.task_name ORDER BY t.task_name LIMIT :most"""
+GROUP BY t.task_name ORDER BY t.task_name LIMIT :most""",
+)
 
 
-def parked(store: Store) -> list[Parked]:
-    """Return the names with dead or paused rows, at most ``MOST_NAMES`` of each."""
-    given = {"most": MOST_NAMES}
+def troubles(store: Store) -> list[Trouble]:
+    """Return the names with dead, failing or paused rows, at most ``MOST_NAMES`` of each."""
+    found = dict[str, dict[str, object]]()
     with reading(store) as at:
         now = at.now()
-        found = {
-            row["task_name"]: Parked(name=row["task_name"], dead=row["count"])
-            for row in at.read(_DEAD, given)
-        }
-        for row in at.read(_PAUSED, given):
-            name = row["task_name"]
-            known = found.get(name, Parked(name=name))
-            found[name] = replace(known, paused=max(now - utc(row["at"]), _NONE))
-    return [one for _, one in sorted(found.items())]
+        for text in _TROUBLES:
+            for row in at.read(text, {"most": MOST_NAMES}):
+                found.setdefault(row["task_name"], {}).update(row)
+    return [_trouble(name, facts, now) for name, facts in sorted(found.items())]
+
+
+def _trouble(name: str, facts: Mapping[str, object], now: datetime) -> Trouble:
+    since = utc(facts.get("at"))
+    paused = None if since is None else max(now - since, _NONE)
+    return filled(Trouble, facts, name=name, paused=paused)

@@ -81,6 +81,10 @@ _COLUMNS = {
         reason""",
     "counts": "task_name* hour* kind* outcome* reason* count! pruned=0!",
     "pauses": "task_name* scope* task_instance* created! until missed! author! note",
+    "incidents": """
+        kind* name* number* version! opened! seen! closed summary! delivered! next_attempt
+        attempts! error""",
+    "silences": "kind* name* created! until! author! note",
 }
 #: The types of those that are not text.
 TYPES: dict[str, Any] = {
@@ -100,6 +104,7 @@ TYPES: dict[str, Any] = {
             Instant,
             "started_before finished expires at last_seen updated full_until until",
         ),
+        (Instant, "opened seen closed next_attempt"),
         (Duration, "lease"),
         (BigInteger, "version created_version token collapsed count pruned control"),
         (BigInteger().with_variant(Integer, "sqlite"), "id"),
@@ -160,6 +165,8 @@ _INDEXES: dict[str, Sequence[_Index]] = {
     "worker_history": (_Index("worker_history_ended", ("ended",)),),
     "counts": (_Index("counts_hour", ("hour",)),),
     "pauses": (_Index("pauses_until", ("until",)),),
+    "incidents": (_Index("incidents_opened", ("opened",)),),
+    "silences": (_Index("silences_until", ("until",)),),
 }
 
 
@@ -204,6 +211,10 @@ class Tables:
         self.counts = self._table("counts")
         #: Pauses by name, which may end by themselves.
         self.pauses = self._table("pauses")
+        #: What alarms have found, with the state of its messages.
+        self.incidents = self._table("incidents")
+        #: Which alarms send no message, and until when.
+        self.silences = self._table("silences")
 
     def _table(self, name: str, **kinds: object) -> sa.Table:
         return sa.Table(
