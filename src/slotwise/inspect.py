@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slotwise.schedules.outlook import OutlookEntry, outlook, slot_note
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
+    from slotwise.store.queue.task_filter import TaskFilter
     from slotwise.store.reading.failures import Failure
     from slotwise.store.reading.health import Health, Unreadable
     from slotwise.store.reading.histories import DeployInfo, WorkerLife
@@ -54,6 +55,7 @@ _HOMES = {
     "slotwise.schedules.outlook": ("OutlookEntry", "outlook", "slot_note"),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
+    "slotwise.store.queue.task_filter": ("TaskFilter",),
     "slotwise.store.reading.failures": ("Failure",),
     "slotwise.store.reading.health": ("Health", "Unreadable"),
     "slotwise.store.reading.histories": ("DeployInfo", "WorkerLife"),
@@ -89,6 +91,7 @@ __all__ = [
     "SlotWindow",
     "TaskCount",
     "TaskExplanation",
+    "TaskFilter",
     "TaskInfo",
     "TaskResult",
     "Trouble",

@@ -35,7 +35,9 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instances
-from slotwise.store.queue.queue import AT_ONCE, Queue, TaskInfo, TaskResult, queue_of
+from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of
+from slotwise.store.queue.task_commands import AT_ONCE
+from slotwise.store.queue.task_filter import TaskFilter
 
 if TYPE_CHECKING:
     from slotwise.jobs.context import Connection
@@ -232,12 +234,13 @@ class Commands:
         task: Task | None = None,
         *,
         state: str | None = None,
+        where: TaskFilter | None = None,
         after: TaskInfo | str | None = None,
         limit: int = PAGE,
         connection: Connection | None = None,
     ) -> list[TaskInfo]:
         """One page of tasks by name and id, without their data: of all tasks or of one, in any
-        state or in one.
+        state or in one, and ``where`` a filter matches.
 
         ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the
         previous page, or its id if ``task`` is given: no task is missed or listed twice, whatever
@@ -250,7 +253,7 @@ class Commands:
             own,
         ):
             return queue.reader.page(
-                own, name=name, state=state, after=place, size=limit
+                own, name=name, state=state, after=place, size=limit, where=where
             )
 
     @call

@@ -28,6 +28,7 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.queue.queue import TaskInfo, TaskResult
+from slotwise.store.queue.task_filter import TaskFilter
 from slotwise.store.queue.traces import trace_of
 from slotwise.store.reading import (
     audit,
@@ -407,12 +408,13 @@ class Reads:
         task: Task | None = None,
         *,
         state: str | None = None,
+        where: TaskFilter | None = None,
         after: TaskInfo | str | None = None,
         limit: int = PAGE,
     ) -> list[TaskInfo]:
         """Return a page of one-time tasks, as ``client.list``, also with why none is taken."""
         found = Client(self._make_store).list(
-            task, state=state, after=after, limit=limit
+            task, state=state, where=where, after=after, limit=limit
         )
         return task_counts.with_reasons(self._store, found)
 

@@ -17,13 +17,21 @@ from slotwise.client.calls import Awaited, call
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING, is_whole
+from slotwise.model.vocabulary import TASK_STATES, ListedState
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import OPERATIONS
-from slotwise.store.operations import backfill, job_operations, slot_operations
+from slotwise.store.operations import (
+    backfill,
+    job_operations,
+    slot_operations,
+    task_operations,
+)
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
+from slotwise.store.operations.task_operations import Chosen
 from slotwise.store.operations.transaction import Author, Operation, Progress, carry_out
 from slotwise.store.planning.calendars import Calendars
+from slotwise.store.queue.task_filter import TaskFilter
 
 if TYPE_CHECKING:
     from slotwise.client.opening import Application
@@ -268,6 +276,63 @@ class Requests:
         ).rows
 
     @call
+    def retry_tasks(
+        self,
+        task: AnyTask,
+        *,
+        where: TaskFilter | None = None,
+        limit: int | None = None,
+        **how: Unpack[How],
+    ) -> int:
+        """Run dead one-time tasks again, with all their attempts; return how many.
+
+        ``where`` says which, by default all. With ``limit`` it ends after the transaction that
+        reaches it; the result is below the limit once none is left. Each transaction has up to
+        5,000 rows, and its own entry in the audit. A dry run counts.
+        """
+        chosen = _chosen("retry_tasks", task, None, where, limit)
+        return self._chunks(partial(task_operations.retry, chosen=chosen), **how).rows
+
+    @call
+    def cancel_tasks(
+        self,
+        task: AnyTask,
+        *,
+        state: str | None = None,
+        where: TaskFilter | None = None,
+        limit: int | None = None,
+        **how: Unpack[How],
+    ) -> int:
+        """Remove one-time tasks that do not run, and ask the handlers of those that run to stop;
+        return how many.
+
+        ``state`` is one of TASK_STATES; for the others see ``retry_tasks``.
+        """
+        chosen = _chosen("cancel_tasks", task, state, where, limit)
+        return self._chunks(partial(task_operations.cancel, chosen=chosen), **how).rows
+
+    @call
+    def delete_tasks(
+        self,
+        task: AnyTask,
+        *,
+        state: str | None = None,
+        where: TaskFilter | None = None,
+        limit: int | None = None,
+        **how: Unpack[How],
+    ) -> int:
+        """Remove one-time tasks that do not run; return how many. Those that run stay.
+
+        ``state`` is waiting, paused, blocked or dead; for the others see ``retry_tasks``.
+        """
+        chosen = _chosen("delete_tasks", task, state, where, limit)
+        if state == ListedState.RUNNING:
+            raise ConfigurationError(
+                "delete_tasks(state='running'): tasks that run are cancelled instead"
+            )
+        return self._chunks(partial(task_operations.delete, chosen=chosen), **how).rows
+
+    @call
     def new_epoch(self, **how: Unpack[How]) -> Epoch:
         """After a restore of all tables: raise all tokens, end all claims, and change the
         installation's id.
@@ -391,6 +456,25 @@ class AsyncOperations(Awaited[Operations], Requests):
     def by(self, author: str) -> AsyncOperations:
         """The same operations under another author."""
         return AsyncOperations(self._inner.by(author))
+
+
+def _chosen(
+    call: str,
+    task: AnyTask,
+    state: str | None,
+    where: TaskFilter | None,
+    limit: int | None,
+) -> Chosen:
+    """Check the arguments of an operation on tasks."""
+    if state is not None and state not in TASK_STATES:
+        raise ConfigurationError(
+            f"{call}(state={state!r}): expected {', '.join(TASK_STATES)}"
+        )
+    if limit is not None and not is_whole(limit, 1):
+        raise ConfigurationError(f"{call}(limit={limit!r}): expected 1 or more")
+    return Chosen(
+        name=name_of(task), state=state, where=where or TaskFilter(), most=limit
+    )
 
 
 def _this_user() -> str:

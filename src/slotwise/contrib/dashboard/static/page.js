@@ -36,7 +36,9 @@
     busy = true;
     try {
       const answer = await fetch(location.href, { headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store" });
-      if (answer.status === 200 && !isInUse()) { swap(await answer.text()); etag = answer.headers.get("ETag"); }
+      const page = answer.status === 200 ? await answer.text() : null;
+      // Race: a key may have gone to the filter while the page came.
+      if (page !== null && !isInUse()) { swap(page); etag = answer.headers.get("ETag"); }
       const asOf = document.querySelector("#asof time"), said = answer.headers.get("Slotwise-As-Of");
       if (asOf && said && answer.status === 304) asOf.textContent = said;
       if (answer.ok || answer.status === 304) read = Date.now();
