@@ -33,6 +33,7 @@ from slotwise.store.operations.transaction import AUTHOR_LIMIT, Author
 from slotwise.store.planning.deploy_preview import compare, moved
 from slotwise.store.planning.planner import BATCH, Plan, Planner
 from slotwise.store.planning.revision import Revision
+from slotwise.store.reading.foreign import foreign_rows, told_foreign
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.history import History
 
@@ -219,6 +220,14 @@ class SignIn:
         self._plan([job for job in jobs if job.name not in later], self._deploy)
         self._report_moved(sorted(self._store.definitions.keys() - later))
         self.membership.join()
+        self._warn_of_foreign_rows()
+
+    def _warn_of_foreign_rows(self) -> None:
+        with self._store.database.main.connect() as connection:
+            known = self._store.definitions
+            found = foreign_rows(connection, self._store.tables, known)
+        for name, count in found.items():
+            logger.warning("%s", told_foreign(name, count))
 
     def plan_rest(self, stopping: threading.Event, wake: Callable[[], None]) -> None:
         """Plan the new jobs that ``enter`` has left, until a stop is requested; ``wake``: some of

@@ -12,6 +12,7 @@ from slotwise.explain.task_explanation import TaskExplanation
 from slotwise.model.durations import short_duration
 from slotwise.model.vocabulary import ENDED_BADLY, ListedState, Outcome
 from slotwise.store.reading.facts import task_facts
+from slotwise.store.reading.foreign import foreign_rows, told_foreign
 from slotwise.store.reading.task_counts import MOST, DueTasks, due_tasks
 from slotwise.store.reading.windows import outcome_counts
 from slotwise.store.slots.counts import HOUR, TASK, hour_of
@@ -32,6 +33,10 @@ def explain_backlog(store: Store, task: str) -> TaskExplanation:
     found = due_tasks(store, task)
     pace = _pace(store, task, store.now())
     sentences = [*_waiting(found), *_obstacles(store, task, found), *_told(pace, found)]
+    with store.database.main.connect() as connection:
+        foreign = foreign_rows(connection, store.tables, {task})
+    if task in foreign:
+        sentences.append(f"Beside them, {told_foreign(task, foreign[task])}.")
     state: str = ListedState.WAITING
     if found.running and not found.due:
         state = ListedState.RUNNING

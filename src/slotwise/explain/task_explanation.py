@@ -71,7 +71,12 @@ def explain_task(facts: TaskFacts) -> TaskExplanation:
 
 
 def _task(facts: TaskFacts, row: Row) -> Iterator[str]:
-    if row.picked:
+    if row.state == RowState.FOREIGN:
+        yield (
+            "Another program wrote this row for itself, such as Java's db-scheduler: it runs it, "
+            "and slotwise leaves it alone."
+        )
+    elif row.picked:
         yield (
             f"It is claimed by {row.picked_by}, attempt "
             f"{row.attempt}{signs_of_life(row, facts)}."

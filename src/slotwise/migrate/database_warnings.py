@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sqlalchemy as sa
 
 from slotwise.migrate.target import Target
+from slotwise.store.operations.transaction import registered
+from slotwise.store.reading.foreign import foreign_rows, told_foreign
 
 #: Owners of a schema and of our tables, and superusers, need no such trick.
 _CREATORS = """
@@ -50,22 +54,40 @@ _IS_GUARDED = sa.text(
 )
 
 
-def unguarded_warning(connection: sa.Connection, target: Target) -> str | None:
-    """Return a warning if somebody has dropped or disabled the trigger that keeps our rows.
+#: The triggers that keep our rows and another program's apart, and what happens without each.
+_TRIGGERS = {
+    "keep_rows": "db-scheduler would delete the rows of tasks that it does not know",
+    "mark_foreign": "a task with the name of one of db-scheduler's would take its rows",
+}
 
-    db-scheduler deletes the rows of tasks that it does not know. Revision ``sw0003`` makes it.
+
+def unguarded_warnings(connection: sa.Connection, target: Target) -> Iterator[str]:
+    """Yield a warning for each trigger that somebody has dropped or disabled. Revisions ``sw0003``
+    and ``sw0005`` make them.
     """
     if connection.dialect.name != "postgresql":
-        return None
-    trigger = f"{target.prefix}keep_rows"
-    quote = connection.dialect.identifier_preparer.format_table
-    named = {"table": quote(target.tables.tasks), "trigger": trigger}
-    if connection.scalar(_IS_GUARDED, named):
-        return None
+        return
+    quoted = connection.dialect.identifier_preparer.format_table(target.tables.tasks)
     table = target.full(target.tables.tasks.name)
-    return (
-        f"the trigger {trigger} of {table} is missing or disabled: db-scheduler would delete the "
-        f"rows of tasks that it does not know; enable it (ALTER TABLE {table} ENABLE TRIGGER "
-        f"{trigger}), or make it again with its CREATE TRIGGER in: "
-        f"{target.command('upgrade --sql')}"
-    )
+    for name, danger in _TRIGGERS.items():
+        trigger = f"{target.prefix}{name}"
+        if connection.scalar(_IS_GUARDED, {"table": quoted, "trigger": trigger}):
+            continue
+        yield (
+            f"the trigger {trigger} of {table} is missing or disabled: {danger}; enable it "
+            f"(ALTER TABLE {table} ENABLE TRIGGER {trigger}), or make it again with its CREATE "
+            f"TRIGGER in: {target.command('upgrade --sql')}"
+        )
+
+
+def foreign_warnings(connection: sa.Connection, target: Target) -> Iterator[str]:
+    """Yield a warning for each task of a live worker whose name rows of another program have."""
+    workers = target.tables.workers
+    quoted = connection.dialect.identifier_preparer.format_table(workers)
+    may_read = sa.func.pg_catalog.has_table_privilege(quoted, "SELECT")
+    if connection.dialect.name != "postgresql" or not connection.scalar(may_read):
+        return
+    now = connection.scalar(sa.func.pg_catalog.statement_timestamp())
+    known = registered(connection, target.tables, now)
+    for name, count in foreign_rows(connection, target.tables, known).items():
+        yield told_foreign(name, count)

@@ -13,7 +13,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.errors import ConfigurationError
 from slotwise.migrate import checks, revisions
-from slotwise.migrate.database_warnings import creators_warning, unguarded_warning
+from slotwise.migrate.database_warnings import (
+    creators_warning,
+    foreign_warnings,
+    unguarded_warnings,
+)
 from slotwise.migrate.grants import ROLES, grants
 from slotwise.migrate.target import Target, Where
 from slotwise.settings.settings import Settings
@@ -109,7 +113,8 @@ class Schema:
                 revisions.revision_warning(connection, self._target),
                 *session_warnings(connection),
                 creators_warning(connection, self._target),
-                unguarded_warning(connection, self._target),
+                *unguarded_warnings(connection, self._target),
+                *foreign_warnings(connection, self._target),
             ]
         return [warning for warning in warnings if warning]
 

@@ -60,13 +60,14 @@ class Origin(_Word):
 
 
 class Kind(_Word):
-    """What a row of ``scheduled_tasks`` is: a one-time task, a job's own row, or a row of one slot
-    beside it.
+    """What a row of ``scheduled_tasks`` is: a one-time task, a job's own row, a row of one slot
+    beside it, or one that another program wrote for itself.
     """
 
     TASK = "task"
     PLAN = "plan"
     DETACHED = "detached"
+    FOREIGN = "foreign"
 
 
 class RowState(_Word):
@@ -77,6 +78,8 @@ class RowState(_Word):
     BLOCKED = "blocked"
     DEAD = "dead"
     DELETED = "deleted"
+    #: With ``Kind.FOREIGN``, so that no claim looks at rows of another program.
+    FOREIGN = "foreign"
 
 
 class ListedState(_Word):

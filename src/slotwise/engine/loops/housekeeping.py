@@ -34,7 +34,7 @@ from slotwise.model.events import (
     settlement_event,
 )
 from slotwise.model.records import Key, Row
-from slotwise.model.vocabulary import Outcome, Reason
+from slotwise.model.vocabulary import Kind, Outcome, Reason
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe_error, is_transient
 from slotwise.store.connect.notifications import LOOK, OPERATIONS, Hearing
@@ -117,10 +117,15 @@ class Reaper(Service):
 
     def find_dead(self) -> list[Row]:
         """Query all held rows and return the dead ones. An attempt that has ended in this process
-        is none: its settler keeps the outcome until the database takes it.
+        is none: its settler keeps the outcome until the database takes it. Rows of another
+        program have heartbeats of their own.
         """
         now, rows = self._store.held.silent_rows(self._names)
-        others = [row for row in rows if not self._active_claims.has_ended(row.fence)]
+        others = [
+            row
+            for row in rows
+            if row.kind != Kind.FOREIGN and not self._active_claims.has_ended(row.fence)
+        ]
         return self._watch.dead(others, now, self.elapsed())
 
     def take_over(self, dead: Sequence[Row]) -> None:

@@ -23,7 +23,7 @@ from slotwise.errors import (
 )
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import RowState
+from slotwise.model.vocabulary import Kind, RowState
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database_errors import in_its_letters
@@ -278,7 +278,8 @@ class Operation:
         operation looks from the beginning once more. Raises UnknownTask without a plan row.
         """
         self.dialect.latch(self.connection, job, shared=False)
-        mine = [self.tasks.c.task_name == job, *conditions]
+        is_ours = self.tasks.c.kind != Kind.FOREIGN
+        mine = [self.tasks.c.task_name == job, is_ours, *conditions]
         id = self.tasks.c.task_instance
         if not so_far.rows:
             self.expect_plan(job)
