@@ -1,7 +1,7 @@
-"""Keep pauses, which may end by themselves, and incidents.
+"""Keep pauses, which may end by themselves, and incidents; mark the rows that db-scheduler wrote for itself.
 
-New tables only, so that workers of the release before run on beside them. Each step can be repeated, and looks
-whether it is done. Nothing is locked that exists.
+No column changes, so that workers of the release before run on beside it. Each step can be repeated, and looks
+whether it is done.
 
 Revision ID: sw0005
 """
@@ -22,6 +22,10 @@ depends_on = None
 #: The instants that Python and every dialect can hold.
 FIRST, END = "1900-01-01 00:00:00+00", "9002-01-01 00:00:00+00"
 TABLES = ("pauses", "incidents", "silences")
+#: How long a step waits for its lock, and others behind it.
+LOCK_TIMEOUT = "5s"
+#: Rows with a version above were made, or have been held, by us.
+OURS = 10**15
 
 
 def upgrade() -> None:
@@ -60,11 +64,76 @@ def upgrade() -> None:
         sa.Column("note", sa.Text),
     ]
     _create("silences", silences, ["created", "until"], index=("until", "until"))
+    if op.get_context().dialect.name == "postgresql":
+        _mark_foreign()  # last, since its lock lasts to the end of the transaction
 
 
 def downgrade() -> None:
+    if op.get_context().dialect.name == "postgresql":
+        _unmark_foreign()
     for name in reversed(TABLES):
         op.drop_table(_name(name), schema=_schema(), if_exists=True)
+
+
+def _is_foreign(row: str) -> str:
+    """Whether db-scheduler wrote a row for itself: with data in Java's serialization, or as a recurring task."""
+    return (
+        f"{row}created_version IS NULL AND {row}kind = 'task' AND ({row}task_instance = 'recurring' "
+        f"OR pg_catalog.substring({row}task_data, 1, 2) = pg_catalog.decode('aced', 'hex'))"
+    )
+
+
+def _mark_foreign() -> None:
+    # A Python task with the name of one of Java's must not take its rows. They are marked as they are inserted: no
+    # claim ever sees one without its mark, and no statement of ours grows. To hand such a row back after the claim
+    # would be no cure: the claim has raised its version, so that db-scheduler's own update of what it runs finds no
+    # row, and it runs the task again. An AFTER trigger, since a BEFORE trigger makes a COPY insert row by row.
+    table, function = _quoted("tasks"), _quoted("mark_foreign")
+    # Race: who holds a row at this moment goes on, as its version stays; one that a worker of ours has claimed stays
+    # ours. The trigger's lock waits for all who insert, so that the second look finds what was inserted since the first.
+    present = (
+        f"UPDATE {table} SET kind = 'foreign', state = 'foreign' "
+        f"WHERE {_is_foreign('')} AND version < {OURS} AND state IS NULL"
+    )
+    is_online = not op.get_context().as_sql
+    if is_online and _is_marking():
+        return
+    if is_online:
+        before = op.get_bind().scalar(sa.text("SHOW lock_timeout"))
+        op.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        op.execute(present)
+    op.execute(
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$ "
+        "BEGIN EXECUTE format('UPDATE %I.%I SET kind = ''foreign'', state = ''foreign'' WHERE task_name = $1 "
+        "AND task_instance = $2', TG_TABLE_SCHEMA, TG_TABLE_NAME) USING NEW.task_name, NEW.task_instance; "
+        "RETURN NULL; END $$"
+    )
+    op.execute(
+        f"CREATE OR REPLACE TRIGGER {_name('mark_foreign')} AFTER INSERT ON {table} FOR EACH ROW "
+        f"WHEN ({_is_foreign('NEW.')}) EXECUTE FUNCTION {function}()"
+    )
+    if is_online:
+        op.execute(present)
+        op.execute(f"SET LOCAL lock_timeout = '{before}'")
+
+
+def _is_marking() -> bool:
+    """Whether the trigger is there."""
+    found = sa.text(
+        "SELECT count(*) FROM pg_catalog.pg_trigger AS t WHERE t.tgname = CAST(:trigger AS name) "
+        "AND t.tgrelid = CAST(pg_catalog.to_regclass(CAST(:table AS text)) AS oid)"
+    )
+    return bool(op.get_bind().scalar(found, {"table": _quoted("tasks"), "trigger": _name("mark_foreign")}))
+
+
+def _unmark_foreign() -> None:
+    table, function = _quoted("tasks"), _quoted("mark_foreign")
+    found = sa.inspect(op.get_bind()).get_multi_columns(schema=_schema(), filter_names=[_name("tasks")])
+    if not any(column["name"] == "kind" for columns in found.values() for column in columns):
+        return  # somebody has dropped the table, or made it again
+    op.execute(f"DROP TRIGGER IF EXISTS {_name('mark_foreign')} ON {table}")
+    op.execute(f"DROP FUNCTION IF EXISTS {function}()")
+    op.execute(f"UPDATE {table} SET kind = 'task', state = NULL WHERE kind = 'foreign'")
 
 
 def _create(name: str, columns: Sequence[sa.Column], instants: Sequence[str], index: tuple[str, str]) -> None:
@@ -97,3 +166,8 @@ def _name(name: str) -> str:
 
 def _schema() -> str | None:
     return op.get_context().opts.get("slotwise_schema")
+
+
+def _quoted(name: str) -> str:
+    table = sa.Table(_name(name), sa.MetaData(), schema=_schema())
+    return op.get_context().dialect.identifier_preparer.format_table(table)

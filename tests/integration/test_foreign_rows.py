@@ -5,17 +5,17 @@ name of one of Java's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
-from slotwise import Disabled, IdTaken, JobRegistry, TaskContext, job, migrate, task
+from slotwise import Disabled, JobContext, JobRegistry, TaskContext, job, migrate, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.inspect import TaskInfo
-from slotwise.testing import ManualWorker
+from slotwise.testing import ManualClock, ManualWorker
 
 #: ``new ObjectOutputStream(…).writeObject("one")``
 JAVA_DATA = b"\xac\xed\x00\x05t\x00\x03one"
@@ -29,7 +29,10 @@ UNTOUCHED = (True, False, None, 1, None, None)
 
 
 @task(name="j-once")
-def once(ctx: TaskContext[str]) -> None: ...
+def once(ctx: TaskContext[object]) -> None: ...
+
+
+def _nothing(ctx: JobContext) -> None: ...
 
 
 class Java:
@@ -38,7 +41,9 @@ class Java:
     def __init__(self, url: str) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
 
-    def insert(self, id: str, data: bytes | None = JAVA_DATA, name: str = "j-once") -> None:
+    def insert(
+        self, id: str, data: bytes | None = JAVA_DATA, name: str = "j-once"
+    ) -> None:
         self.connection.execute(INSERT, (name, id, data))
 
     def pick(self, id: str) -> int:
@@ -57,6 +62,11 @@ class Java:
 
     def row(self, id: str, name: str = "j-once") -> tuple[object, ...] | None:
         return self.connection.execute(ROW, (name, id)).fetchone()
+
+
+def a_worker(registry: JobRegistry) -> ManualWorker:
+    clock = ManualClock(datetime.now(UTC))
+    return ManualWorker(registry, registry.database, clock=clock)
 
 
 @pytest.fixture
@@ -84,7 +94,7 @@ def test_a_task_of_the_same_name_leaves_them_alone(
     """Due for an hour, they are neither started nor ended; a row of its own is."""
     java.insert(id, data)
     registry.client.schedule(once, "ours", id="ours")
-    with ManualWorker(registry) as worker:
+    with a_worker(registry) as worker:
         assert [ended.id for ended in worker.run_due()] == ["ours"]
     assert java.row(id) == UNTOUCHED
 
@@ -95,7 +105,7 @@ def test_java_schedules_python_tasks(
 ) -> None:
     """A row with JSON, or without data, may be meant for Python."""
     java.insert("one", data)
-    with ManualWorker(registry) as worker:
+    with a_worker(registry) as worker:
         assert [ended.id for ended in worker.run_due()] == ["one"]
     assert java.row("one") is None
 
@@ -104,13 +114,14 @@ def test_no_command_reaches_them(java: Java, registry: JobRegistry) -> None:
     """An id that Java has is taken; nothing is changed, cancelled or listed."""
     java.insert("one")
     client = registry.client
-    assert not client.cancel(once, "one")
+    assert client.cancel(once, "one").status == "gone"
     assert client.cancel_all(once) == 0
+    assert client.retry(once) == []
+    assert client.reschedule(once, "one", delay="1h").status == "exists"
     assert client.list(once) == list[TaskInfo]()
-    with pytest.raises(IdTaken):
-        client.schedule(once, "ours", id="one")
     for if_exists in ("keep", "replace", "reschedule"):
-        client.schedule(once, "ours", id="one", if_exists=if_exists)
+        receipt = client.schedule(once, "ours", id="one", if_exists=if_exists)
+        assert receipt.status == "exists"
     assert java.row("one") == UNTOUCHED
 
 
@@ -118,25 +129,27 @@ def test_the_reaper_leaves_what_java_runs(java: Java, registry: JobRegistry) -> 
     """Java's heartbeats are rarer, and it has a reaper of its own."""
     java.insert("one")
     assert java.pick("one") == 1
-    with ManualWorker(registry) as worker:
-        worker.advance(timedelta(hours=1))
-        worker.run_due()
+    with a_worker(registry) as worker:
+        for _ in range(10):
+            worker.tick("1m")
+            assert worker.reap() == []
     assert java.complete("one") == 1
 
 
 def test_deleting_a_job_keeps_them(java: Java, pg_url: str) -> None:
     """A job of the same name deletes its own rows only."""
-    registry = JobRegistry(
-        [job(name="j-once", schedule=Disabled())(lambda ctx: None)], database_url=pg_url
-    )
+    own = job(name="j-once", schedule=Disabled())(_nothing)
+    registry = JobRegistry(jobs=[own], database_url=pg_url)
     java.insert("one")
-    with ManualWorker(registry):
+    with a_worker(registry):
         registry.operations.delete("j-once")
     assert java.row("one") == UNTOUCHED
     registry.database.close()
 
 
-def test_rows_from_before_the_upgrade(java: Java, pg_url: str, registry: JobRegistry) -> None:
+def test_rows_from_before_the_upgrade(
+    java: Java, pg_url: str, registry: JobRegistry
+) -> None:
     """They are marked, also while Java holds one, whose completion still finds it; the downgrade
     removes the marks.
     """
@@ -171,13 +184,16 @@ def test_the_name_is_warned_of(
     told = "task 'j-once' has 2 rows of another program"
     assert status(["db", "check"]) == exits.OK
     assert told not in capsys.readouterr().err  # only Java runs it
-    with ManualWorker(registry):
+    registry.start()
+    try:
         assert told in caplog.text
         for command in (["db", "check"], ["explain", "j-once"]):
             assert status(command) == exits.OK
             printed = capsys.readouterr()
             assert told in printed.err + printed.out
             assert "give the Python task another name" in printed.err + printed.out
+    finally:
+        registry.stop()
     assert status(["explain", "j-once", "--id", "one"]) == exits.OK
     assert "slotwise leaves it alone" in capsys.readouterr().out
 

@@ -33,10 +33,7 @@ def explain_backlog(store: Store, task: str) -> TaskExplanation:
     found = due_tasks(store, task)
     pace = _pace(store, task, store.now())
     sentences = [*_waiting(found), *_obstacles(store, task, found), *_told(pace, found)]
-    with store.database.main.connect() as connection:
-        foreign = foreign_rows(connection, store.tables, {task})
-    if task in foreign:
-        sentences.append(f"Beside them, {told_foreign(task, foreign[task])}.")
+    sentences += _beside(store, task)
     state: str = ListedState.WAITING
     if found.running and not found.due:
         state = ListedState.RUNNING
@@ -62,6 +59,13 @@ def _obstacles(store: Store, task: str, found: DueTasks) -> Iterator[str]:
         yield from (
             reason.replace("holds it back", "holds them back") for reason in reasons
         )
+
+
+def _beside(store: Store, task: str) -> Iterator[str]:
+    with store.database.main.connect() as connection:
+        found = foreign_rows(connection, store.tables, {task})
+    for name, count in found.items():
+        yield f"Beside them, {told_foreign(name, count)}."
 
 
 def _pace(store: Store, task: str, now: datetime) -> _Pace:

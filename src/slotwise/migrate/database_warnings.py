@@ -68,16 +68,19 @@ def unguarded_warnings(connection: sa.Connection, target: Target) -> Iterator[st
     if connection.dialect.name != "postgresql":
         return
     quoted = connection.dialect.identifier_preparer.format_table(target.tables.tasks)
-    table = target.full(target.tables.tasks.name)
     for name, danger in _TRIGGERS.items():
         trigger = f"{target.prefix}{name}"
-        if connection.scalar(_IS_GUARDED, {"table": quoted, "trigger": trigger}):
-            continue
-        yield (
-            f"the trigger {trigger} of {table} is missing or disabled: {danger}; enable it "
-            f"(ALTER TABLE {table} ENABLE TRIGGER {trigger}), or make it again with its CREATE "
-            f"TRIGGER in: {target.command('upgrade --sql')}"
-        )
+        if not connection.scalar(_IS_GUARDED, {"table": quoted, "trigger": trigger}):
+            yield _missing_trigger(target, trigger, danger)
+
+
+def _missing_trigger(target: Target, trigger: str, danger: str) -> str:
+    table = target.full(target.tables.tasks.name)
+    return (
+        f"the trigger {trigger} of {table} is missing or disabled: {danger}; enable it "
+        f"(ALTER TABLE {table} ENABLE TRIGGER {trigger}), or make it again with its CREATE "
+        f"TRIGGER in: {target.command('upgrade --sql')}"
+    )
 
 
 def foreign_warnings(connection: sa.Connection, target: Target) -> Iterator[str]:

@@ -15,10 +15,10 @@ def foreign_rows(
 ) -> dict[str, int]:
     """Return which of these names such rows have, and how many."""
     tasks = tables.tasks.c
-    counted = sa.select(tasks.task_name, sa.func.count().label("count"))
+    counted = sa.select(tasks.task_name, sa.func.count().label("rows"))
     found = counted.where(tasks.state == RowState.FOREIGN).group_by(tasks.task_name)
-    rows = connection.execute(found.order_by(tasks.task_name)).tuples()
-    return {name: count for name, count in rows if name in names}
+    rows = connection.execute(found.order_by(tasks.task_name))
+    return {row.task_name: row.rows for row in rows if row.task_name in names}
 
 
 def told_foreign(name: str, count: int) -> str:
