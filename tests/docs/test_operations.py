@@ -206,7 +206,7 @@ def test_deletes_take_what_they_name(pg_url: str) -> None:
 def test_the_script_after_a_restore(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As the page has it: it runs to its end, and after an error everything stays paused."""
+    """As the page has it: it runs to its end. A pause from before it stays."""
     monkeypatch.setenv("DATABASE_URL", pg_url)
     (script,) = [block.code for block in blocks(ROOT / "docs" / "restore.md", "sh")]
     slotwise = tmp_path / "slotwise"
@@ -215,8 +215,10 @@ def test_the_script_after_a_restore(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with ManualWorker([hourly], pg_url) as worker:
         worker.plan()
-        broken = script.replace("settle-until now", "settle-until yesteryear")
+        broken = script.replace("--at now", "--at yesteryear")
         assert subprocess.run(["sh", "-c", broken], check=False).returncode != 0
-        assert worker.inspect.all_paused() is not None
         assert subprocess.run(["sh", "-c", script], check=False).returncode == 0
         assert worker.inspect.all_paused() is None
+        worker.operations.pause_all(note="maintenance")
+        assert subprocess.run(["sh", "-c", script], check=False).returncode == 0
+        assert worker.inspect.all_paused() is not None

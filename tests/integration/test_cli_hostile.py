@@ -166,7 +166,7 @@ LINES = [
     f"audit {NAME}",
     "workers",
     "health",
-    "health --max-orphans 0",
+    "health --allow-orphans",
     "tasks",
     "tasks list",
     f"tasks list {TASK}",

@@ -872,19 +872,13 @@ class TestWorkers:
             (
                 '["a"]',
                 [],
-                None,
-                "orphans, due rows that no live worker runs: 2, of gone",
-            ),
-            ('["a"]', ["--max-orphans", "2"], None, "orphans"),
-            (
-                '["a"]',
-                ["--max-orphans", "1"],
                 "orphans, due rows that no live worker runs: 2, of gone",
                 None,
             ),
+            ('["a"]', ["--allow-orphans"], None, "orphans"),
             (None, ["--min-workers", "0"], "rows due for more than 1m: 2", None),
         ],
-        ids=["known", "orphans", "few", "too many", "nobody lives"],
+        ids=["known", "orphans", "allowed", "nobody lives"],
     )
     def test_orphans(
         self,
@@ -895,8 +889,8 @@ class TestWorkers:
         problem: str | None,
         note: str | None,
     ) -> None:
-        """Rows that no live worker runs are no alarm for ever: told apart, and a failure only
-        where that is asked.
+        """Rows that no live worker runs are told apart from others, and are a failure unless they
+        are allowed.
         """
         now = store.now()
         late = now - timedelta(seconds=90)
@@ -922,6 +916,23 @@ class TestWorkers:
         )
         assert gone in told["notes"]
 
+    def test_a_job_that_no_worker_knows(
+        self, store: Store, ask: Callable[..., Any]
+    ) -> None:
+        """Before it is due; not one that is paused or disabled, nor without live workers."""
+        soon = store.now() + timedelta(days=3)
+        for name, state in (("gone", None), ("known", None), ("paused", "paused")):
+            row = {"task_name": name, "schedule": "EVERY|7d", "execution_time": soon}
+            add(store, "tasks", row | {"kind": "plan", "slot": soon, "state": state})
+        assert ask("health", "--min-workers", "0")["unknown_jobs"] == []
+        live = {"worker": "h:1:f0", "last_seen": store.now(), "tasks": '["known"]'}
+        add(store, "workers", live)
+        (problem,) = ask("health", expected=exits.FAILED)["problems"]
+        assert problem.startswith("jobs that no live worker knows: gone; start their")
+        assert "slotwise delete gone" in problem
+        (note,) = ask("health", "--allow-orphans")["notes"]
+        assert note == problem
+
     def test_silent_orphans(self, store: Store, ask: Callable[..., Any]) -> None:
         """A claim that nobody can take over, since its job is nobody's any more, is an orphan,
         too.
@@ -935,7 +946,7 @@ class TestWorkers:
             "lease": timedelta(seconds=5),
         }
         add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
-        told = ask("health")
+        told = ask("health", "--allow-orphans")
         assert (told["silent"], told["orphans"], told["orphan_tasks"]) == (0, 1, ["a"])
 
 

@@ -257,6 +257,55 @@ def test_changes_are_audited(desk: Desk) -> None:
     assert "CO@2[SAT,SUN 2026:0102]" in found["arguments"]
 
 
+def test_explain_says_who_added_the_day(database: Database) -> None:
+    """The day by its name, who has added it, when and why; not who has added a later one. A
+    weekend says that it is one.
+    """
+    desk = Desk(database, NINE.excluding("CO"))
+    desk.close()
+    desk.bench.plan()
+
+    def add(day: date, author: str, **told: str | None) -> None:
+        def edit(before: Calendar | None) -> Calendar:
+            assert before is not None
+            return replace(before, days=before.days | {day})
+
+        changes = Calendars(desk.bench.store, author)
+        named = {day: "Bank holiday"}
+        changes.change("CO", edit, "calendar_add", names=named, **told)
+        desk.bench.tick(1)
+
+    add(FRIDAY, "ann", note="the branch is closed")
+    add(TUESDAY, "bob")
+    inspect = desk.bench.inspect
+    told = " ".join(inspect.explain("open", nine(FRIDAY)).sentences)
+    assert (
+        "Friday, 2026-01-02, is a day of the calendar CO (Bank holiday), which ann added at "
+        "2026-01-01T12:00:00Z: the branch is closed." in told
+    )
+    desk.bench.clock.set(nine(MONDAY))
+    desk.bench.claim("open")
+    told = " ".join(inspect.explain("open", nine(FRIDAY)).sentences)
+    assert "which ann added" in told
+    saturday = nine(FRIDAY + DAY)
+    told = " ".join(inspect.explain("open", saturday).sentences)
+    assert "Saturday belongs to the weekend of the calendar CO." in told
+    told = " ".join(inspect.explain("open", nine(TUESDAY)).sentences)
+    assert "(Bank holiday), which bob added at 2026-01-01T12:01:00Z." in told
+
+
+def test_a_day_of_an_unreadable_audit_is_named_alone(desk: Desk) -> None:
+    """Another program may have written the entries, or they are pruned."""
+    desk.changes.change("CO", lambda before: Calendar(name="CO"), "calendar_add")
+    controls = desk.bench.tables.controls
+    broken = controls.update().values(arguments='{"calendar": "CO@nonsense"}')
+    desk.close(FRIDAY)
+    with desk.bench.store.transaction() as connection:
+        connection.execute(broken)
+    told = " ".join(desk.bench.inspect.explain("open", nine(FRIDAY)).sentences)
+    assert "Friday, 2026-01-02, is a day of the calendar CO." in told
+
+
 def test_lines_say_who_goes_by_it(desk: Desk) -> None:
     """Each calendar with its jobs, one without any, too."""
     desk.changes.change("empty", lambda before: Calendar(name="empty"), "calendar add")

@@ -205,6 +205,7 @@ _changing = with_options(
         is_flag=True,
         help="Only print what would change, and which jobs would follow.",
     ),
+    click.option("--note", metavar="TEXT", help="The reason; for the audit."),
     common,
     pass_given,
 )
@@ -253,6 +254,7 @@ def import_calendar(
     name: str | None,
     weekend: frozenset[int] | None,
     dry_run: bool,
+    note: str | None,
 ) -> None:
     """Import the days of SOURCE into the calendar NAME: a code of the holidays library, or an .ics
     file. By default, NAME is the code, or the file's name.
@@ -276,7 +278,16 @@ def import_calendar(
         ordinary.update(found.worked.keys() - after.worked)
         return after
 
-    _change(given, new.name, edit, "calendar_import", found, source=source, dry=dry_run)
+    _change(
+        given,
+        new.name,
+        edit,
+        "calendar_import",
+        found,
+        source=source,
+        note=note,
+        dry=dry_run,
+    )
     for day in sorted(ordinary):
         told = f"a working day in {source}, is no weekend day; it stays as it is"
         say(f"{day} {found.worked[day]}, {told}", err=True)
@@ -360,7 +371,7 @@ def _patience() -> Iterator[None]:
     cls=Command,
     examples="""
     slotwise calendar add AT 2026-12-24 2026-12-28..2026-12-31
-    slotwise calendar add office 2026-06-05 --create
+    slotwise calendar add office 2026-06-05 --create --note "company outing"
     slotwise calendar add CN +2026-02-14                     a Saturday that is worked on
     slotwise calendar add office --weekend FRI,SAT
     """,
@@ -384,6 +395,7 @@ def add_days(
     weekend: frozenset[int] | None,
     create: bool,
     dry_run: bool,
+    note: str | None,
 ) -> None:
     """Add DAYS that are no business days: 2026-12-24, or a range 2026-12-28..2026-12-31.
 
@@ -402,7 +414,7 @@ def add_days(
             weekend=start.weekend if weekend is None else weekend,
         )
 
-    _change(given, name, edit, "calendar_add", create=create, dry=dry_run)
+    _change(given, name, edit, "calendar_add", note=note, create=create, dry=dry_run)
 
 
 @calendar.command(
@@ -418,13 +430,18 @@ def add_days(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_changing
 def remove_days(
-    given: Given, name: str, days: Sequence[str], yes: bool, dry_run: bool
+    given: Given,
+    name: str,
+    days: Sequence[str],
+    yes: bool,
+    dry_run: bool,
+    note: str | None,
 ) -> None:
     """Remove DAYS from a calendar; without DAYS, remove the whole calendar, unless a job uses
     it.
     """
     if not days:
-        _remove_whole(given, name, yes=yes, dry=dry_run)
+        _remove_whole(given, name, yes=yes, dry=dry_run, note=note)
         return
     free, worked = _dates(days)
 
@@ -437,13 +454,17 @@ def remove_days(
             )
         return replace(before, days=before.days - free, worked=before.worked - worked)
 
-    _change(given, name, edit, "calendar_remove", create=False, dry=dry_run)
+    _change(given, name, edit, "calendar_remove", note=note, create=False, dry=dry_run)
 
 
-def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
+def _remove_whole(
+    given: Given, name: str, *, yes: bool, dry: bool, note: str | None
+) -> None:
     confirm(f"The whole calendar {name} will be removed.", sure=yes or dry)
     with given.operations() as (operations, _):
-        gone = operations.calendars.remove(name, "calendar_remove", dry_run=dry)
+        gone = operations.calendars.remove(
+            name, "calendar_remove", note=note, dry_run=dry
+        )
     with unharmed():
         if given.json:
             print_json({"removed": gone.as_json(), "dry_run": dry})
@@ -490,15 +511,24 @@ def _change(
     found: Source | None = None,
     *,
     source: str | None = None,
+    note: str | None = None,
     create: bool = True,
     dry: bool,
 ) -> None:
     """Change a calendar, and print the result. Raises ConfigurationError if a job could not
     follow.
     """
+    names = {**found.days, **found.worked} if found else {}
     with given.operations() as (operations, inspect):
         change = operations.calendars.change(
-            name, edit, operation, source=source, create=create, dry_run=dry
+            name,
+            edit,
+            operation,
+            source=source,
+            names=names,
+            note=note,
+            create=create,
+            dry_run=dry,
         )
         zones = inspect.zones({(one.job, one.instance) for one in change.followed})
     refused = [one for one in change.followed if one.refused]
@@ -506,7 +536,6 @@ def _change(
         if given.json:
             print_json({**_change_json(change), "dry_run": dry})
         else:
-            names = {**found.days, **found.worked} if found else {}
             _tell(change, names, zones, dry=dry)
     if refused:
         raise ConfigurationError(

@@ -125,16 +125,16 @@ def _timeout(
     cls=Command,
     short_help="One exit status for probes and alarms.",
     notes="""
-    0  healthy; notes on orphans and refused schedules change nothing
-    1  too few workers, rows that wait too long or cannot be read, a handler that does not stop;
-       with --worker: that worker is not live
+    0  healthy; notes change nothing
+    1  too few workers, rows that wait too long or cannot be read, a handler that does not stop,
+       jobs that no live worker knows; with --worker: that worker is not live
     3  the database cannot be used or does not answer within --timeout, or its tables are
        missing or of another version
     """,
     examples="""
     slotwise health
     slotwise health --min-workers 3 --max-overdue 5m
-    slotwise health --max-orphans 0               also: a live worker knows the task of each due row
+    slotwise health --allow-orphans               jobs that no live worker knows are a note
     slotwise health --worker                      only this host's worker, in its container
     """,
 )
@@ -161,9 +161,9 @@ def _timeout(
     help="How many rows may wait longer than that.",
 )
 @click.option(
-    "--max-orphans",
-    type=click.IntRange(0, LARGEST_COUNT),
-    help="How many orphans there may be; default: any number.",
+    "--allow-orphans",
+    is_flag=True,
+    help="Jobs and due rows that no live worker knows are only a note.",
 )
 @click.option(
     "--timeout",
@@ -188,15 +188,15 @@ def health(
     min_workers: int,
     max_overdue: timedelta,
     max_rows: int,
-    max_orphans: int | None,
+    allow_orphans: bool,
     timeout: timedelta,
 ) -> int:
     """Check that the database is reachable, its tables are right, workers are alive, and due rows
     are claimed.
 
-    Rows of tasks that no live worker runs are orphans: the job is no longer in the code, or its
-    workers are down. They are reported, and fail the check only with --max-orphans. The
-    application is never imported.
+    A job or a due row that no live worker knows is an orphan: it is no longer in the code, or its
+    workers are down. It fails the check, unless --allow-orphans is given. The application is never
+    imported.
 
     With --worker, check that the workers of this name (worker_name, or the host's) have sent
     heartbeats lately. A worker whose poller hangs still sends them: the port of `slotwise worker
@@ -221,9 +221,11 @@ def health(
         found, min_workers, max_rows, format_duration(max_overdue), zone
     )
     notes = _notes(found, zone)
-    if max_orphans is not None and found.orphans > max_orphans:
-        problems = [*problems, notes[0]]
-        notes = notes[1:]
+    orphans = _orphans(found)
+    if allow_orphans:
+        notes = [*orphans, *notes]
+    else:
+        problems += orphans
     _report(given, found, problems, notes)
     return exits.FAILED if problems else exits.OK
 
@@ -310,13 +312,8 @@ def _answered(check: Callable[[], Answer], timeout: timedelta) -> Answer:
 
 
 def _notes(found: Health, zone: ZoneInfo) -> list[str]:
-    """Notes that need no alarm; the orphans first."""
+    """Notes that need no alarm."""
     notes = []
-    if found.orphans:
-        notes.append(
-            f"orphans, due rows that no live worker runs: {found.orphans}, of "
-            f"{_some(found.orphan_tasks)}"
-        )
     if found.behind:
         cure = "give them more threads or workers, or a longer interval"
         notes.append(
@@ -360,6 +357,23 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
             f"live workers have other schedules, which were refused: {_some(found.refused)}"
         )
     return notes
+
+
+def _orphans(found: Health) -> list[str]:
+    """What no live worker knows."""
+    told = []
+    if found.orphans:
+        told.append(
+            f"orphans, due rows that no live worker runs: {found.orphans}, of "
+            f"{_some(found.orphan_tasks)}"
+        )
+    unknown = [name for name in found.unknown_jobs if name not in found.orphan_tasks]
+    if unknown:
+        told.append(
+            f"jobs that no live worker knows: {_some(unknown)}; start their workers, or: "
+            f"slotwise delete {unknown[0]}, or --allow-orphans"
+        )
+    return [pasteable(one) for one in told]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import click
 
 from slotwise import DatabaseProblem
@@ -18,7 +20,7 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import as_json, print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document, unharmed
 from slotwise.cli.shared.values import Written, instant
-from slotwise.operations import Schema
+from slotwise.operations import Epoch, Operations, Schema, SettledJob
 
 
 @click.group(
@@ -216,6 +218,85 @@ def _loss(schema: Schema, revision: str) -> str:
         "All data in slotwise's tables will be lost. A table adopted from "
         "db-scheduler keeps its columns and rows."
     )
+
+
+@db.command(
+    cls=Command,
+    short_help="All steps after a restore of the tables, in one command.",
+    examples="""
+    slotwise db restored --at 2026-01-31T02:00Z --note "restored the backup of 01:00" --yes
+    slotwise db restored --at now --dry-run
+    """,
+)
+@click.option(
+    "--at",
+    "until",
+    required=True,
+    callback=instant,
+    metavar="TIME",
+    help="When the lost period ended: slots up to then do not run.",
+)
+@operation
+@sure
+@common
+@pass_given
+def restored(given: Given, until: Written) -> None:
+    """After a restore of all tables: pause everything, begin a new epoch, settle the slots up to
+    --at, resume.
+
+    It stops at its first error, and everything stays paused: give it again. If everything was
+    paused before, it stays so. Stop the workers before the restore, and start them after this.
+    """
+    end = until.within(None, "--at")
+    with given.operations() as (operations, inspect):
+        before = inspect.all_paused()
+        epoch = operations.new_epoch(dry_run=True)
+        settled = operations.settle_until(end, dry_run=True)
+        if not given.dry_run:
+            count = sum(one.slots for one in settled)
+            given.confirm(
+                f"{epoch.claims} claims will end, {epoch.rows} rows get new tokens, and {count} "
+                f"slots up to {moment(end)} will not run."
+            )
+            epoch, settled = _after_restore(operations, end, given)
+    stays = before is not None and not (before.note or "").startswith(_RESTORED)
+    if not (stays or given.dry_run):
+        with given.operations() as (operations, _):
+            operations.resume_all(**given.how)
+    count = sum(one.slots for one in settled)
+    state = "everything stays paused" if stays else "everything is resumed"
+    text = (
+        f"a new epoch: {epoch.rows} rows, {epoch.claims} claims ended; {count} slots settled; "
+        f"{state}"
+    )
+    print_result(
+        given,
+        text,
+        installation=epoch.installation,
+        rows=epoch.rows,
+        claims=epoch.claims,
+        slots=count,
+        until=end,
+        paused=stays,
+    )
+
+
+#: Begins the note of the pause of ``db restored``, by which a second run knows it.
+_RESTORED = "db restored"
+
+
+def _after_restore(
+    operations: Operations, end: datetime, given: Given
+) -> tuple[Epoch, list[SettledJob]]:
+    """Pause everything, and do what cannot wait; an error leaves everything paused."""
+    note = given.how.get("note")
+    operations.pause_all(note=f"{_RESTORED}: {note}" if note else _RESTORED)
+    try:
+        epoch = operations.new_epoch(**given.how)
+        return epoch, operations.settle_until(end, **given.how)
+    except Exception:
+        say("everything stays paused; after the cure, give the command again", err=True)
+        raise
 
 
 @db.command(

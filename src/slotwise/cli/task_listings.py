@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -33,7 +34,7 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.task_options import known_id, task_name
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.inspect import TaskCount, TaskInfo, TaskResult
-from slotwise.spi import TASK_STATES, ListedState, error_summary
+from slotwise.spi import TASK_STATES, ListedState, error_summary, short_duration
 
 #: Names that ``slotwise tasks list --count`` counts.
 MOST_NAMES: Final = 1_000
@@ -85,7 +86,9 @@ def list_tasks(
 
     A due task is "no_live_worker" if none is up, and "unroutable" if no live worker can claim it;
     the reason is printed below the list. With --count, tasks that wait, run, are paused, blocked or
-    dead are counted for each name: waiting ones up to 10,000, of at most 1,000 names.
+    dead are counted for each name: waiting ones up to 10,000, of at most 1,000 names. OLDEST is how
+    long the first of those that are due has waited; IN/H and OUT/H are how many come due and
+    succeed in an hour; ETA is when those that are due will have ended.
 
     With an ID, show this task: its row, its data, and the ends of earlier tasks with this id.
     """
@@ -142,6 +145,7 @@ def _list_rows(
 def _print_counts(given: Given, name: str | None) -> None:
     with given.inspection() as inspect:
         counted = inspect.task_counts()
+        now = inspect.now()
         zone = inspect.common_zone()
         lines = [line for line in counted if name in (None, line.task)]
         if name is not None and not lines:
@@ -151,11 +155,10 @@ def _print_counts(given: Given, name: str | None) -> None:
     elif not lines:
         say("no such tasks")
     else:
-        columns = ["TASK", "WAITING", "NEXT DUE", "RUNNING", "PAUSED", "BLOCKED", "DEAD"]
         print_table(
-            columns,
-            [_counts(line, zone) for line in lines],
-            spare=("BLOCKED", "PAUSED", "NEXT DUE"),
+            _COUNTED,
+            [_counts(line, zone, now) for line in lines],
+            spare=("BLOCKED", "PAUSED", "NEXT DUE", "IN/H", "OUT/H"),
         )
         say_zones([zone])
         for line in lines:
@@ -168,12 +171,33 @@ def _print_counts(given: Given, name: str | None) -> None:
         )
 
 
-def _counts(line: TaskCount, zone: ZoneInfo) -> list[str | Text]:
+_COUNTED = (
+    "TASK",
+    "WAITING",
+    "NEXT DUE",
+    "OLDEST",
+    "IN/H",
+    "OUT/H",
+    "ETA",
+    "RUNNING",
+    "PAUSED",
+    "BLOCKED",
+    "DEAD",
+)
+
+
+def _counts(line: TaskCount, zone: ZoneInfo, now: datetime) -> list[str | Text]:
     waiting = f"over {line.waiting - 1:,}" if line.has_more else f"{line.waiting:,}"
+    pace = [
+        short_duration(None if line.oldest is None else now - line.oldest),
+        "–" if line.came is None or line.has_more else f"{line.came:,.0f}",
+        f"{line.ended:,.0f}" if line.ended else "–",
+        short_duration(line.left if line.due and not line.has_more else None),
+    ]
     others = [
         f"{count:,}" for count in (line.running, line.paused, line.blocked, line.dead)
     ]
-    return [line.task, waiting, moment(line.next_due, zone), *others]
+    return [line.task, waiting, moment(line.next_due, zone), *pace, *others]
 
 
 def _tell_reason(task: str, reason: str | None, *, is_unroutable: bool) -> None:

@@ -375,15 +375,16 @@ class Reads:
         end: datetime,
         *,
         job: AnyTask | None = None,
+        id: str | None = None,
         limit: int | None = PAGE,
     ) -> list[DeployInfo]:
         """Return the schedules that deploys have added or changed from ``start`` to before
-        ``end``, the newest first.
+        ``end``, the newest first; also those of recurring instances that were changed.
         """
         begin = instant_of(start)
         until = instant_of(end)
         name = None if job is None else name_of(job)
-        return histories.deploys(self._store, begin, until, job=name, limit=limit)
+        return histories.deploys(self._store, begin, until, job=name, id=id, limit=limit)
 
     # -- one-time tasks ---------------------------------------------------------------------------
 

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from slotwise.explain.due_times import until_due
 from slotwise.explain.sentences import paused_by, when
 from slotwise.explain.task_explanation import TaskExplanation
 from slotwise.model.durations import short_duration
-from slotwise.model.vocabulary import ENDED_BADLY, ListedState, Outcome
+from slotwise.model.vocabulary import ListedState
 from slotwise.store.reading.facts import task_facts
 from slotwise.store.reading.foreign import foreign_rows, told_foreign
+from slotwise.store.reading.queries import reading
 from slotwise.store.reading.task_counts import MOST, DueTasks, due_tasks
-from slotwise.store.reading.windows import outcome_counts
-from slotwise.store.slots.counts import HOUR, TASK, hour_of
+from slotwise.store.reading.task_pace import Pace, came_per_hour, no_pace, paces
+from slotwise.store.slots.counts import HOUR
 from slotwise.store.slots.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class _Pace:
-    """How many tasks have ended in a time, and how many attempts have failed."""
-
-    ended: int
-    failed: int
-    span: timedelta
 
 
 def explain_backlog(store: Store, task: str) -> TaskExplanation:
     """Explain all tasks of a name; the ``id`` is empty."""
     found = due_tasks(store, task)
-    pace = _pace(store, task, store.now())
-    sentences = [*_waiting(found), *_obstacles(store, task, found), *_told(pace, found)]
-    sentences += _beside(store, task)
+    with reading(store) as at:
+        now = at.now()
+        pace = paces(at, now, task).get(task, no_pace(now))
+    sentences = [
+        *_waiting(found),
+        *_obstacles(store, task, found),
+        *_told(pace, found, now),
+        *_beside(store, task),
+    ]
     state: str = ListedState.WAITING
     if found.running and not found.due:
         state = ListedState.RUNNING
@@ -68,22 +65,27 @@ def _beside(store: Store, task: str) -> Iterator[str]:
         yield f"Beside them, {told_foreign(name, count)}."
 
 
-def _pace(store: Store, task: str, now: datetime) -> _Pace:
-    """Return the pace since the beginning of the hour before, or since that of the counts."""
-    begin = hour_of(now) - HOUR
-    counts = outcome_counts(store, begin, now, job=task, kind=TASK)
-    ended = sum(one.count for one in counts if one.outcome == Outcome.SUCCEEDED)
-    failed = sum(one.count for one in counts if one.outcome in ENDED_BADLY)
-    first = min((one.hour for one in counts), default=begin)
-    return _Pace(ended, failed, now - first)
-
-
-def _told(pace: _Pace, found: DueTasks) -> Iterator[str]:
+def _told(pace: Pace, found: DueTasks, now: datetime) -> Iterator[str]:
+    span = short_duration(pace.span)
     if not pace.ended:
-        yield f"None has succeeded in the last {short_duration(pace.span)}."
+        yield f"None has succeeded in the last {span}."
         return
     failed = f", and {pace.failed:,} attempts failed" if pace.failed else ""
-    yield f"In the last {short_duration(pace.span)}, {pace.ended:,} succeeded{failed}."
-    if found.due and found.due <= MOST:
-        left = pace.span * found.due / pace.ended
+    yield f"In the last {span}, {pace.ended:,} succeeded{failed}."
+    left = pace.left(found.due)
+    if found.due and found.due <= MOST and left is not None:
         yield f"At this rate, those that are due end in {short_duration(left)}."
+        yield from _outlook(pace, found, now)
+
+
+def _outlook(pace: Pace, found: DueTasks, now: datetime) -> Iterator[str]:
+    """Say how many come due meanwhile, and whether the backlog shrinks."""
+    came = came_per_hour(found.due, found.oldest, now)
+    if came is None:
+        return
+    rates = f"{came:,.0f} come due in an hour, and {pace.out:,.0f} succeed"
+    if came >= pace.out:
+        yield f"About {rates}: the backlog does not shrink."
+        return
+    until = short_duration(HOUR * (found.due / (pace.out - came)))
+    yield f"About {rates}: the backlog is gone in {until}."

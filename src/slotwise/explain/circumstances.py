@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterator
+from datetime import date, datetime, timedelta
 
+from slotwise.errors import InvalidSchedule
 from slotwise.explain.sentences import ROUNDING, see_stack, when
 from slotwise.model.durations import short_duration
 from slotwise.model.records import TICK
 from slotwise.model.vocabulary import Reason, SlotState
-from slotwise.schedules.description import describe_schedule
+from slotwise.schedules.calendars import parse_calendar
+from slotwise.schedules.description import describe_schedule, zone_of
 from slotwise.schedules.text import readable
+from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts
 from slotwise.store.reading.histories import DeployInfo, WorkerLife
 from slotwise.store.reading.rates import JobRates
@@ -48,6 +51,53 @@ def _has_slot(text: str | None, slot: datetime) -> bool:
     if schedule is None or schedule.from_end:
         return False
     return schedule.next_after(slot - TICK) == slot
+
+
+def day_off(facts: Facts) -> Iterator[str]:
+    """Say which calendars exclude the day of a slot, what day it is, and who added it."""
+    schedule = facts.schedule
+    if schedule is None:
+        return
+    day = facts.slot.astimezone(zone_of(schedule)).date()
+    for name, calendar in sorted(schedule.calendars.items()):
+        if calendar is None or calendar.is_business_day(day):
+            continue
+        if day not in calendar.days:
+            yield f"{day:%A} belongs to the weekend of the calendar {name}."
+        else:
+            yield _listed(name, day, _added(facts, name, day))
+
+
+def _listed(name: str, day: date, added: AuditEntry | None) -> str:
+    told = f"{day:%A}, {day}, is a day of the calendar {name}"
+    if added is None:
+        return f"{told}."
+    names = added.arguments.get("names")
+    title = names.get(str(day)) if isinstance(names, dict) else None
+    what = f" ({title})" if title else ""
+    note = f": {added.note}" if added.note else ""
+    return f"{told}{what}, which {added.author} added at {when(added.at)}{note}."
+
+
+def _added(facts: Facts, name: str, day: date) -> AuditEntry | None:
+    """Return the operation since which a calendar has this day; None if the audit has none."""
+    found = None
+    for operation in facts.operations:
+        text = str(operation.arguments.get("calendar", ""))
+        if not text.startswith(f"{name}@"):
+            continue
+        if day not in _days_in(text):
+            break
+        found = operation
+    return found
+
+
+def _days_in(text: str) -> Collection[date]:
+    try:
+        found = parse_calendar(text)
+    except InvalidSchedule:  # another program has written it
+        return ()
+    return () if isinstance(found, str) else found.days
 
 
 def nobody_there(facts: Facts, outcome: str, reason: str | None) -> Iterator[str]:

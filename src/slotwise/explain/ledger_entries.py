@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from slotwise.explain.circumstances import day_off
 from slotwise.explain.sentences import (
     ORIGINS,
     ROUNDING,
@@ -140,6 +141,8 @@ def skipped(facts: Facts, line: SlotInfo) -> Iterator[str]:
         yield f"It did not run: skipped ({line.reason})."
     if (why := _why_skipped(facts, line)) is not None:
         yield why
+    if line.reason == Reason.CALENDAR:
+        yield from day_off(facts)
     if line.error is not None:  # what a hook has said
         yield line.error
     definition = facts.definition

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from slotwise.explain.circumstances import changed, nobody_there
+from slotwise.explain.circumstances import changed, day_off, nobody_there
 from slotwise.explain.due_times import deferred, until_due
 from slotwise.explain.ledger_entries import began, skipped
 from slotwise.explain.no_slot import why_no_slot
@@ -137,6 +137,7 @@ def _passed_over(facts: Facts) -> Iterator[str]:
     """Say that a calendar excludes a slot that is not decided yet."""
     if facts.schedule is not None and not facts.schedule.runs(facts.slot):
         yield from filter(None, [sentences_of(Reason.CALENDAR).skipped])
+        yield from day_off(facts)
 
 
 def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
@@ -153,6 +154,7 @@ def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
         return
     yield f"The schedule, {describe_schedule(schedule)}, has no slot at {when(facts.slot)}."
     yield from why_no_slot(schedule, facts.slot)
+    yield from day_off(facts)
     yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 
 

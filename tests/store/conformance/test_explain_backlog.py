@@ -43,5 +43,37 @@ def test_the_time_that_is_left(bench: Bench) -> None:
     Counts(bench.store).add(ended)
     assert "In the last 1h, 60 succeeded, and 6 attempts failed." in told(bench)
     assert "At this rate, those that are due end in 30m." in told(bench)
+    assert (
+        "About 31 come due in an hour, and 60 succeed: the backlog is gone in 1h1m."
+        in told(bench)
+    )
     bench.clock.set(at(60) + timedelta(minutes=30))
     assert "end in 45m." in told(bench)
+
+
+def test_a_backlog_that_grows(bench: Bench) -> None:
+    """It has no end; what has just come due is no backlog."""
+    schedule(bench, 30)
+    Counts(bench.store).add({Ended("mail", NOON, TASK, "succeeded", ""): 6})
+    bench.clock.set(at(1) + timedelta(seconds=30))
+    assert "come due in an hour" not in told(bench)
+    bench.clock.set(at(31))
+    assert (
+        "About 60 come due in an hour, and 12 succeed: the backlog does not shrink."
+        in told(bench)
+    )
+
+
+def test_counts_have_the_same_figures(bench: Bench) -> None:
+    """How many are due and since when, how many come and end in an hour, and the time left."""
+    schedule(bench, 30)
+    bench.client.schedule("mail", id="later", delay="1d")
+    bench.clock.set(at(61))
+    Counts(bench.store).add({Ended("mail", NOON, TASK, "succeeded", ""): 61})
+    (found,) = bench.inspect.task_counts()
+    assert (found.waiting, found.due, found.oldest) == (31, 30, at(1))
+    assert (found.came, found.ended) == (30.0, 60.0)
+    assert found.left == timedelta(minutes=30)
+    bench.clock.set(at(200))
+    (found,) = bench.inspect.task_counts()
+    assert (found.ended, found.left) == (0.0, None)

@@ -677,3 +677,25 @@ def test_a_job_whose_instances_run_is_not_disabled(bench: Bench) -> None:
     assert "slotwise jobs feed --instances" in sentence
     bench.client.unschedule_recurring("feed", "a")
     assert told()[0] == "disabled"
+
+
+def test_changed_schedules_have_a_history(bench: Bench) -> None:
+    """From and to, of that instance alone; explanations of its slots name the change."""
+    bench.client.schedule_recurring("feed", "c-1", Daily("02:00", tz="UTC"))
+    bench.client.schedule_recurring("feed", "c-2", Daily("02:00", tz="UTC"))
+    bench.tick(1)
+    for _ in range(2):  # again, it changes nothing
+        bench.client.schedule_recurring("feed", "c-1", Daily("03:55", tz="UTC"))
+    (change,) = bench.inspect.deploys(NOON, at(60), job="feed", id="c-1")
+    assert (change.id, change.at, change.worker) == ("c-1", at(1), "the application")
+    assert change.former is not None
+    assert "02:00" in change.former
+    assert "03:55" in change.schedule
+    assert bench.inspect.deploys(NOON, at(60), job="feed", id="c-2") == []
+    slot = NOON.replace(hour=2) + timedelta(days=1)
+    told = [
+        " ".join(bench.inspect.explain("feed", slot, id=id).sentences)
+        for id in ("c-1", "c-2")
+    ]
+    assert "was changed from 02:00 UTC to 03:55 UTC by the application at" in told[0]
+    assert "was changed" not in told[1]

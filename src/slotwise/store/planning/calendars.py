@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from difflib import get_close_matches
@@ -188,16 +188,22 @@ class Calendars:
         operation: str,
         *,
         source: str | None = None,
+        names: Mapping[date, str] | None = None,
+        note: str | None = None,
         create: bool = True,
         dry_run: bool = False,
     ) -> CalendarChange:
         """Replace a calendar by the result of ``edit``, and re-plan its rows, page by page;
-        ``dry_run``: only say how. The audit has ``operation`` and ``source``.
+        ``dry_run``: only say how. The audit has ``operation``, ``source``, ``note`` and the names
+        of the days that are new.
 
         Repeating an interrupted change completes it. Raises what ``edit`` raises, and
         InvalidSchedule if it must exist.
         """
-        audit = partial(self._audit, operation=operation, source=source)
+        author = Author(self._author.name, note)
+        audit = partial(
+            self._audit, author=author, operation=operation, source=source, names=names
+        )
         before, after = self._write(name, edit, audit, create=create, dry_run=dry_run)
         followed = self._follow(after, dry_run=dry_run)
         if followed and not dry_run:
@@ -207,7 +213,12 @@ class Calendars:
         return CalendarChange(before=before, after=after, followed=followed)
 
     def remove(
-        self, name: str, operation: str, *, dry_run: bool = False
+        self,
+        name: str,
+        operation: str,
+        *,
+        note: str | None = None,
+        dry_run: bool = False,
     ) -> CalendarInfo:
         """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it,
         unless it cannot be read.
@@ -228,14 +239,20 @@ class Calendars:
                 connection.execute(
                     self._table.delete().where(self._table.c.name == name)
                 )
-                self._audit(connection, str(gone.calendar or name), operation)
+                author = Author(self._author.name, note)
+                self._audit(
+                    connection,
+                    str(gone.calendar or name),
+                    author=author,
+                    operation=operation,
+                )
         return gone
 
     def _write(
         self,
         name: str,
         edit: Edit,
-        audit: Callable[[sa.Connection, str], None],
+        audit: Callable[..., None],
         *,
         create: bool,
         dry_run: bool,
@@ -252,7 +269,8 @@ class Calendars:
             after = replace(after, revision=known + 1)
             if not dry_run:
                 self._replace(connection, after)
-                audit(connection, str(after))
+                new = after.days - (before.days if before else frozenset())
+                audit(connection, str(after), new=new)
         return before, after
 
     def _replace(self, connection: sa.Connection, calendar: Calendar) -> None:
@@ -280,11 +298,16 @@ class Calendars:
         self,
         connection: sa.Connection,
         calendar: str,
+        *,
+        author: Author,
         operation: str,
         source: str | None = None,
+        names: Mapping[date, str] | None = None,
+        new: Collection[date] = (),
     ) -> None:
-        signed = Operation.within(connection, self._store, self._author)
-        signed.sign(operation, calendar=calendar, source=source)
+        named = {str(day): name for day, name in (names or {}).items() if day in new}
+        signed = Operation.within(connection, self._store, author)
+        signed.sign(operation, calendar=calendar, source=source, names=named or None)
 
     def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
         statement = sa.select(self._tasks.c.task_name, self._tasks.c.schedule).where(

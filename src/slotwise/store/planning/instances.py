@@ -123,12 +123,27 @@ class Instances:
             columns["state"] = RowState.PAUSED if is_paused else None
         if columns:
             write(at, row, replace(changes, row=columns))
+        if not same:
+            self._remember(at, row, schedule)
         for gap in changes.gaps:
             logger.warning(
                 SUPERSEDED, wanted.task, wanted.id, gap.count, gap.first, gap.last
             )
         found: datetime | None = columns.get("slot", row.slot)
         return found
+
+    def _remember(self, at: Transaction, row: Row, schedule: Schedule) -> None:
+        """Write a changed schedule into the history of deploys."""
+        change = {
+            "task_name": row.task_name,
+            "task_instance": row.task_instance,
+            "at": at.now,
+            "former": row.schedule,
+            "schedule": str(schedule),
+            "revision": None,
+            "worker": NOBODY.name,
+        }
+        self._store.history.deployed(at.connection, [change])
 
     def _insert(
         self, at: Transaction, wanted: Instance, schedule: Schedule

@@ -183,7 +183,7 @@ def slot_state(store: Store, job: str, slot: datetime) -> Facts:
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
-    changes = deploys(store, EARLIEST, FOREVER, job=job, limit=MOST_DEPLOYS)
+    changes = deploys(store, EARLIEST, FOREVER, job=job, id=instance, limit=MOST_DEPLOYS)
     absent = absence(store, job, slot)
     with _reading(store, job, instance) as reader:
         state = reader.state(slot)

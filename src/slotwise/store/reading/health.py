@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from slotwise.decide.going_back import NEWER, UNREADABLE
+from slotwise.model.records import FOREVER
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Kind, WorkerState
 from slotwise.store.operations.job_operations import all_paused
@@ -75,6 +76,9 @@ class Health(Value):
     orphans: int
     orphan_tasks: Sequence[str]
     refused: Sequence[str]
+    #: Some of the jobs, of those that are due next, that no live worker knows; none without live
+    #: workers.
+    unknown_jobs: Sequence[str] = ()
     #: Names of tasks with such rows for which no live worker carries the tags, and which.
     unroutable: Mapping[str, str]
     unreadable: Sequence[Unreadable]
@@ -150,6 +154,7 @@ def _without_overdue(at: ReadTransaction, now: datetime, fleet: _Fleet) -> Healt
         unreadable_workers=sorted(fleet.in_state(WorkerState.UNREADABLE)),
         orphans=len(lost),
         orphan_tasks=sorted(set(lost))[:MOST_NAMES],
+        unknown_jobs=_unknown_jobs(at, fleet),
         refused=fleet.refused,
         unreadable=[one for one in unreadable if fleet.may_run(one.task)],
         ended_calendars=_ended_calendars(at, now + _CALENDAR_NOTICE),
@@ -181,6 +186,21 @@ class _Fleet:
 
     def in_state(self, state: WorkerState) -> list[str]:
         return [worker.worker for worker in self._workers if worker.state == state]
+
+
+_NEXT_JOBS = """
+SELECT DISTINCT task_name FROM (
+    SELECT task_name FROM {tasks}
+    WHERE NOT picked AND state IS NULL AND {has_slot} AND execution_time < :end
+    ORDER BY execution_time LIMIT :most) AS next
+ORDER BY task_name"""
+
+
+def _unknown_jobs(at: ReadTransaction, fleet: _Fleet) -> list[str]:
+    """Return the jobs that no live worker knows, of the rows that are due next."""
+    found = at.read(_NEXT_JOBS, {"end": FOREVER, "most": MOST_HELD})
+    names = [row["task_name"] for row in found]
+    return [name for name in names if not fleet.may_run(name)][:MOST_NAMES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class Absence(NamedTuple):
 _NEAR = timedelta(days=2)
 _DEPLOYS = """
 SELECT task_name AS job, task_instance AS id, at, former, schedule, revision, worker
-FROM {deploys} WHERE at >= :start AND at < :end{of_job}
+FROM {deploys} WHERE at >= :start AND at < :end{of_job}{of_id}
 ORDER BY at DESC, task_name DESC LIMIT :limit"""
 #: A worker that is silent has no end yet: that is written when its row is deleted.
 _LIVES = """
@@ -81,12 +81,15 @@ def deploys(
     end: datetime,
     *,
     job: str | None = None,
+    id: str | None = None,
     limit: int | None = None,
 ) -> list[DeployInfo]:
     """Return the changes of schedules from ``start`` to before ``end``, the newest first."""
-    given = {"start": start, "end": end, "job": job, "limit": limit or NO_LIMIT}
+    given: dict[str, object] = {"start": start, "end": end, "job": job, "id": id}
+    given["limit"] = limit or NO_LIMIT
     of_job = "" if job is None else " AND task_name = :job"
-    rows = read(store, _DEPLOYS, given, of_job=of_job)
+    of_id = "" if id is None else " AND task_instance = :id"
+    rows = read(store, _DEPLOYS, given, of_job=of_job, of_id=of_id)
     return [filled(DeployInfo, row) for row in rows]
 
 

@@ -5,7 +5,7 @@ many rows have it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -22,6 +22,7 @@ from slotwise.store.reading.routing import (
     obstacle,
     state_of_stuck,
 )
+from slotwise.store.reading.task_pace import came_per_hour, no_pace, paces
 from slotwise.store.reading.workers import all_workers
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import IS_TASK
@@ -38,10 +39,19 @@ Column = TypeVar("Column")
 class TaskCount(Value):
     """Counts of one task. ``waiting`` is ``MOST`` + 1 if more wait. ``next_due`` is the next due
     time to the second, at most a day ago.
+
+    Of those that wait, so many are ``due``, the ``oldest`` since then. ``came`` is how many come
+    due in an hour, None without a backlog; ``ended`` is how many succeed in an hour; those that
+    are due will have ended in the time ``left``, None if none ends.
     """
 
     task: str
     waiting: int = 0
+    due: int = 0
+    oldest: datetime | None = None
+    came: float | None = None
+    ended: float = 0.0
+    left: timedelta | None = None
     next_due: datetime | None = None
     running: int = 0
     paused: int = 0
@@ -63,8 +73,10 @@ class TaskCount(Value):
 
 _WAITS = f"NOT picked AND state IS NULL AND {IS_TASK}"
 _WAITING = """
-SELECT {f}count(*) AS count FROM (SELECT 1 FROM {tasks} WHERE {waits} AND task_name = :name
-                                  LIMIT :most) AS counted"""
+SELECT {f}count(*) AS waiting, {f}min(execution_time) AS execution_time,
+       {f}count(CASE WHEN execution_time <= :now THEN 1 END) AS due
+FROM (SELECT execution_time FROM {tasks} WHERE {waits} AND task_name = :name
+      LIMIT :most) AS counted"""
 _OTHERS = """
 SELECT * FROM (SELECT task_name, 'running' AS state, {f}count(*) AS count FROM {tasks}
                WHERE picked AND {is_task} GROUP BY task_name ORDER BY task_name LIMIT :names) AS r
@@ -77,26 +89,26 @@ SELECT * FROM (SELECT task_name, state, {f}count(*) AS count FROM {tasks}
 def task_counts(store: Store) -> list[TaskCount]:
     """Return the counts by name, of ``MOST_NAMES`` tasks that have a row."""
     with reading(store) as at:
-        counts = _counts_of(at)
-    now = store.now() + HALF
-    found = []
-    for name, counted in sorted(counts.items()):
-        wait = store.due.next_due([], [name])
-        line = TaskCount(
-            task=name,
-            next_due=None if wait is None else (now + wait).replace(microsecond=0),
-            waiting=counted["waiting"],
-            running=counted["running"],
-            paused=counted["paused"],
-            blocked=counted["blocked"],
-            dead=counted["dead"],
-        )
-        found.append(line)
-    return found
+        now = at.now()
+        lines = [
+            _with_waiting(at, name, states, now)
+            for name, states in sorted(_states_of(at).items())
+        ]
+        found = paces(at, now)
+    rounded = now + HALF
+    told = []
+    for line in lines:
+        wait = store.due.next_due([], [line.task])
+        pace = found.get(line.task, no_pace(now))
+        line = replace(line, ended=pace.out, left=pace.left(line.due))
+        if wait is not None:
+            line = replace(line, next_due=(rounded + wait).replace(microsecond=0))
+        told.append(line)
+    return told
 
 
-def _counts_of(at: ReadTransaction) -> dict[str, Counter[str]]:
-    """Return the counts by name and state."""
+def _states_of(at: ReadTransaction) -> dict[str, Counter[str]]:
+    """Return the counts of rows that do not wait by name and state, and the names of others."""
     counts: dict[str, Counter[str]] = {}
     for row in at.read(_OTHERS, {"names": MOST_NAMES}):
         name = row["task_name"]
@@ -104,15 +116,26 @@ def _counts_of(at: ReadTransaction) -> dict[str, Counter[str]]:
             counts.setdefault(name, Counter())[row["state"]] = row["count"]
     names = names_in(at, "{tasks}", _WAITS)
     waiting = list(islice(names, max(MOST_NAMES - len(counts), 0)))
-    for name in [*counts, *waiting]:
-        counts.setdefault(name, Counter())["waiting"] = _waiting(at, name)
-    return counts
+    return counts | {name: Counter() for name in waiting if name not in counts}
 
 
-def _waiting(at: ReadTransaction, name: str) -> int:
-    given = {"name": name, "most": MOST + 1}
+def _with_waiting(
+    at: ReadTransaction, name: str, states: Mapping[str, int], now: datetime
+) -> TaskCount:
+    given = {"name": name, "most": MOST + 1, "now": now}
     (row,) = at.read(_WAITING, given, waits=_WAITS)
-    return int(row["count"])
+    oldest = utc(row["execution_time"]) if row["due"] else None
+    return TaskCount(
+        task=name,
+        waiting=row["waiting"],
+        due=row["due"],
+        oldest=oldest,
+        came=came_per_hour(row["due"], oldest, now),
+        running=states["running"],
+        paused=states["paused"],
+        blocked=states["blocked"],
+        dead=states["dead"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
