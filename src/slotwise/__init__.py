@@ -38,7 +38,8 @@ from slotwise.jobs.context import (
     Snooze,
     TaskContext,
 )
-from slotwise.jobs.job import DistributedJob, OneTimeTask, job, task
+from slotwise.jobs.functions import Call, job, task
+from slotwise.jobs.job import DistributedJob, OneTimeTask
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.exports import late
 from slotwise.schedules import (
@@ -67,6 +68,7 @@ __all__ = [
     "AnyOf",
     "BulkResult",
     "Calendar",
+    "Call",
     "Cancel",
     "CatchUp",
     "ClaimLost",

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         define,
         shortest_interval,
     )
-    from slotwise.jobs.job import FunctionJob, FunctionTask, JobPolicies
+    from slotwise.jobs.functions import FunctionJob, FunctionTask
+    from slotwise.jobs.job import JobPolicies
     from slotwise.jobs.policies import OnLost, growing_pauses
     from slotwise.model.clock import Clock, DatabaseClock, elapsed
     from slotwise.model.durations import (
@@ -151,7 +152,8 @@ _HOMES = {
         "shortest_interval",
     ),
     "slotwise.jobs.context": ("Steering", "TaskOptions"),
-    "slotwise.jobs.job": ("FunctionJob", "FunctionTask", "JobPolicies"),
+    "slotwise.jobs.functions": ("FunctionJob", "FunctionTask"),
+    "slotwise.jobs.job": ("JobPolicies",),
     "slotwise.jobs.policies": ("OnLost", "growing_pauses"),
     # words
     "slotwise.model.vocabulary": (

@@ -16,8 +16,8 @@ import pytest
 pytestmark = pytest.mark.extended
 
 SAMPLES = Path(__file__).parent / "typing"
-GOOD = ["classes.py", "functions.py", "tasks.py"]
-MISTAKES = ["wrong.py", "wrong_tasks.py"]
+GOOD = ["calls.py", "classes.py", "functions.py", "tasks.py"]
+MISTAKES = ["wrong.py", "wrong_calls.py", "wrong_tasks.py"]
 
 Check = Callable[..., set[tuple[str, int, str]]]
 

@@ -385,7 +385,7 @@ BAD_JOBS = [
     ),
     pytest.param(
         {"jobs": [job(name="a", schedule=Every("1m"))(not_a_context)]},  # type: ignore[arg-type]
-        "not_a_context.execute must take the context, and nothing else",
+        "and (more: int) needs some; give each argument a default",
         id="wrong arguments",
     ),
     pytest.param(

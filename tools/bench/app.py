@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from slotwise import (
     Context,
@@ -72,7 +72,7 @@ def make_registry() -> JobRegistry:
 
 def make_jobs(
     schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number
-) -> list[object]:
+) -> list[DistributedJob]:
     """Return a job for each (interval, anchor), both in seconds."""
     return [
         _job(
@@ -96,7 +96,7 @@ def _task(
     is_data: bool = False,
 ) -> OneTimeTask[Any]:
     def run_data(ctx: Context) -> None:
-        note(ctx.data)
+        note(cast("int", ctx.data))
 
     def run(ctx: Context) -> None:
         note(int(ctx.id))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from itertools import chain
 from typing import Generic, Never, TypeAlias
 
 from slotwise.errors import (
@@ -27,6 +28,7 @@ from slotwise.jobs.definition import (
     check_schedule,
     is_priority,
 )
+from slotwise.jobs.functions import Call
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.jobs.payload_reader import payload_of
 from slotwise.model.clock import host_now
@@ -62,9 +64,11 @@ _OF_A_JOB = (f"{RECURRING}@", "trigger:")
 
 #: A task with any data: its class, an instance of it, a function under ``@task``; or its name, if
 #: another process registers it.
-Task: TypeAlias = OneTimeTask[Never] | type[OneTimeTask[Never]] | str
+Task: TypeAlias = OneTimeTask[Never, Never] | type[OneTimeTask[Never, Never]] | str
 #: The same, or a job.
-AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task
+AnyTask: TypeAlias = (
+    DistributedJob[Never, Never] | type[DistributedJob[Never, Never]] | Task
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,54 @@ class Item(Generic[T]):
     at: datetime | None = None
     delay: timedelta | str | None = None
     priority: int | None = None
+
+
+def called(task: object, data: object, where: str) -> tuple[object, object]:
+    """Return a task and its data, which may be given as a call. Raise ConfigurationError for data
+    beside a call.
+    """
+    if not isinstance(task, Call):
+        return task, data
+    if data is not None:
+        raise ConfigurationError(
+            f"{where}: the call of {given_name(task.task, 'a task')!r} has its data; "
+            f"remove {data!r:.60}"
+        )
+    return task.task, task.data
+
+
+def same_task(calls: object) -> tuple[object, Iterator[object]]:
+    """Return the task of these calls, and the calls; no task if there are none. Raise
+    ConfigurationError for what is no call.
+    """
+    if isinstance(calls, str | bytes | type | OneTimeTask) or not isinstance(
+        calls, Iterable
+    ):
+        raise ConfigurationError(
+            f"schedule_many({calls!r:.60}): the items are missing; pass a task and items, or "
+            "calls of one task: [send_mail.call(to=to) for to in names]"
+        )
+    rest = iter(calls)
+    for first in rest:
+        call = first.data if isinstance(first, Item) else first
+        if not isinstance(call, Call):
+            raise ConfigurationError(
+                f"schedule_many: items[0] is {first!r:.60}, and no call; pass the task, too"
+            )
+        return call.task, chain([first], rest)
+    return None, iter(())
+
+
+def _data_for(name: str, data: object) -> object:
+    """Return the data of a call of this task, or data as they are."""
+    if not isinstance(data, Call):
+        return data
+    of = given_name(data.task, "a task")
+    if of != name:
+        raise ConfigurationError(
+            f"it is a call of {of!r} among those of {name!r}; call schedule_many for each task"
+        )
+    return data.data
 
 
 def task_name(task: object) -> str:
@@ -347,7 +399,8 @@ def wanted(
 ) -> Wanted:
     """Return the row of one of many items."""
     if not isinstance(item, Item):
-        return Wanted(next(ids), payload.encode(item, name), usual, priority)
+        data = payload.encode(_data_for(name, item), name)
+        return Wanted(next(ids), data, usual, priority)
     due = (
         usual
         if item.at is None and item.delay is None
@@ -359,7 +412,8 @@ def wanted(
         if item.priority is None
         else weight(item.priority, None, f"schedule_many({name!r}")
     )
-    return Wanted(instance, payload.encode(item.data, name), due, rank)
+    data = payload.encode(_data_for(name, item.data), name)
+    return Wanted(instance, data, due, rank)
 
 
 def fresh_ids() -> Iterator[str]:

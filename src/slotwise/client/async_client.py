@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Unpack, overload
 
-from slotwise.client.arguments import Receipt
-from slotwise.client.calls import Awaited, awaited
+from slotwise.client.arguments import Item, Receipt
+from slotwise.client.calls import Awaited
 from slotwise.client.client import Client
-from slotwise.client.commands import Commands, Options
+from slotwise.client.commands import BulkOptions, Commands, Options
 from slotwise.jobs.context import T
+from slotwise.jobs.functions import Call
 from slotwise.store.connect.caller_transaction import Result, call_within
 
 if TYPE_CHECKING:
-    from slotwise.jobs.context import TaskOf
+    from slotwise.jobs.context import AsyncConnection, TaskOf
+    from slotwise.store.queue.queue import BulkResult
 
 
-class AsyncClient(Awaited[Client], Commands):
+class AsyncClient(Awaited[Client], Commands["AsyncConnection"]):
     """The commands of Client with the same arguments, awaited.
 
     ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection; for
@@ -28,19 +30,46 @@ class AsyncClient(Awaited[Client], Commands):
 
     @overload
     async def schedule(
-        self, task: TaskOf[None], data: None = None, **options: Unpack[Options]
+        self,
+        task: TaskOf[None] | Call,
+        data: None = None,
+        **options: Unpack[Options[AsyncConnection]],
     ) -> Receipt: ...
     @overload
     async def schedule(
-        self, task: TaskOf[T], data: T, **options: Unpack[Options]
+        self, task: TaskOf[T], data: T, **options: Unpack[Options[AsyncConnection]]
     ) -> Receipt: ...
     async def schedule(
-        self, task: TaskOf[T], data: T | None = None, **options: Unpack[Options]
+        self,
+        task: TaskOf[T] | Call,
+        data: T | None = None,
+        **options: Unpack[Options[AsyncConnection]],
     ) -> Receipt:
         """As ``Client.schedule``."""
         return await self._run(Client.schedule, task, data, **options)
 
-    schedule_many = awaited(Client.schedule_many)
+    @overload
+    async def schedule_many(
+        self,
+        calls: Iterable[Call | Item[Call]],
+        /,
+        **how: Unpack[BulkOptions[AsyncConnection]],
+    ) -> BulkResult: ...
+    @overload
+    async def schedule_many(
+        self,
+        task: TaskOf[T],
+        items: Iterable[T | Item[T]],
+        **how: Unpack[BulkOptions[AsyncConnection]],
+    ) -> BulkResult: ...
+    async def schedule_many(
+        self,
+        task: object,
+        items: Iterable[object] | None = None,
+        **how: Unpack[BulkOptions[AsyncConnection]],
+    ) -> BulkResult:
+        """As ``Client.schedule_many``."""
+        return await self._run(Client.schedule_many, task, items, **how)
 
     async def _run(
         self, body: Callable[..., Result], *given: object, **named: object

@@ -14,11 +14,13 @@ from slotwise.client.arguments import (
     Item,
     Receipt,
     Task,
+    called,
     checked_choice,
     checked_countdown,
     checked_id,
     fresh_ids,
     payload_for,
+    same_task,
     taken,
     task_name,
     weight,
@@ -29,6 +31,7 @@ from slotwise.client.bulk import GATHER, Chunk, Load, chunks, size_of_chunks
 from slotwise.client.lost_replies import LostReplies
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
+from slotwise.jobs.functions import Call
 from slotwise.model.records import Follow, IfExists, Key, Wanted
 from slotwise.store.connect.database_errors import lacks_tables
 from slotwise.store.queue.queue import BulkResult
@@ -38,14 +41,14 @@ if TYPE_CHECKING:
     from slotwise.client.inspection import Inspection
     from slotwise.client.opening import Application
     from slotwise.client.operations import Operations
-    from slotwise.jobs.context import Connection, TaskOf
+    from slotwise.jobs.context import SyncConnection, TaskOf
     from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
-from slotwise.client.commands import Commands, Options
+from slotwise.client.commands import BulkOptions, Commands, Options
 
 
-class Client(Commands):
+class Client(Commands["SyncConnection"]):
     """Commands on one-time tasks; works without a worker in this process.
 
     Each takes ``connection``: a SQLAlchemy Connection or Session, a psycopg connection, or
@@ -111,21 +114,25 @@ class Client(Commands):
 
     @overload
     def schedule(
-        self, task: TaskOf[None], data: None = None, **options: Unpack[Options]
+        self,
+        task: TaskOf[None] | Call,
+        data: None = None,
+        **options: Unpack[Options[SyncConnection]],
     ) -> Receipt: ...
     @overload
     def schedule(
-        self, task: TaskOf[T], data: T, **options: Unpack[Options]
+        self, task: TaskOf[T], data: T, **options: Unpack[Options[SyncConnection]]
     ) -> Receipt: ...
     def schedule(
         self,
-        task: TaskOf[T],
+        task: TaskOf[T] | Call,
         data: T | None = None,
         *,
-        connection: Connection | None = None,
+        connection: SyncConnection | None = None,
         **options: Unpack[TaskOptions],
     ) -> Receipt:
-        """Schedule ``task`` with ``data``; the receipt has its id.
+        """Schedule ``task`` with ``data``, or a call: ``schedule(send_mail.call(to="ann"))``; the
+        receipt has its id.
 
         ``at`` (aware) or ``delay`` (``timedelta`` or ``"10s"``) set the due time, by the
         database's clock; without them it is due now. ``id`` has at most 250 characters; the
@@ -158,10 +165,24 @@ class Client(Commands):
             receipt = replace(receipt, status=status)
         return self._transactions.done(connection, receipt)
 
+    @overload
+    def schedule_many(
+        self,
+        calls: Iterable[Call | Item[Call]],
+        /,
+        **how: Unpack[BulkOptions[SyncConnection]],
+    ) -> BulkResult: ...
+    @overload
     def schedule_many(
         self,
         task: TaskOf[T],
         items: Iterable[T | Item[T]],
+        **how: Unpack[BulkOptions[SyncConnection]],
+    ) -> BulkResult: ...
+    def schedule_many(
+        self,
+        task: object,
+        items: Iterable[object] | None = None,
         *,
         at: datetime | None = None,
         delay: timedelta | str | None = None,
@@ -170,10 +191,10 @@ class Client(Commands):
         chunk_size: int | None = None,
         copy: bool = False,
         progress: Callable[[BulkResult], object] = lambda tally: None,
-        connection: Connection | None = None,
+        connection: SyncConnection | None = None,
     ) -> BulkResult:
         """Schedule a task for each of ``items`` (its data, or an Item), ``chunk_size`` of them per
-        statement.
+        statement; or calls of one task: ``schedule_many(send_mail.call(to=to) for to in names)``.
 
         ``items`` are consumed as they come, so any number of them needs little memory. A chunk has
         1,000 items, with ``copy`` 10,000, and fewer if they have more than 4 MiB of data. Without
@@ -185,6 +206,10 @@ class Client(Commands):
         to repeat the call. ``copy`` uses COPY, which is faster, for new ids: one that is taken
         raises InstanceExists.
         """
+        if items is None:
+            task, items = same_task(task)
+            if task is None:
+                return BulkResult()
         name, known = self._known(task, "schedule_many")
         chosen: IfExists = if_exists or ("raise" if copy else "keep")
         checked_choice(chosen, name)
@@ -228,8 +253,8 @@ class Client(Commands):
 
     def _follow(
         self,
-        task: TaskOf[T],
-        data: T | None = None,
+        task: object,
+        data: object = None,
         *,
         id: str | None = None,
         at: datetime | None = None,
@@ -245,6 +270,7 @@ class Client(Commands):
             raise TypeError(
                 f"unexpected keyword argument {next(iter(unknown))!r}; there are {known_ones}"
             )
+        task, data = called(task, data, "schedule")
         name, known = self._known(task)
         checked_choice(if_exists, name)
         checked_countdown(countdown, name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from slotwise.client.arguments import (
     AnyTask,
     Receipt,
     Task,
+    called,
     checked_id,
     existing_id,
     instance_of,
@@ -28,14 +29,15 @@ from slotwise.client.transactions import Transactions
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import TaskOptions
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import Key, When
+from slotwise.jobs.functions import Call
+from slotwise.model.records import IfExists, Key, When
 from slotwise.model.vocabulary import TASK_STATES, ListedState, Outcome
 from slotwise.schedules import Schedule
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instances
-from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of
+from slotwise.store.queue.queue import BulkResult, Queue, TaskInfo, TaskResult, queue_of
 from slotwise.store.queue.task_commands import AT_ONCE
 from slotwise.store.queue.task_filter import TaskFilter
 
@@ -45,14 +47,30 @@ if TYPE_CHECKING:
 
 PAGE = 100
 
+#: What a client joins: a synchronous connection, or an asynchronous one.
+C = TypeVar("C", bound="Connection")
 
-class Options(TaskOptions, total=False):
+
+class Options(TaskOptions, Generic[C], total=False):
     """The keywords of ``schedule``."""
 
-    connection: Connection | None
+    connection: C | None
 
 
-class Commands:
+class BulkOptions(TypedDict, Generic[C], total=False):
+    """The keywords of ``schedule_many``."""
+
+    at: datetime | None
+    delay: timedelta | str | None
+    priority: int | None
+    if_exists: IfExists | None
+    chunk_size: int | None
+    copy: bool
+    progress: Callable[[BulkResult], object]
+    connection: C | None
+
+
+class Commands(Generic[C]):
     """The commands on tasks that have a row; see Client and AsyncClient."""
 
     def __init__(
@@ -71,7 +89,7 @@ class Commands:
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         priority: int | None = None,
-        connection: Connection | None = None,
+        connection: C | None = None,
     ) -> Receipt:
         """Change the due time, and optionally the priority, of a waiting task: "scheduled". By
         default it is due now.
@@ -92,9 +110,7 @@ class Commands:
         )
 
     @call
-    def cancel(
-        self, task: Task, id: str, *, connection: Connection | None = None
-    ) -> Receipt:
+    def cancel(self, task: Task, id: str, *, connection: C | None = None) -> Receipt:
         """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
 
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made:
@@ -114,7 +130,7 @@ class Commands:
         task: Task,
         *,
         state: str | None = None,
-        connection: Connection | None = None,
+        connection: C | None = None,
     ) -> int:
         """Remove all tasks of this name that are not running, or those in one state; return how
         many.
@@ -148,7 +164,7 @@ class Commands:
         *,
         at: datetime | None = None,
         delay: timedelta | str | None = None,
-        connection: Connection | None = None,
+        connection: C | None = None,
     ) -> builtins.list[Receipt]:
         """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead
         ones.
@@ -178,7 +194,7 @@ class Commands:
 
     def _retry_dead(
         self,
-        connection: Connection | None,
+        connection: C | None,
         name: str,
         ids: builtins.list[str] | None,
         due: When,
@@ -203,7 +219,7 @@ class Commands:
 
     def _move(
         self,
-        connection: Connection | None,
+        connection: C | None,
         key: Key,
         due: When,
         rank: int | None = None,
@@ -218,7 +234,7 @@ class Commands:
 
     @call
     def get(
-        self, task: Task, id: str, *, connection: Connection | None = None
+        self, task: Task, id: str, *, connection: C | None = None
     ) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
         key = self._key(task, id, "get")
@@ -237,7 +253,7 @@ class Commands:
         where: TaskFilter | None = None,
         after: TaskInfo | str | None = None,
         limit: int = PAGE,
-        connection: Connection | None = None,
+        connection: C | None = None,
     ) -> list[TaskInfo]:
         """One page of tasks by name and id, without their data: of all tasks or of one, in any
         state or in one, and ``where`` a filter matches.
@@ -258,7 +274,7 @@ class Commands:
 
     @call
     def history(
-        self, task: Task, id: str, *, connection: Connection | None = None
+        self, task: Task, id: str, *, connection: C | None = None
     ) -> builtins.list[TaskResult]:
         """The recorded ends of tasks under this id, the newest first; see ``record`` and
         ``result_retention``.
@@ -272,7 +288,7 @@ class Commands:
 
     @call
     def result(
-        self, task: Task, id: str, *, connection: Connection | None = None
+        self, task: Task, id: str, *, connection: C | None = None
     ) -> TaskResult | None:
         """The newest successful end under this id, with its ``result``; None if none is stored."""
         ends = self.history(task, id, connection=connection)
@@ -281,16 +297,17 @@ class Commands:
     @call
     def schedule_recurring(
         self,
-        task: AnyTask,
+        task: AnyTask | Call,
         id: str,
         schedule: Schedule | str,
         data: object = None,
         *,
         priority: int | None = None,
-        connection: Connection | None = None,
+        connection: C | None = None,
     ) -> datetime | None:
         """Create or change the recurring instance ``id`` of ``task``; return its next slot, None
-        if there is none.
+        if there is none. A call has the data with it: ``schedule_recurring(report.call(customer=7),
+        "7", "@daily")``.
 
         Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A
         changed schedule applies as after a deploy. ``schedule`` is a Schedule or its text form; an
@@ -305,7 +322,8 @@ class Commands:
         data and connection.
         """
         store = self._make_store()
-        new = instance_of(store.definitions, task, id, schedule, data, priority)
+        subject, given = called(task, data, "schedule_recurring")
+        new = instance_of(store.definitions, subject, id, schedule, given, priority)
         name = new.task
         with self._transactions.beside(connection, name) as own:
             slot = Instances(store).put(own, new)
@@ -314,7 +332,7 @@ class Commands:
 
     @call
     def unschedule_recurring(
-        self, task: AnyTask, id: str, *, connection: Connection | None = None
+        self, task: AnyTask, id: str, *, connection: C | None = None
     ) -> bool:
         """Delete the recurring instance ``id`` of ``task``; False if there is none. A running
         handler finishes.
@@ -328,13 +346,13 @@ class Commands:
         with self._transactions.beside(connection, name) as own:
             return Instances(store).remove(own, name, instance)
 
-    def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
+    def _key(self, task: object, id: str, call: str = "arrive") -> Key:
         name, _ = self._known(task, call)
         check = checked_id if call == "arrive" else existing_id
         return Key(name, check(id, name, call))
 
     def _known(
-        self, task: Task, call: str = "schedule"
+        self, task: object, call: str = "schedule"
     ) -> tuple[str, Definition | None]:
         """Return the task's name, and its definition if known here. Raise UnknownTask for a typing
         mistake.
@@ -356,7 +374,7 @@ class Commands:
 
     def _command(
         self,
-        connection: Connection | None,
+        connection: C | None,
         key: Key,
         command: Callable[[Queue, Joinable], Status],
         word: str | None = None,

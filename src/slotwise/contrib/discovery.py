@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Final, Never, TypeVar
+from typing import Any, Final, Never, TypeAlias, TypeVar
 
 from slotwise import (
     ConfigurationError,
@@ -38,7 +38,13 @@ from slotwise.contrib.injection import (
 )
 from slotwise.spi import FunctionJob, FunctionTask, define
 
-Marked = TypeVar("Marked", bound=type[DistributedJob] | type[OneTimeTask[Never]])
+AnyClass: TypeAlias = (
+    type[DistributedJob[Never, Never]] | type[OneTimeTask[Never, Never]]
+)
+Marked = TypeVar("Marked", bound=AnyClass)
+
+#: Fits the lifespan of every registry.
+AnyState: TypeAlias = Any
 
 #: The group of entry points that name packages, modules, classes or functions with jobs.
 GROUP: Final = "slotwise.jobs"
@@ -68,8 +74,8 @@ def distributed_job(marked: Marked) -> Marked:
 class Discovered:
     """The jobs and tasks that were found, as a registry takes them, by name."""
 
-    jobs: Sequence[object]
-    tasks: Sequence[object]
+    jobs: Sequence[DistributedJob[Never, AnyState]]
+    tasks: Sequence[OneTimeTask[Never, AnyState]]
     _resolvers: Sequence[object] = field(default=(), repr=False)
 
     def close(self) -> None:
@@ -130,7 +136,7 @@ def collect(subjects: Iterable[object], resolvers: Resolvers = ()) -> Discovered
     found = [built[name][1] for name in sorted(built)]
     return Discovered(
         jobs=[one for one in found if isinstance(one, DistributedJob)],
-        tasks=[one for one in found if not isinstance(one, DistributedJob)],
+        tasks=[one for one in found if isinstance(one, OneTimeTask)],
         _resolvers=known,
     )
 

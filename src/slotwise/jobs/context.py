@@ -32,6 +32,8 @@ from slotwise.schedules.text import readable
 #: The type of a task's data, None if it declares none.
 T = TypeVar("T", default=None)
 T_co = TypeVar("T_co", default=None, covariant=True)
+#: The type of what the lifespan yields.
+S_co = TypeVar("S_co", default=object, covariant=True)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from sqlalchemy import orm
     from sqlalchemy.ext import asyncio as async_sa
 
+    from slotwise.jobs.functions import Call
     from slotwise.jobs.job import OneTimeTask
     from slotwise.model.records import Claim, Follow, IfExists
     from slotwise.schedules import Schedule
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
 
     #: A task: its class, an instance of it, a function under ``@task``; or its name, if another
     #: process registers it.
-    TaskOf: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
+    TaskOf: TypeAlias = OneTimeTask[T, Never] | type[OneTimeTask[T, Never]] | str
 
 
 class TaskOptions(TypedDict, total=False):
@@ -206,7 +209,7 @@ class Fence(Protocol):
     ) -> Awaitable[None] | None: ...
 
 
-class Context:
+class Context(Generic[S_co]):
     """The claim of an attempt: what the contexts of jobs and tasks share, for interceptors and
     hooks of both.
     """
@@ -217,9 +220,9 @@ class Context:
         "_hold",
         "_log",
         "_read",
+        "_state",
         "_stopping",
         "client",
-        "state",
     )
     _MISSING: ClassVar[object] = object()
 
@@ -230,7 +233,7 @@ class Context:
         fence: Fence,
         read: Callable[[bytes | None], object] = UNTYPED.decode,
         client: Any = None,
-        state: object = None,
+        state: S_co | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hold = hold
@@ -240,8 +243,7 @@ class Context:
         self._data: object = self._MISSING
         #: A client bound to the registry: schedules further tasks.
         self.client = client
-        #: What the registry's lifespan gave, else None.
-        self.state = state
+        self._state = state
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
     @property
@@ -319,7 +321,13 @@ class Context:
         return self._hold.claim.holder
 
     @property
-    def data(self) -> Any:
+    def state(self) -> S_co:
+        """What the registry's lifespan yields; None without one."""
+        found: S_co = self._state  # type: ignore[assignment]
+        return found
+
+    @property
+    def data(self) -> object:
         """The payload, decoded once; None if there is none."""
         if self._data is self._MISSING:
             self._data = self._read(self._hold.claim.row.task_data)
@@ -440,12 +448,18 @@ class Context:
 
     @overload
     def then(
-        self, task: TaskOf[None], data: None = None, **options: Unpack[TaskOptions]
+        self,
+        task: TaskOf[None] | Call,
+        data: None = None,
+        **options: Unpack[TaskOptions],
     ) -> str: ...
     @overload
     def then(self, task: TaskOf[T], data: T, **options: Unpack[TaskOptions]) -> str: ...
     def then(
-        self, task: TaskOf[T], data: T | None = None, **options: Unpack[TaskOptions]
+        self,
+        task: TaskOf[T] | Call,
+        data: T | None = None,
+        **options: Unpack[TaskOptions],
     ) -> str:
         """Schedule a follow-up task if, and only if, this attempt succeeds: both commit together.
         Return its id.
@@ -480,10 +494,18 @@ class Context:
             return self._hold.follow_ups
 
 
-class JobContext(Context):
-    """The slot and the claim of a handler."""
+class JobContext(Context[S_co], Generic[T_co, S_co]):
+    """The slot and the claim of a handler. ``JobContext[Customer | None]``: the job's recurring
+    instances have such data. ``JobContext[None, Shop]``: ``ctx.state`` is a Shop.
+    """
 
     __slots__ = ()
+
+    @property
+    def data(self) -> T_co:
+        """The data of a recurring instance; None in the job's own slots."""
+        found: T_co = super().data  # type: ignore[assignment]
+        return found
 
     @property
     def slot(self) -> datetime:
@@ -507,9 +529,9 @@ class JobContext(Context):
         return self.slot
 
 
-class TaskContext(Context, Generic[T_co]):
+class TaskContext(Context[S_co], Generic[T_co, S_co]):
     """The context of a one-time task, with data of the task's own type. ``TaskContext`` alone: the
-    task has no data.
+    task has no data. ``TaskContext[Mail, Shop]``: ``ctx.state`` is a Shop.
     """
 
     __slots__ = ()
@@ -517,7 +539,7 @@ class TaskContext(Context, Generic[T_co]):
     @property
     def data(self) -> T_co:
         """The payload, of the type that the task declares."""
-        found: T_co = super().data
+        found: T_co = super().data  # type: ignore[assignment]
         return found
 
     if (

@@ -15,7 +15,6 @@ from typing import (
     Annotated,
     Any,
     NamedTuple,
-    Never,
     TypeAlias,
     TypeGuard,
     get_args,
@@ -24,10 +23,9 @@ from typing import (
 )
 
 from slotwise.errors import InvalidJob, InvalidSchedule, located
+from slotwise.jobs.functions import AnyDeclaration, OfFunction
 from slotwise.jobs.job import (
     DistributedJob,
-    FunctionJob,
-    FunctionTask,
     JobPolicies,
     OneTimeTask,
     TaskPolicies,
@@ -45,8 +43,6 @@ from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, spread_
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
-
-AnyDeclaration: TypeAlias = DistributedJob | OneTimeTask[Never]
 
 NAME_LIMIT = 100
 USUAL_PRIORITY = 50
@@ -260,7 +256,7 @@ def define(subject: object) -> Definition:
     the cure.
     """
     source = instance_of(subject)
-    is_function = isinstance(source, FunctionJob | FunctionTask)
+    is_function = isinstance(source, OfFunction)
     where = getattr(
         source.execute if is_function else type(source),
         "__name__",
@@ -275,8 +271,8 @@ def define(subject: object) -> Definition:
         if values.get("on_lost") != LossPolicy.GIVE_UP:
             values.setdefault("retry", TASK_RETRY)
     else:
-        values["payload"] = payload_of_job(source, where)
         schedule = declared_schedule(source, where)
+        values["payload"] = payload_of_job(source, schedule, where)
         values["schedule"] = spread_by(schedule, where, name, values.get("spread"))
     handler = handler_of(source, where)
     is_async = inspect.iscoroutinefunction(handler)
@@ -474,6 +470,6 @@ def _of_wrong_type(source: object, policy: Policy, value: object) -> str:
     shown = f"{value!r:.80}" if is_plain else f"a {type(value).__name__}"
     cure = policy.example
     # A keyword of the decorator is not the user's attribute.
-    if not isinstance(source, FunctionJob | FunctionTask):
+    if not isinstance(source, OfFunction):
         cure += ", or rename your own attribute"
     return f"{shown}, expected {wanted}; write {cure}"

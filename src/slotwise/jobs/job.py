@@ -1,4 +1,4 @@
-"""The base classes and decorators for jobs and tasks."""
+"""The base classes of jobs and tasks, and the policies that they declare."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from typing import (
     Any,
     Generic,
     Literal,
-    Protocol,
     TypeAlias,
     TypedDict,
-    Unpack,
 )
 
 from typing_extensions import TypeVar
 
 from slotwise.errors import InvalidJob
-from slotwise.jobs.context import JobContext, T, TaskContext
+from slotwise.jobs.context import JobContext, TaskContext
 from slotwise.jobs.policies import CatchUp, OnLost, Overlap, Retry
 from slotwise.payload.payload import Upgrade
 
@@ -29,10 +27,10 @@ if TYPE_CHECKING:
     from slotwise.schedules import Schedule
 
 
-#: The type of a task's data. A task that takes any data also takes none, and not the reverse.
+#: The type of the data. A task that takes any data also takes none, and not the reverse.
 T_contra = TypeVar("T_contra", default=None, contravariant=True)
-#: The context of a handler.
-C_contra = TypeVar("C_contra", contravariant=True)
+#: The type of ``ctx.state``. A handler that does not use it takes any.
+S_contra = TypeVar("S_contra", default=object, contravariant=True)
 
 #: Which ends of tasks the ledger keeps; failures are also cancelled and lost ones.
 Records: TypeAlias = Literal["none", "failures", "all"]
@@ -66,8 +64,11 @@ class Declaration(ABC):
     runs_on: Sequence[str] | AbstractSet[str]
 
 
-class DistributedJob(Declaration):
+class DistributedJob(Declaration, Generic[T_contra, S_contra]):
     """A recurring job: subclass it and declare ``name``, ``schedule`` and ``execute``.
+
+    Its recurring instances may have data: ``DistributedJob[Customer | None]``, read by
+    ``ctx.data`` of a ``JobContext[Customer | None]``. Its own slots have none.
 
     Attributes may be class attributes, set on ``self`` in ``__init__`` (which need not call
     ``super().__init__``), properties or zero-argument methods; each is read once, at registration.
@@ -100,11 +101,11 @@ class DistributedJob(Declaration):
     payload_version: int
 
     @abstractmethod
-    def execute(self, ctx: JobContext, /) -> object:
+    def execute(self, ctx: JobContext[T_contra, S_contra], /) -> object:
         """Run one slot."""
 
 
-class OneTimeTask(Declaration, Generic[T_contra]):
+class OneTimeTask(Declaration, Generic[T_contra, S_contra]):
     """A one-time task with a payload: subclass it, declare ``name`` and ``execute``, and schedule
     it through a client.
 
@@ -150,47 +151,8 @@ class OneTimeTask(Declaration, Generic[T_contra]):
     codec: str
 
     @abstractmethod
-    def execute(self, ctx: TaskContext[T_contra], /) -> object:
+    def execute(self, ctx: TaskContext[T_contra, S_contra], /) -> object:
         """Run the task."""
-
-
-class _OfFunction(Generic[C_contra]):
-    """Made from a function by a decorator, whose keywords become attributes; calling it calls the
-    function.
-    """
-
-    def __init__(
-        self, function: Callable[[C_contra], object], declared: dict[str, object]
-    ) -> None:
-        self.execute = function  # type: ignore[method-assign]
-        self.__dict__.update(declared)
-        self.__doc__ = function.__doc__
-
-    def execute(
-        self, ctx: C_contra, /
-    ) -> object:  # pragma: no cover - hidden by the instance's attribute
-        raise NotImplementedError
-
-    def __call__(self, ctx: C_contra) -> object:
-        return self.execute(ctx)
-
-
-class FunctionJob(_OfFunction[JobContext], DistributedJob):
-    """A job made from a function by ``@job``."""
-
-
-class FunctionTask(_OfFunction[TaskContext[T_contra]], OneTimeTask[T_contra]):
-    """A one-time task made from a function by ``@task``."""
-
-
-class MakeTask(Protocol):
-    """The decorator that ``@task(…)`` returns: the data has the type of the context's
-    annotation.
-    """
-
-    def __call__(
-        self, function: Callable[[TaskContext[T]], object], /
-    ) -> FunctionTask[T]: ...
 
 
 class Policies(TypedDict, total=False):
@@ -230,35 +192,6 @@ class TaskPolicies(Policies, total=False):
     rate_limit: str | None
     record: Records
     result_retention: timedelta | str | None
-
-
-def job(
-    *, name: str, schedule: Schedule | str, **policies: Unpack[JobPolicies]
-) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
-    """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are
-    policies.
-
-    ``schedule`` may be a string for ``parse_schedule``: ``"0 2 * * *"``.
-    """
-
-    def make(function: Callable[[JobContext], object]) -> FunctionJob:
-        return FunctionJob(function, {"name": name, "schedule": schedule, **policies})
-
-    return make
-
-
-def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
-    """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are
-    policies.
-
-    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``. For a
-    type checker, ``TaskContext`` alone means no data.
-    """
-
-    def make(function: Callable[[TaskContext[T]], object]) -> FunctionTask[T]:
-        return FunctionTask(function, {"name": name, **policies})
-
-    return make
 
 
 def declared(source: object, attribute: str, default: object = None) -> Any:

@@ -9,11 +9,18 @@ from collections.abc import Iterable
 from typing import Generic, Protocol
 
 from slotwise.errors import InvalidJob
+from slotwise.jobs.functions import (
+    ContextJob,
+    ContextTask,
+    FunctionJob,
+    FunctionTask,
+    OfFunction,
+    PlainJob,
+    PlainTask,
+)
 from slotwise.jobs.job import (
     Declaration,
     DistributedJob,
-    FunctionJob,
-    FunctionTask,
     JobPolicies,
     OneTimeTask,
     TaskPolicies,
@@ -32,6 +39,13 @@ _NOT_THE_USERS = (
     Declaration,
     DistributedJob,
     OneTimeTask,
+    OfFunction,
+    FunctionJob,
+    FunctionTask,
+    PlainJob,
+    PlainTask,
+    ContextJob,
+    ContextTask,
 )
 #: Names that other libraries have for policies of ours.
 _ALIASES = {
@@ -72,7 +86,7 @@ def refuse_near_misses(source: object, where: str) -> None:
     _refuse_other_kind(own, where, is_task=is_task)
     words = _TASK_WORDS if is_task else _JOB_WORDS
     known = {"name", "execute", *words}
-    is_keyword = isinstance(source, FunctionJob | FunctionTask)
+    is_keyword = isinstance(source, OfFunction)
     for name in sorted(own - known):
         value = inspect.getattr_static(source, name)
         if name in _IF_A_SETTING and not is_keyword and not _is_a_setting(value):

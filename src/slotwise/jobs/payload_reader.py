@@ -6,38 +6,28 @@ from collections.abc import Callable, Mapping
 from typing import Any, Never, TypeVar, get_args, get_origin, get_type_hints
 
 from slotwise.errors import InvalidJob, InvalidPayload, located
-from slotwise.jobs.context import TaskContext
+from slotwise.jobs.context import JobContext, TaskContext
+from slotwise.jobs.functions import AnyDeclaration, OfFunction
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.records import is_whole
 from slotwise.payload.codecs import CODECS, JSON, Codec
 from slotwise.payload.converters import called, shape_of
-from slotwise.payload.payload import UNTYPED, Payload, Upgrade
+from slotwise.payload.payload import Payload, Upgrade
+from slotwise.payload.shape import Shape
+from slotwise.schedules import Disabled, Schedule
 
 _VERSION = "payload_version"
+_BASES = (OneTimeTask, DistributedJob)
 
 
 def payload_of(
-    source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str
+    source: OneTimeTask[Never, Never] | type[OneTimeTask[Never, Never]], where: str
 ) -> Payload:
     """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the
     cure.
     """
-    kind = declared(source, "payload")
-    if kind is None:
-        kind = _of_class(source if isinstance(source, type) else type(source), where)
-    if kind is None or isinstance(kind, TypeVar):
-        kind = _of_handler(source.execute, where)
-    if kind is None or isinstance(kind, TypeVar):
-        kind = Any
     version, upgrades = _versions(source, where)
-    try:
-        with located(where, InvalidPayload):
-            shape = shape_of(kind)
-    except RecursionError:
-        raise InvalidPayload(
-            f"{where}: {called(kind)} contains itself, which only models of "
-            "pydantic and msgspec may; take one of these, or dict[str, Any]"
-        ) from None
+    kind, shape = _type_of(source, where)
     return Payload(
         kind=kind,
         shape=shape,
@@ -47,18 +37,60 @@ def payload_of(
     )
 
 
-def payload_of_job(source: DistributedJob, where: str) -> Payload:
-    """Return the payload of a job: its data is untyped, and its version only tells releases
-    apart.
+def _type_of(
+    source: AnyDeclaration | type[OneTimeTask[Never, Never]], where: str
+) -> tuple[object, Shape]:
+    """Return the type of the data, and its converter. Raise InvalidJob or InvalidPayload."""
+    kind = declared(source, "payload")
+    if isinstance(source, OfFunction) and not source.signature.is_context_alone:
+        if kind is not None:
+            raise InvalidJob(
+                f"{where}.payload: the data are the arguments of {where}; remove payload"
+            )
+        if _of_handler(source.execute, where) not in (None, type(None)):
+            raise InvalidJob(
+                f"{where}: ctx.data has a type, and there are arguments; write TaskContext or "
+                "JobContext alone, or TaskContext[None, …] with a type of ctx.state"
+            )
+        return dict, source.signature.shape
+    if kind is None:
+        kind = _of_class(source if isinstance(source, type) else type(source), where)
+    if kind is None or isinstance(kind, TypeVar):
+        kind = _of_handler(source.execute, where)
+    if kind is None or isinstance(kind, TypeVar):
+        kind = Any
+    try:
+        with located(where, InvalidPayload):
+            return kind, shape_of(kind)
+    except RecursionError:
+        raise InvalidPayload(
+            f"{where}: {called(kind)} contains itself, which only models of "
+            "pydantic and msgspec may; take one of these, or dict[str, Any]"
+        ) from None
+
+
+def payload_of_job(
+    source: DistributedJob[Never, Never], schedule: Schedule, where: str
+) -> Payload:
+    """Return the payload of a job's recurring instances; its version only tells releases apart.
+
+    Raise InvalidJob if the job's own slots, which have no data, could not run.
     """
     version = _version(source, where)
-    return (
-        UNTYPED
-        if version == 1
-        else Payload(
-            version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is)
+    kind, shape = _type_of(source, where)
+    if not isinstance(schedule, Disabled) and not shape.reads(None):
+        raise InvalidJob(
+            f"{where}: the slots of {schedule} have no data, and {_needs(source, kind)}; "
+            "or, for recurring instances only, make it a @task"
         )
-    )
+    upgrades = dict.fromkeys(range(1, version), _as_it_is)
+    return Payload(kind=kind, shape=shape, version=version, upgrades=upgrades)
+
+
+def _needs(source: object, kind: object) -> str:
+    if isinstance(source, OfFunction) and not source.signature.is_context_alone:
+        return f"{source.signature} needs some; give each argument a default"
+    return f"ctx.data is {called(kind)}; write {called(kind)} | None"
 
 
 def _as_it_is(data: object) -> object:
@@ -109,16 +141,14 @@ def _of_class(kind: type, where: str) -> object:
     for base in kind.__dict__.get("__orig_bases__", ()):
         origin = get_origin(base)
         arguments = get_args(base)
-        if origin is OneTimeTask:
+        if origin in _BASES:
             return _resolved(arguments[0], kind, where)
-        if isinstance(origin, type) and issubclass(origin, OneTimeTask):
+        if isinstance(origin, type) and issubclass(origin, _BASES):
             parameters: tuple[object, ...] = getattr(origin, "__parameters__")  # noqa: B009
             given = dict(zip(parameters, arguments, strict=True))
             return _resolved(_filled(_of_class(origin, where), given), kind, where)
     found = [
-        _of_class(base, where)
-        for base in kind.__bases__
-        if issubclass(base, OneTimeTask)
+        _of_class(base, where) for base in kind.__bases__ if issubclass(base, _BASES)
     ]
     return next((one for one in found if one is not None), None)
 
@@ -150,7 +180,7 @@ def _of_handler(handler: Callable[..., object], where: str) -> object:
     except (
         Exception
     ) as error:  # an annotation may be anything, and is only read for this
-        if "TaskContext[" in str(getattr(handler, "__annotations__", "")):
+        if "Context[" in str(getattr(handler, "__annotations__", "")):
             raise InvalidJob(
                 f"{where}: {error}; name the type of the data: payload=…"
             ) from None
@@ -159,6 +189,6 @@ def _of_handler(handler: Callable[..., object], where: str) -> object:
     context = next(iter(hints.values()), None)
     return (
         next(iter(get_args(context)), None)
-        if get_origin(context) is TaskContext
+        if get_origin(context) in (TaskContext, JobContext)
         else None
     )

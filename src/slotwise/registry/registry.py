@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.single_run import Ended, SingleRun
@@ -19,7 +19,9 @@ from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.hooks import BeforeStart, Hooks, Interceptor
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
+from slotwise.jobs.context import S_co
 from slotwise.jobs.definition import Definition
+from slotwise.jobs.functions import JobOf, TaskFor
 from slotwise.model.clock import Clock
 from slotwise.model.durations import parse_duration
 from slotwise.model.events import Listener
@@ -55,11 +57,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.registry")
 
 
-class JobRegistry:
+class JobRegistry(Generic[S_co]):
     """Jobs and tasks, their settings, and the worker of this process.
 
     ``jobs`` are DistributedJob instances (a class is instantiated if it takes no arguments) and
-    functions under ``@job``; ``tasks`` are one-time tasks. Further keywords are settings
+    functions under ``@job``; ``tasks`` are one-time tasks. ``lifespan`` yields ``ctx.state`` of
+    their handlers, and type checkers compare its type. Further keywords are settings
     (``poll_interval="5s"``) and have precedence over the environment and slotwise.toml;
     ``customize`` receives the settings last and has precedence over everything.
 
@@ -78,9 +81,9 @@ class JobRegistry:
     def __init__(
         self,
         *,
-        jobs: Iterable[object] = (),
-        tasks: Iterable[object] = (),
-        lifespan: Lifespan | None = None,
+        jobs: Iterable[JobOf[S_co]] = (),
+        tasks: Iterable[TaskFor[S_co]] = (),
+        lifespan: Lifespan[S_co] | None = None,
         listeners: Iterable[Listener] = (),
         interceptors: Iterable[Interceptor] = (),
         before_start: Iterable[BeforeStart] = (),
@@ -448,16 +451,16 @@ class RegistryBuilder:
         self._parts: dict[str, Any] = {}
         self._options: dict[str, Any] = {}
 
-    def with_job(self, job: object) -> Self:
+    def with_job(self, job: JobOf[Never]) -> Self:
         return self.with_jobs([job])
 
-    def with_jobs(self, jobs: Iterable[object]) -> Self:
+    def with_jobs(self, jobs: Iterable[JobOf[Never]]) -> Self:
         return self._with("jobs", *listed(jobs, "jobs"))
 
-    def with_task(self, task: object) -> Self:
+    def with_task(self, task: TaskFor[Never]) -> Self:
         return self.with_tasks([task])
 
-    def with_tasks(self, tasks: Iterable[object]) -> Self:
+    def with_tasks(self, tasks: Iterable[TaskFor[Never]]) -> Self:
         return self._with("tasks", *listed(tasks, "tasks"))
 
     def with_listener(self, listener: Listener) -> Self:

@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import TypeAlias, TypeVar
 
@@ -20,8 +20,14 @@ from slotwise.errors import (
     UnknownTask,
     located,
 )
-from slotwise.jobs.definition import Definition, define, rescheduled
-from slotwise.settings.settings import Settings, place
+from slotwise.jobs.definition import (
+    Definition,
+    define,
+    rescheduled,
+)
+from slotwise.jobs.job import DistributedJob, OneTimeTask
+from slotwise.settings.settings import Settings
+from slotwise.settings.settings import place as place_of
 from slotwise.store.connect.dsn import database_url
 from slotwise.store.slots.settlement_hooks import AfterSettle
 
@@ -81,7 +87,9 @@ def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
     """Yield the definitions of one of the two keywords. Raise InvalidJob for one that belongs
     under the other.
     """
-    for found in map(define, listed(given, what)):
+    for place, one in enumerate(listed(given, what)):
+        with _at(what, place, one):
+            found = define(one)
         if found.is_job and what == "tasks":
             raise InvalidJob(
                 f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]"
@@ -92,6 +100,17 @@ def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
                 "schedule; pass it in tasks=[…]"
             )
         yield found
+
+
+@contextmanager
+def _at(what: str, place: int, given: object) -> Iterator[None]:
+    """Name the place of what is no declaration, and so has no name."""
+    try:
+        yield
+    except InvalidJob as error:
+        if isinstance(given, DistributedJob | OneTimeTask | type):
+            raise
+        raise InvalidJob(f"{what}[{place}]: {error}") from None
 
 
 def definitions_of(subjects: Iterable[object]) -> dict[str, Definition]:
@@ -160,7 +179,7 @@ def by_settings(
                 )
             found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
     except SlotwiseError as error:
-        error.place = place("schedules", settings.schedules)
+        error.place = place_of("schedules", settings.schedules)
         raise
     return found
 

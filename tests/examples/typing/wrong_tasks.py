@@ -16,7 +16,6 @@ from slotwise import (
     JobRegistry,
     OneTimeTask,
     TaskContext,
-    job,
     task,
 )
 
@@ -57,14 +56,6 @@ class Plain(OneTimeTask):
 
     def execute(self, ctx: TaskContext) -> None:
         print(ctx.data.to)  # wrong
-
-
-@task(name="has-slots")  # wrong
-def has_slots(ctx: JobContext) -> None: ...
-
-
-@job(name="has-data", schedule=Every("1m"))  # wrong
-def has_data(ctx: TaskContext[Mail]) -> None: ...
 
 
 @task(name="slot")

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ClassVar, Final, TypedDict
+from typing import Any, ClassVar, Final, TypedDict, cast
 from uuid import uuid4
 
 from django.apps import apps
@@ -239,7 +239,7 @@ class SlotwiseTasks:
 
     def run(self, ctx: Context) -> _Stored:
         """Run a task of Django, and return what its stored result consists of."""
-        data: _Data = ctx.data
+        data = cast("_Data", ctx.data)
         task = self._task(data)
         now = timezone.now()
         workers = [ctx.worker] * ctx.attempt

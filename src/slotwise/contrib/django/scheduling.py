@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Never, TypeAlias, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -22,9 +22,9 @@ from slotwise.spi import TaskOptions, describe_address
 
 T = TypeVar("T")
 if TYPE_CHECKING:
-    from slotwise import OneTimeTask
+    from slotwise import Call, OneTimeTask
 
-    TaskOf: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
+    TaskOf: TypeAlias = OneTimeTask[T, Never] | type[OneTimeTask[T, Never]] | str
 
 
 def joining(using: str | None = None) -> Any:
@@ -88,13 +88,17 @@ class Options(TaskOptions, total=False):
 
 @overload
 def schedule(
-    task: TaskOf[None], data: None = None, **options: Unpack[Options]
+    task: TaskOf[None] | Call, data: None = None, **options: Unpack[Options]
 ) -> Receipt: ...
 @overload
 def schedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
 @async_unsafe("schedule() would block the event loop; write: await aschedule(…)")
 def schedule(
-    task: TaskOf[T], data: T | None = None, *, using: str | None = None, **options: Any
+    task: TaskOf[T] | Call,
+    data: T | None = None,
+    *,
+    using: str | None = None,
+    **options: Any,
 ) -> Receipt:
     """Schedule a one-time task: within ``transaction.atomic`` in its transaction, else at once.
 
@@ -111,17 +115,19 @@ def schedule(
         )
     client = registry().client
     connection = writing("schedule()", using)
-    return client.schedule(task, cast("T", data), connection=connection, **options)
+    return client.schedule(
+        cast("TaskOf[T]", task), cast("T", data), connection=connection, **options
+    )
 
 
 @overload
 async def aschedule(
-    task: TaskOf[None], data: None = None, **options: Unpack[Options]
+    task: TaskOf[None] | Call, data: None = None, **options: Unpack[Options]
 ) -> Receipt: ...
 @overload
 async def aschedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
 async def aschedule(
-    task: TaskOf[T], data: T | None = None, **options: Unpack[Options]
+    task: TaskOf[T] | Call, data: T | None = None, **options: Unpack[Options]
 ) -> Receipt:
     """As ``schedule``, awaited; on the thread that Django uses for its connections."""
     found: Receipt = await sync_to_async(

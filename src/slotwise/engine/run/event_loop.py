@@ -9,7 +9,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
+
+from typing_extensions import TypeVar
 
 from slotwise.engine.run.tuning import EVENT_LOOP_PATIENCE, LIFESPAN_CHECK
 from slotwise.model.clock import elapsed
@@ -17,7 +19,8 @@ from slotwise.model.clock import elapsed
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+S = TypeVar("S", default=object)
+Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[S]]
 
 
 class EventLoop:
