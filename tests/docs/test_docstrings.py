@@ -47,7 +47,7 @@ def test_reference_documents_the_front_door() -> None:
     text = (
         (ROOT / "docs" / "reference.md")
         .read_text()
-        .replace("::: slotwise.jobs.job.job", "::: slotwise.job")
+        .replace("::: slotwise.jobs.functions.job", "::: slotwise.job")
     )
     entries = re.findall(r"^::: slotwise\.(\w+)$", text, re.MULTILINE)
     names = [

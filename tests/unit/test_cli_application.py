@@ -117,7 +117,7 @@ def test_found(app_dir: Path, spec: str) -> None:
         ("app_one:registry.jobz", ["there is no 'jobz'"]),
         (
             "app_one:tick",
-            ["--app app_one:tick is of type FunctionJob; expected a JobRegistry"],
+            ["--app app_one:tick is of type ContextJob; expected a JobRegistry"],
         ),
         ("app_one:make_wrong", ["is of type int; expected a JobRegistry"]),
         ("app_one:needs", ["a function that needs arguments"]),
