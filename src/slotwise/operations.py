@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Resumed,
         SettledJob,
     )
+    from slotwise.store.operations.stacks import HandlerStack
     from slotwise.store.planning.calendars import (
         CalendarChange,
         CalendarFollower,
@@ -39,6 +40,7 @@ _HOMES = {
         "Resumed",
         "SettledJob",
     ),
+    "slotwise.store.operations.stacks": ("HandlerStack",),
     # calendars
     "slotwise.store.planning.calendars": (
         "CalendarChange",
@@ -59,6 +61,7 @@ __all__ = [
     "Calendars",
     "DeployChange",
     "Epoch",
+    "HandlerStack",
     "Operations",
     "Paused",
     "Resumed",

@@ -793,3 +793,29 @@ def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) ->
             sql.execute(
                 f"DROP OWNED BY {database}_{name} CASCADE; DROP ROLE {database}_{name}"
             )
+
+
+@pytest.mark.parametrize(
+    ("role", "expected", "said"),
+    [
+        ("operator", exits.FAILED, "no answer within 100ms"),
+        ("reader", exits.DATABASE, "permission denied for table scheduled_receipts"),
+    ],
+)
+def test_who_may_ask_for_stacks(
+    pg_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    role: str,
+    expected: int,
+    said: str,
+) -> None:
+    """A reader is refused in one line. Here no worker is alive to answer."""
+    with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
+        registry.client.schedule("note", id="1")
+    registry.database.close()
+    with psycopg.connect(pg_url) as sql:
+        sql.execute("UPDATE scheduled_tasks SET picked = true, picked_by = 'host:1:a'")
+    with a_role(pg_url, role, monkeypatch):
+        assert status(["workers", "stack", "note", "--timeout", "100ms"]) == expected
+        assert said in capsys.readouterr().err

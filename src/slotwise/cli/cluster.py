@@ -17,7 +17,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise import DatabaseProblem, DatabaseUnreachable
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import Command, Given, common, lines_option, pass_given
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    Group,
+    common,
+    lines_option,
+    pass_given,
+)
 from slotwise.cli.shared.output import (
     ago,
     as_json,
@@ -28,9 +35,10 @@ from slotwise.cli.shared.output import (
     say_zones,
     shortened,
 )
-from slotwise.cli.shared.terminal import UTC, moment, say
+from slotwise.cli.shared.terminal import UTC, moment, say, say_lines
 from slotwise.cli.shared.values import LARGEST_COUNT, duration
-from slotwise.inspect import Health, Unreadable, WorkerInfo
+from slotwise.inspect import RECURRING, Health, Inspection, Unreadable, WorkerInfo
+from slotwise.operations import HandlerStack
 from slotwise.spi import (
     WorkerState,
     describe_error,
@@ -54,17 +62,32 @@ _COLUMNS = (
 )
 
 
-@click.command(
+@click.group(
+    cls=Group,
+    default=("list",),
+    examples="""
+    slotwise workers
+    slotwise workers stack nightly-report
+    """,
+)
+@common
+def workers() -> None:
+    """List workers, and see where their handlers are."""
+
+
+@workers.command(
+    "list",
     cls=Command,
     examples="""
     slotwise workers
+    slotwise workers list -n 5
     slotwise workers --json | jq '[.[] | select(.live)] | length'
     """,
 )
 @lines_option(None)
 @common
 @pass_given
-def workers(given: Given, count: int | None) -> None:
+def list_workers(given: Given, count: int | None) -> None:
     """List workers that have signed in and not out. A "gone" worker was not seen within its lease:
     others take over.
     """
@@ -119,6 +142,76 @@ def _timeout(
             f"{text!r} leaves no time for an answer; write 5s, for instance", ctx, option
         )
     return found
+
+
+@workers.command(
+    "stack",
+    cls=Command,
+    short_help="Show where the handlers of a job, a task or a worker are.",
+    notes="""
+    0  shown
+    1  nothing runs, or a worker has not answered
+    3  the database cannot be used, or the role may not ask: it needs the rights of an operator
+    """,
+    examples="""
+    slotwise workers stack nightly-report
+    slotwise workers stack send-mail --id order-42
+    slotwise workers stack host-1                 all that runs on a worker
+    """,
+)
+@click.argument("name")
+@click.option("--id", metavar="ID", help="This recurring instance, or one-time task.")
+@click.option(
+    "--timeout",
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    callback=_timeout,
+    help="How long to wait for the workers' answers.",
+)
+@common
+@pass_given
+def show_stacks(given: Given, name: str, id: str | None, timeout: timedelta) -> int:
+    """Show the lines of code that the handlers of NAME are in: of a job, a task, or a worker.
+
+    The workers that run them are asked through the database, and answer with their next heartbeat;
+    with PostgreSQL they are woken. Values of variables are not shown. A worker that has not
+    answered within --timeout is frozen, or its heartbeats hang.
+    """
+    with given.operations() as (operations, inspect):
+        found = operations.stacks(name, id=id, timeout=timeout)
+        now = inspect.now()
+        if not found:
+            _check_named(inspect, name, id)
+    if given.json:
+        print_json_list(found)
+    elif not found:
+        say(f"nothing of {name} runs now", err=True)
+    for one in () if given.json else found:
+        _say_stack(one, now, timeout)
+    return exits.OK if found and all(one.stack for one in found) else exits.FAILED
+
+
+def _check_named(inspect: Inspection, name: str, id: str | None) -> None:
+    """Raise UnknownTask if neither a worker nor a job or task has this name."""
+    known = inspect.workers()
+    if not any(name in (one.host, one.worker, shortened(one.worker)) for one in known):
+        inspect.check_name(name, id=id)
+
+
+def _say_stack(one: HandlerStack, now: datetime, timeout: timedelta) -> None:
+    since = one.running_since
+    ran = "" if since is None else f", for {short_duration(now - since)}"
+    what = one.name if one.id == RECURRING else f"{one.name} {one.id}"
+    say(f"{what}, attempt {one.attempt}{ran}, on {one.worker}:")
+    if one.stack is not None:
+        say_lines(one.stack)
+        return
+    say(
+        f"  no answer within {short_duration(timeout)}: this worker is frozen, or its heartbeats "
+        f"hang; see its log, and restart it",
+        err=True,
+    )
 
 
 @click.command(

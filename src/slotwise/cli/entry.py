@@ -37,7 +37,7 @@ SECTIONS: Final = {
         "jobs": ("jobs", "List the jobs in the database, by name, or show one."),
         "plan": ("deploys", "Preview what a deploy would change."),
         "slots": ("slots", "What ran, what did not, and why."),
-        "workers": ("cluster", "List workers that have signed in and not out."),
+        "workers": ("cluster", "List workers, and see where their handlers are."),
     },
     Section.OPERATE: {
         "backfill": ("operations", "Run the slots of a range that never ran."),

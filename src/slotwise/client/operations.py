@@ -14,6 +14,7 @@ import tenacity
 
 from slotwise.client.arguments import AnyTask, instant_of, name_of
 from slotwise.client.calls import Awaited, call
+from slotwise.client.stacks import stacks_of
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING, is_whole
@@ -28,8 +29,15 @@ from slotwise.store.operations import (
 )
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
+from slotwise.store.operations.stacks import HandlerStack
 from slotwise.store.operations.task_operations import Chosen
-from slotwise.store.operations.transaction import Author, Operation, Progress, carry_out
+from slotwise.store.operations.transaction import (
+    Author,
+    Operation,
+    Progress,
+    carry_out,
+    id_of,
+)
 from slotwise.store.planning.calendars import Calendars
 from slotwise.store.queue.task_filter import TaskFilter
 
@@ -349,6 +357,26 @@ class Requests:
         return self._operate(
             partial(job_operations.settle_until, until=instant_of(until)), **how
         )
+
+    @call
+    def stacks(
+        self,
+        name: AnyTask,
+        *,
+        id: str | None = None,
+        timeout: timedelta | str = "10s",
+    ) -> list[HandlerStack]:
+        """Return where the handlers of a job or task are, or those of a worker with this name.
+
+        Their workers answer, after their next heartbeat at the latest. One that has not answered
+        within ``timeout`` is frozen, or its heartbeats hang: the stack is None. No values of
+        variables are among the lines of code.
+        """
+        within = parse_duration(timeout)
+        wanted = None if id is None else id_of(id)
+        store = self._make_store()
+        with store.database.in_words():
+            return stacks_of(store, name_of(name), wanted, within)
 
     def _operate(
         self, operation: Callable[[Operation], Result], **how: Unpack[How]

@@ -138,6 +138,7 @@ class _Attempt:
     ) -> None:
         self._channel = channel
         self._child = child
+        holding.process = child.pid
         self._holding = holding
         self._patience = patience
         self._born = elapsed()

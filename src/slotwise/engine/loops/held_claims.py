@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
+from slotwise.engine.loops.stack_answers import StackAnswers
 from slotwise.engine.loops.tuning import HANGS_AFTER, LONGEST_STUCK_PAUSE, STUCK_PAUSE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model import events
@@ -302,6 +303,7 @@ class Heartbeat(Service):
         self, common: WorkerCommon, *, sign_in: Callable[[], float | None]
     ) -> None:
         super().__init__(common)
+        self._answer = StackAnswers(common)
         self._store = common.store
         self._active_claims = common.active_claims
         self._interval = common.interval
@@ -330,6 +332,8 @@ class Heartbeat(Service):
         is_in_doubt = sent - self._active_claims.failed_at < self._lease
         if held or is_in_doubt or self._active_claims.quiet() != self._compared:
             self._compare()
+        if held:
+            self._answer()
         skew = self._sign_in()
         self.listeners.publish(
             events.HeartbeatSent(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Iterable, Iterator
@@ -43,9 +44,11 @@ class Holding:
         "held",
         "is_slot",
         "outcome",
+        "process",
         "promised",
         "ran",
         "renewed",
+        "runs_in",
         "since",
         "started",
         "suspected",
@@ -81,6 +84,9 @@ class Holding:
         self.deadline: float | None = None
         #: When the handler is reported, in elapsed seconds, and after which time.
         self.warning: tuple[float, timedelta] | None = None
+        #: The thread or the task of the handler, or its process, once it has begun.
+        self.runs_in: int | asyncio.Task[AttemptOutcome] | None = None
+        self.process: int | None = None
         self._lost = False
         self._lock = threading.Lock()
         self._elapsed = elapsed

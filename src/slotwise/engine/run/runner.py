@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
+from threading import get_ident
 from typing import TypeAlias, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
@@ -285,6 +286,7 @@ class Runner:
         origin = len(forks)
         ctx = self._prepare(holding, definition)
         begun = self._began(holding, definition)
+        holding.runs_in = get_ident()
         try:
             if self._interceptors:
                 result = self._intercepted(ctx, definition)
@@ -326,6 +328,7 @@ class Runner:
         ctx = self._prepare(holding, definition)
         begun = self._began(holding, definition)
         task = asyncio.create_task(self._call_async(ctx, definition, holding))
+        holding.runs_in = task
         loop = asyncio.get_running_loop()
 
         def cancel() -> (

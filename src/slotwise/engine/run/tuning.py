@@ -30,3 +30,6 @@ FAREWELL = timedelta(milliseconds=200)
 EVENT_LOOP_PATIENCE = timedelta(seconds=5)
 #: How often a wait for the lifespan checks that its loop still runs. Judged.
 LIFESPAN_CHECK = timedelta(milliseconds=200)
+#: The most stacks that a worker answers with, and the most characters of each. Judged.
+MOST_STACKS = 200
+LONGEST_STACK = 20_000
