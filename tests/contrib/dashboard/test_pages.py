@@ -10,9 +10,10 @@ import pytest
 from tests.contrib.dashboard import world
 from tests.contrib.dashboard.site import Site, served
 
-from slotwise.contrib.dashboard import Dashboard, Request
+from slotwise.contrib.dashboard import Dashboard, Request, operations
 from slotwise.contrib.dashboard.exchange import HEADERS
-from slotwise.contrib.dashboard.pages import PAGES
+from slotwise.contrib.dashboard.pages import PAGES, tasks
+from slotwise.inspect import OutcomeCount
 
 AT = (
     datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
@@ -169,3 +170,70 @@ def test_a_part_that_takes_too_long_does_not_cost_the_page(
     assert "relay refused" in page
     assert data["verdict"] is None
     assert list(data["missing"]) == ["verdict"]
+
+
+def test_tasks_are_found_by_a_filter(site: Site) -> None:
+    """By state, the beginning of the id, the error and the due time."""
+
+    def ids(**given: str) -> list[str]:
+        found = site.get("/tasks.json", name="send-mail", **given).json["tasks"]
+        return sorted(one["id"] for one in found)
+
+    assert ids(state="dead") == ["order-1", "order-2", "order-3"]
+    assert ids(error="REFUSED ORDER 2") == ["order-2"]
+    assert ids(begins="order-1") == ["order-1", "order-10", "order-11", "order-12"]
+    assert ids(until="2020-01-01T00:00Z") == []
+    page = site.get("/tasks", name="send-mail", error="refused order 2").text
+    assert 'value="refused order 2"' in page
+
+
+BULK = """
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, kind, picked, version,
+    created_version)
+SELECT 'send-mail', 'bulk-' || n, now(), 'task', false, 9, 9 FROM generate_series(1, 700) AS n"""
+
+
+def test_many_tasks_are_changed_in_batches(
+    site: Site, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preview counts; each form goes on with the next ones; each has its entry in the audit."""
+    monkeypatch.setattr(operations, "BATCH", 500)
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(BULK)
+    form = {"operation": "delete_tasks", "name": "send-mail", "begins": "bulk"}
+    form["token"] = site.token()
+    preview = site.post(form)
+    assert "700 tasks are removed" in preview.text
+    assert 'name="total" value="700"' in preview.text
+    first = site.post({**form, "sure": "yes", "total": "700"})
+    assert (first.status, "500 of 700 tasks are done" in first.text) == (200, True)
+    assert "data-continue" in first.text
+    second = site.post({**form, "sure": "yes", "total": "700", "done": "500"})
+    assert second.status == 303
+    assert second.headers["location"] == "/tasks?name=send-mail&begins=bulk"
+    retry = {"operation": "retry_tasks", "name": "send-mail", "error": "order 3"}
+    assert site.post({**retry, "token": form["token"], "sure": "yes"}).status == 303
+    left = site.get("/tasks.json", name="send-mail").json["tasks"]
+    assert [one["id"] for one in left if one["state"] == "dead"] == [
+        "order-1",
+        "order-2",
+    ]
+    assert [one["attempt"] for one in left if one["id"] == "order-3"] == [0]
+    audit = site.get("/audit.json", name="send-mail").json["entries"]
+    assert [one["operation"] for one in audit] == [
+        "retry_tasks",
+        "delete_tasks",
+        "delete_tasks",
+    ]
+    assert [one["arguments"]["rows"] for one in audit] == [1, 200, 500]
+
+
+def test_the_pace_of_tasks() -> None:
+    """Ends and failed attempts are counted apart, by name."""
+    hour = datetime(2026, 1, 1, tzinfo=UTC)
+    counts = [
+        OutcomeCount(job="mail", hour=hour, outcome=outcome, reason=None, count=count)
+        for outcome, count in (("succeeded", 500), ("dead", 40), ("failed", 90))
+    ]
+    pace = tasks.paces_of(counts, timedelta(minutes=90))["mail"]
+    assert (pace.ended, pace.failed) == (6.0, 1.0)

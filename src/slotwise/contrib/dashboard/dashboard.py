@@ -178,7 +178,7 @@ class Dashboard:
         kind = kind_of(form)
         check_role(visitor, kind.role)
         is_sure = form.get("sure") == "yes"
-        address, given = shown_after(form)
+        address, given = shown_after(kind, form)
         back = link(request.root, address, **given)
         operations = self._source.operations(visitor.name)
         try:
@@ -190,10 +190,12 @@ class Dashboard:
             )
         if is_sure:
             self._recent.clear()
-            return see_other(back)
+            if not effect.is_more:
+                return see_other(back)
         kept = {field: form[field] for field in FIELDS if field in form}
         data = {"kind": kind, "effect": effect, "form": form, "fields": kept}
-        return self._result(request, visitor, "preview.html", back, data)
+        template = "progress.html" if is_sure else "preview.html"
+        return self._result(request, visitor, template, back, data)
 
     def _reconcile(self, request: Request, visitor: Visitor) -> Response:
         """Compare the schedules with the ledger since midnight, and show Today."""

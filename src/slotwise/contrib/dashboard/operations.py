@@ -9,7 +9,7 @@ from typing import Final, TypedDict
 
 from slotwise import DatabaseProblem, SlotwiseError
 from slotwise.contrib.dashboard.access import Refused, Role
-from slotwise.inspect import RECURRING
+from slotwise.inspect import RECURRING, TaskFilter
 from slotwise.operations import Operations, Resumed
 
 #: The fields of a form that a preview passes on.
@@ -22,7 +22,15 @@ FIELDS: Final = (
     "last",
     "failed",
     "replay",
+    "state",
+    "begins",
+    "error",
+    "since",
+    "until",
+    "total",
 )
+#: Tasks that one form changes at most; the page then goes on with the next ones.
+BATCH: Final = 5_000
 #: Slots of a preview that are named; the others are counted.
 _NAMED: Final = 10
 
@@ -68,13 +76,35 @@ class Requested:
             raise Refused(f"{field}={text!r:.60} lacks its UTC offset, e.g. Z", 400)
         return found
 
+    @property
+    def tasks(self) -> TaskFilter:
+        """The one-time tasks that the form is about."""
+        given = self.form.get
+        return TaskFilter(
+            id=given("id"),
+            begins=given("begins"),
+            error=given("error"),
+            since=self.instant("since") if given("since") else None,
+            until=self.instant("until") if given("until") else None,
+        )
+
+    @property
+    def limit(self) -> int | None:
+        """How many tasks this form changes at most; a rehearsal counts all."""
+        return None if self.how["dry_run"] else BATCH
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What an operation does, or would do: in sentences, with the slots that it is about."""
+    """What an operation does, or would do: in sentences, with the slots that it is about.
+
+    ``rows``: how many tasks it changes. If there ``is_more``, the form is to be sent again.
+    """
 
     sentences: Sequence[str]
     slots: Sequence[datetime] = ()
+    rows: int = 0
+    is_more: bool = False
 
     @property
     def named(self) -> Sequence[datetime]:
@@ -178,6 +208,44 @@ def delete(requested: Requested) -> Effect:
     return Effect(sentences=[f"{rows:,} rows are deleted; the history stays."])
 
 
+def retry_tasks(requested: Requested) -> Effect:
+    """Let dead tasks run again."""
+    rows = requested.operations.retry_tasks(
+        requested.name, where=requested.tasks, limit=requested.limit, **requested.how
+    )
+    return _of_tasks(requested, rows, "are dead, and run again with all their attempts")
+
+
+def cancel_tasks(requested: Requested) -> Effect:
+    """Remove tasks that wait, and ask those that run to stop."""
+    rows = requested.operations.cancel_tasks(
+        requested.name,
+        state=requested.form.get("state") or None,
+        where=requested.tasks,
+        limit=requested.limit,
+        **requested.how,
+    )
+    said = "are removed; the handlers of those that run are asked to stop"
+    return _of_tasks(requested, rows, said)
+
+
+def delete_tasks(requested: Requested) -> Effect:
+    """Remove tasks that do not run."""
+    rows = requested.operations.delete_tasks(
+        requested.name,
+        state=requested.form.get("state") or None,
+        where=requested.tasks,
+        limit=requested.limit,
+        **requested.how,
+    )
+    return _of_tasks(requested, rows, "are removed; those that run stay")
+
+
+def _of_tasks(requested: Requested, rows: int, said: str) -> Effect:
+    is_more = requested.limit is not None and rows >= requested.limit
+    return Effect(sentences=[f"{rows:,} tasks {said}."], rows=rows, is_more=is_more)
+
+
 def _resumed(one: Resumed) -> str:
     when = (
         "without a next slot"
@@ -195,6 +263,8 @@ class Kind:
     carry_out: Callable[[Requested], Effect]
     role: Role = Role.OPERATOR
     is_harmful: bool = False
+    #: The page that shows what it has changed.
+    page: str = "/job"
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -210,6 +280,17 @@ KINDS: Final[Mapping[str, Kind]] = {
     "retry": Kind(title="Retry", carry_out=retry),
     "backfill": Kind(title="Backfill", carry_out=backfill),
     "delete": Kind(title="Delete", carry_out=delete, role=Role.ADMIN, is_harmful=True),
+    "retry_tasks": Kind(title="Retry tasks", carry_out=retry_tasks, page="/tasks"),
+    "cancel_tasks": Kind(
+        title="Cancel tasks", carry_out=cancel_tasks, is_harmful=True, page="/tasks"
+    ),
+    "delete_tasks": Kind(
+        title="Delete tasks",
+        carry_out=delete_tasks,
+        role=Role.ADMIN,
+        is_harmful=True,
+        page="/tasks",
+    ),
 }
 
 
@@ -221,14 +302,19 @@ def kind_of(form: Mapping[str, str]) -> Kind:
     return KINDS[name]
 
 
-def shown_after(form: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def shown_after(kind: Kind, form: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return the page that shows what an operation has changed, and its values."""
     given = {field: form[field] for field in ("name", "id") if form.get(field)}
     if "name" not in given:
         return "/", {}
+    if kind.page == "/tasks":
+        if "id" in given:
+            return "/task", given
+        fields = ("name", "state", "begins", "error", "since", "until")
+        return kind.page, {field: form[field] for field in fields if form.get(field)}
     if form.get("slot"):
         return "/instant", {**given, "at": form["slot"]}
-    return "/job", given
+    return kind.page, given
 
 
 def effect_of(

@@ -2,40 +2,109 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from slotwise.contrib.dashboard.access import Refused, Role
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import TaskInfo
-from slotwise.spi import TASK_STATES, redact
+from slotwise.inspect import OutcomeCount, TaskFilter, TaskInfo
+from slotwise.spi import TASK_STATES, Outcome, redact
 
 PAGE: Final = 100
 _HIDDEN: Final = "hidden: this needs the role admin"
+_MINUTE: Final = timedelta(minutes=1)
+#: Rates are those of the hours that have this time in them, and of the present one.
+_RECENTLY: Final = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How many tasks of a name have ended in a minute, and how many of their attempts have
+    failed.
+    """
+
+    ended: float = 0.0
+    failed: float = 0.0
 
 
 def listing(reading: Reading) -> Page:
-    """Show how many tasks of each name there are, and with ``name`` or ``state`` a list of them."""
+    """Show how many tasks of each name there are, and with ``name`` a list of those that the
+    filter matches.
+    """
     given = reading.given
     name, state, after = given.get("name"), given.get("state"), given.get("after")
     if state is not None and state not in TASK_STATES:
         raise Refused(f"state={state!r:.60}: write one of {', '.join(TASK_STATES)}", 400)
+    where = TaskFilter(
+        begins=given.get("begins"),
+        error=given.get("error"),
+        since=reading.instant("since"),
+        until=reading.instant("until"),
+    )
     counts = reading.lines("counts", reading.inspect.task_counts)
     found = list[TaskInfo]()
     if name is not None:
         found = reading.lines(
             "tasks",
-            lambda: reading.inspect.tasks(name, state=state, after=after, limit=PAGE),
+            lambda: reading.inspect.tasks(
+                name, state=state, where=where, after=after, limit=PAGE
+            ),
         )
     data = {
         "name": name,
         "state": state,
+        "where": where,
         "counts": counts,
         "backlog": reading.lines("backlog", reading.inspect.backlog),
+        "paces": reading.part("paces", lambda: paces(reading)) or {},
         "tasks": found,
         "next": found[-1].id if len(found) == PAGE else None,
     }
-    shown = {"states": TASK_STATES}
+    shown = {"states": TASK_STATES, "given": _given(where, name, state)}
     return Page(template="tasks.html", title="Tasks", data=data, shown=shown)
+
+
+def _given(
+    where: TaskFilter, name: str | None, state: str | None
+) -> Mapping[str, str | None]:
+    """Return the values of a filter as addresses and forms have them."""
+    return {
+        "name": name,
+        "state": state,
+        "begins": where.begins,
+        "error": where.error,
+        "since": None if where.since is None else where.since.isoformat(),
+        "until": None if where.until is None else where.until.isoformat(),
+    }
+
+
+def paces(reading: Reading) -> dict[str, Pace]:
+    """Return the pace of each name since the beginning of an hour, half an hour ago or earlier."""
+    start = (reading.now - _RECENTLY).replace(minute=0, second=0, microsecond=0)
+    counts = reading.inspect.outcome_counts(start, reading.now, kind="task")
+    return paces_of(counts, reading.now - start)
+
+
+def paces_of(counts: Iterable[OutcomeCount], length: timedelta) -> dict[str, Pace]:
+    """Return the pace of each name of these counts, which took so long."""
+    ended = defaultdict[str, int](int)
+    failed = defaultdict[str, int](int)
+    for one in counts:
+        if one.outcome == Outcome.FAILED:
+            failed[one.job] += one.count
+        else:
+            ended[one.job] += one.count
+    minutes = length / _MINUTE
+    return {
+        name: Pace(
+            ended=round(ended[name] / minutes, 1),
+            failed=round(failed[name] / minutes, 1),
+        )
+        for name in ended.keys() | failed.keys()
+    }
 
 
 def one(reading: Reading) -> Page:

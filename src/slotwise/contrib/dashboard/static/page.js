@@ -65,6 +65,10 @@
     });
   }
 
+  // A long operation goes on by itself, a batch at a time.
+  const next = main.querySelector("form[data-continue]");
+  if (next) setTimeout(() => next.requestSubmit(), 300);
+
   // Zoom: a drag over the timeline shows what it covers.
   const instantAt = (lane, x) => {
     const box = lane.getBoundingClientRect();
