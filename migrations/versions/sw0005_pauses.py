@@ -1,4 +1,5 @@
-"""Keep pauses, which may end by themselves, and incidents; mark the rows that db-scheduler wrote for itself.
+"""Keep pauses, which may end by themselves, and incidents; find failing jobs by an index; mark the rows that
+db-scheduler wrote for itself.
 
 No column changes, so that workers of the release before run on beside it. Each step can be repeated, and looks
 whether it is done.
@@ -64,6 +65,7 @@ def upgrade() -> None:
         sa.Column("note", sa.Text),
     ]
     _create("silences", silences, ["created", "until"], index=("until", "until"))
+    _index_failing()
     if op.get_context().dialect.name == "postgresql":
         _mark_foreign()  # last, since its lock lasts to the end of the transaction
 
@@ -71,6 +73,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     if op.get_context().dialect.name == "postgresql":
         _unmark_foreign()
+    op.drop_index(_name("tasks_failing"), _name("tasks"), schema=_schema(), if_exists=True)
     for name in reversed(TABLES):
         op.drop_table(_name(name), schema=_schema(), if_exists=True)
 
@@ -134,6 +137,27 @@ def _unmark_foreign() -> None:
     op.execute(f"DROP TRIGGER IF EXISTS {_name('mark_foreign')} ON {table}")
     op.execute(f"DROP FUNCTION IF EXISTS {function}()")
     op.execute(f"UPDATE {table} SET kind = 'task', state = NULL WHERE kind = 'foreign'")
+
+
+def _index_failing() -> None:
+    """Find failing jobs without a look at the other rows. A row has its entry only while it is failing."""
+    table = _name("tasks")
+    rows = sa.text("kind = 'plan' AND consecutive_failures > 0")
+    is_locked = op.get_context().dialect.name == "postgresql" and not op.get_context().as_sql
+    if is_locked:
+        before = op.get_bind().scalar(sa.text("SHOW lock_timeout"))
+        op.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+    op.create_index(
+        f"{table}_failing",
+        table,
+        ["task_name"],
+        schema=_schema(),
+        if_not_exists=True,
+        postgresql_where=rows,
+        sqlite_where=rows,
+    )
+    if is_locked:
+        op.execute(f"SET LOCAL lock_timeout = '{before}'")
 
 
 def _create(name: str, columns: Sequence[sa.Column], instants: Sequence[str], index: tuple[str, str]) -> None:

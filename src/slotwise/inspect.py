@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.queue.task_filter import TaskFilter
+    from slotwise.store.reading.database import (
+        DatabaseInfo,
+        SnapshotHolder,
+        TableSize,
+    )
     from slotwise.store.reading.failures import Failure
     from slotwise.store.reading.health import Health, Unreadable
     from slotwise.store.reading.histories import DeployInfo, WorkerLife
@@ -56,6 +61,7 @@ _HOMES = {
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.queue.task_filter": ("TaskFilter",),
+    "slotwise.store.reading.database": ("DatabaseInfo", "SnapshotHolder", "TableSize"),
     "slotwise.store.reading.failures": ("Failure",),
     "slotwise.store.reading.health": ("Health", "Unreadable"),
     "slotwise.store.reading.histories": ("DeployInfo", "WorkerLife"),
@@ -73,6 +79,7 @@ __all__ = [
     "AttemptInfo",
     "AuditEntry",
     "Backlog",
+    "DatabaseInfo",
     "DeployInfo",
     "Explanation",
     "Failure",
@@ -89,6 +96,8 @@ __all__ = [
     "SinceSuccess",
     "SlotInfo",
     "SlotWindow",
+    "SnapshotHolder",
+    "TableSize",
     "TaskCount",
     "TaskExplanation",
     "TaskFilter",

@@ -32,6 +32,7 @@ from slotwise.store.queue.task_filter import TaskFilter
 from slotwise.store.queue.traces import trace_of
 from slotwise.store.reading import (
     audit,
+    database,
     failures,
     health,
     histories,
@@ -43,6 +44,7 @@ from slotwise.store.reading import (
     task_counts,
     windows,
 )
+from slotwise.store.reading.database import DatabaseInfo
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.health import Health
@@ -492,6 +494,20 @@ class Reads:
         """
         limit = parse_duration(overdue_after)
         return health.health(self._store, limit)
+
+    @read
+    def database(self) -> DatabaseInfo:
+        """Return what PostgreSQL says of its state: sizes, dead rows, the oldest snapshots and who
+        holds them, and connections.
+        """
+        return database.database(self._store)
+
+    @read
+    def replica_delay(self) -> timedelta | None:
+        """Return how far these reads are behind, if they are of a replica; None of a primary. A
+        primary without writes lets the delay grow.
+        """
+        return database.replica_delay(self._store)
 
     @read
     def all_paused(self) -> Paused | None:

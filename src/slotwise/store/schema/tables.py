@@ -136,6 +136,7 @@ def _has(column: str) -> str:
 
 
 _WAITING = "NOT picked AND state IS NULL AND"
+_FAILING = f"kind = '{Kind.PLAN}' AND consecutive_failures > 0"
 _INDEXES: dict[str, Sequence[_Index]] = {
     "tasks": (
         _Index("tasks_due", ("execution_time",), f"{_WAITING} {HAS_SLOT}"),
@@ -153,6 +154,7 @@ _INDEXES: dict[str, Sequence[_Index]] = {
             ("task_name", "order_key", "created_version"),
             _has("order_key"),
         ),
+        _Index("tasks_failing", ("task_name",), _FAILING),
     ),
     "slots": (
         _Index("slots_expires", ("expires",), _has("expires")),
