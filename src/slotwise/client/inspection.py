@@ -117,9 +117,7 @@ class Reads:
 
     @read
     def ledger_names(self) -> list[str]:
-        """Return the names that the ledger has, in order: of jobs, and of tasks that keep a
-        record.
-        """
+        """Return the ledger's names, in order: of jobs, and of tasks that keep a record."""
         return names.ledger_names(self._store)
 
     @read
@@ -497,23 +495,12 @@ class Reads:
 
     @read
     def database(self) -> DatabaseInfo:
-        """Return what PostgreSQL says of its state: sizes, dead rows, the oldest snapshots and who
-        holds them, and connections.
-        """
+        """Return what PostgreSQL says of sizes, dead rows, old snapshots and connections."""
         return database.database(self._store)
 
     @read
-    def replica_delay(self) -> timedelta | None:
-        """Return how far these reads are behind, if they are of a replica; None of a primary. A
-        primary without writes lets the delay grow.
-        """
-        return database.replica_delay(self._store)
-
-    @read
     def all_paused(self) -> Paused | None:
-        """Return the author, time and note of a pause of all jobs and tasks; None if there is no
-        such pause.
-        """
+        """Return the author, time and note of a pause of everything; None without one."""
         with self._store.transaction() as connection:
             return all_paused(connection, self._store.tables)
 

@@ -80,6 +80,16 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
+def size(count: int) -> str:
+    """Write a number of bytes in the unit that leaves up to four digits."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"
+
+
 class Rendering:
     """The templates. Nothing that a row contains is HTML: each value is escaped."""
 
@@ -94,6 +104,7 @@ class Rendering:
         self._templates.filters |= {
             "span": short_duration,
             "number": number,
+            "size": size,
             "summary": error_summary,
         }
         self._templates.globals |= {"recurring": RECURRING, "navigation": NAVIGATION}

@@ -53,6 +53,8 @@ class DatabaseInfo(Value):
     snapshots: Sequence[SnapshotHolder] = ()
     connections: int | None = None
     max_connections: int | None = None
+    #: How far a replica is behind; None of a primary. Without writes there, it grows.
+    replica_delay: timedelta | None = None
 
 
 _TABLES = """
@@ -80,30 +82,30 @@ FROM pg_catalog.pg_stat_replication WHERE backend_xmin IS NOT NULL
 UNION ALL
 SELECT 'prepared', gid, prepared, pg_catalog.age(transaction) FROM pg_catalog.pg_prepared_xacts
 ) AS holders ORDER BY age DESC, since LIMIT :most"""
-_CONNECTIONS = """
+_SERVER = """
 SELECT (SELECT CAST(pg_catalog.sum(numbackends) AS integer)
         FROM pg_catalog.pg_stat_database) AS used,
-       CAST(pg_catalog.current_setting('max_connections') AS integer) AS most"""
-_DELAY = """
-SELECT CASE WHEN pg_catalog.pg_is_in_recovery()
-       THEN pg_catalog.clock_timestamp() - pg_catalog.pg_last_xact_replay_timestamp()
+       CAST(pg_catalog.current_setting('max_connections') AS integer) AS most,
+       CASE WHEN pg_catalog.pg_is_in_recovery()
+            THEN pg_catalog.clock_timestamp() - pg_catalog.pg_last_xact_replay_timestamp()
        END AS delay"""
 
 
 def database(store: Store) -> DatabaseInfo:
     """Return what the database says of its state."""
-    if not _is_postgresql(store):
+    if store.database.dialect_name != "postgresql":
         return DatabaseInfo()
     with reading(store) as at:
-        (connections,) = at.read(_CONNECTIONS, {})
+        (server,) = at.read(_SERVER, {})
         holders = at.read(_SNAPSHOTS, {"most": _MOST})
         return DatabaseInfo(
             tables=_tables(at),
             snapshots=[
                 filled(SnapshotHolder, row, since=utc(row["since"])) for row in holders
             ],
-            connections=connections["used"],
-            max_connections=connections["most"],
+            connections=server["used"],
+            max_connections=server["most"],
+            replica_delay=server["delay"],
         )
 
 
@@ -113,17 +115,3 @@ def _tables(at: ReadTransaction) -> list[TableSize]:
     here = "n.nspname = :schema" if schema else "pg_catalog.pg_table_is_visible(c.oid)"
     rows = at.read(_TABLES, {"names": names, "schema": schema}, here=here)
     return [filled(TableSize, row, vacuumed=utc(row["vacuumed"])) for row in rows]
-
-
-def replica_delay(store: Store) -> timedelta | None:
-    """Return how far a replica is behind; None of a primary."""
-    if not _is_postgresql(store):
-        return None
-    with reading(store) as at:
-        (row,) = at.read(_DELAY, {})
-    delay: timedelta | None = row["delay"]
-    return None if delay is None else max(delay, timedelta(0))
-
-
-def _is_postgresql(store: Store) -> bool:
-    return store.database.dialect_name == "postgresql"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from typing import Final
 
 from slotwise import SlotwiseError
@@ -61,9 +63,15 @@ def audit(reading: Reading) -> Page:
 
 
 def database(reading: Reading) -> Page:
-    """Show the state of the tables."""
+    """Show the state of the tables and of the server."""
+    inspect = reading.inspect
+    began = time.perf_counter()
+    reading.part("claim", inspect.common_zone)  # it looks up what is due next
+    took = time.perf_counter() - began
     data = {
-        "health": reading.part("health", reading.inspect.health),
-        "schedules": len(reading.part("schedules", reading.inspect.schedules) or {}),
+        "health": reading.part("health", inspect.health),
+        "schedules": len(reading.part("schedules", inspect.schedules) or {}),
+        "database": reading.part("database", inspect.database),
+        "next_due_took": timedelta(seconds=took),
     }
     return Page(template="database.html", title="Database", data=data)

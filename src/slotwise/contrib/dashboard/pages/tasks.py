@@ -107,6 +107,14 @@ def paces_of(counts: Iterable[OutcomeCount], length: timedelta) -> dict[str, Pac
     }
 
 
+def pace_of_all(paces: Mapping[str, Pace]) -> Pace:
+    """Add up the paces of all names."""
+    return Pace(
+        ended=round(sum(one.ended for one in paces.values()), 1),
+        failed=round(sum(one.failed for one in paces.values()), 1),
+    )
+
+
 def one(reading: Reading) -> Page:
     """Show a task: why it waits or how it has ended, its attempts, and its data to an admin."""
     name, id = reading.text("name"), reading.text("id")

@@ -10,14 +10,17 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
 
+from slotwise.contrib.dashboard.pages.tasks import pace_of_all, paces
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import Backlog, Failure, OutcomeTotal
+from slotwise.inspect import Backlog, Failure, OutcomeTotal, Trouble
 from slotwise.spi import Outcome, error_summary
 
 #: Failures that are read and grouped; the page says when there are more.
 _MOST_FAILURES: Final = 500
 #: What is due for longer than this is late.
 _LATE: Final = timedelta(minutes=1)
+#: Paused jobs of which author and note are read.
+_TOLD_PAUSES: Final = 5
 #: Slots that have run to their end, whatever the end was.
 _RUNNING: Final = frozenset({"claimed", Outcome.RUNNING})
 
@@ -50,6 +53,15 @@ class Cause:
     sample: Failure
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausedJob:
+    """A job that is paused, since when, and who has paused it and why, if that was read."""
+
+    name: str
+    lasts: timedelta | None
+    why: str | None
+
+
 def today(reading: Reading) -> Page:
     """Show the verdict since midnight, and what needs attention now."""
     inspect = reading.inspect
@@ -61,7 +73,7 @@ def today(reading: Reading) -> Page:
         "failures", lambda: inspect.failures(midnight, limit=_MOST_FAILURES)
     )
     backlog = reading.lines("late", inspect.backlog)
-    data = {
+    data: dict[str, object] = {
         "since": midnight,
         "verdict": None if counts is None else totals_of(counts),
         "reconciled": reading.source.reconciled,
@@ -71,10 +83,31 @@ def today(reading: Reading) -> Page:
         "late": _late(backlog),
         "health": reading.part("health", inspect.health),
         "paused": reading.part("paused", inspect.all_paused),
+        "paused_jobs": [],
+        "failing": [],
         "tasks": reading.lines("tasks", inspect.task_counts),
+        "pace": pace_of_all(reading.part("pace", lambda: paces(reading)) or {}),
         "workers": reading.lines("workers", inspect.workers),
     }
+    troubles = reading.lines("troubles", inspect.troubles)
+    data["failing"] = _worst(one for one in troubles if one.failing)
+    paused = [one for one in troubles if one.paused is not None]
+    data["paused_jobs"] = reading.lines("pauses", lambda: _pauses(reading, paused))
     return Page(template="today.html", title="Today", data=data)
+
+
+def _worst(failing: Iterable[Trouble]) -> list[Trouble]:
+    return sorted(failing, key=lambda one: (-one.in_a_row, one.name))
+
+
+def _pauses(reading: Reading, paused: Sequence[Trouble]) -> list[PausedJob]:
+    """Return the paused names; of some also by whom, and why."""
+    found = list[PausedJob]()
+    for number, one in enumerate(sorted(paused, key=lambda one: one.name)):
+        job = reading.inspect.job(one.name) if number < _TOLD_PAUSES else None
+        why = None if job is None else job.reason
+        found.append(PausedJob(name=one.name, lasts=one.paused, why=why))
+    return found
 
 
 def totals_of(counts: Iterable[OutcomeTotal]) -> Totals:
