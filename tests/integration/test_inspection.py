@@ -182,6 +182,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "outcome_counts": (NOON, NOON + 8 * HOUR),
         "outcome_totals": (NOON, NOON + 8 * HOUR),
         "rates": ("hourly",),
+        "rates_of": (["hourly"],),
         "troubles": (),
         "deploys": (NOON, NOON + 8 * HOUR),
         "worker_lives": (NOON, NOON + 8 * HOUR),
@@ -195,7 +196,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
     assert (
         calls
         == awaited - {"iter_slots"}
-        == {*given, "now", "health", "backlog", "since_success"}
+        == {*given, "now", "health", "backlog", "since_success", "database"}
     )
 
     async def main() -> dict[str, Any]:
