@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         zone_of,
     )
     from slotwise.schedules.outlook import OutlookEntry, outlook, slot_note
+    from slotwise.store.operations.pauses import Pause
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.queue.task_filter import TaskFilter
@@ -58,6 +59,7 @@ _HOMES = {
         "zone_of",
     ),
     "slotwise.schedules.outlook": ("OutlookEntry", "outlook", "slot_note"),
+    "slotwise.store.operations.pauses": ("Pause",),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.queue.task_filter": ("TaskFilter",),
@@ -91,6 +93,7 @@ __all__ = [
     "OutcomeCount",
     "OutcomeTotal",
     "OutlookEntry",
+    "Pause",
     "Rate",
     "ScheduleComparison",
     "SinceSuccess",

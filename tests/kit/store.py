@@ -6,7 +6,10 @@ Tests import inner names from here: a module that moves is named in one place.
 from __future__ import annotations
 
 from slotwise.store.operations import slot_operations
+from slotwise.store.operations.job_operations import end_pauses
+from slotwise.store.operations.pauses import next_end
 from slotwise.store.operations.slot_operations import claim_trigger, trigger
+from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.deploy_preview import Moved, moved
 from slotwise.store.planning.planner import Plan, Planner
@@ -49,6 +52,7 @@ __all__ = [
     "SHARE",
     "START",
     "Answer",
+    "Author",
     "Badge",
     "BatchSize",
     "Claims",
@@ -61,6 +65,7 @@ __all__ = [
     "Limits",
     "MinInterval",
     "Moved",
+    "Operation",
     "Page",
     "Plan",
     "Planner",
@@ -78,6 +83,7 @@ __all__ = [
     "detach",
     "detached",
     "end_orphans",
+    "end_pauses",
     "facts",
     "failed_attempts",
     "failures",
@@ -85,6 +91,7 @@ __all__ = [
     "is_usual",
     "ledger",
     "moved",
+    "next_end",
     "onward",
     "plan_rows",
     "settlement_writer",

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from tests.kit.laws import Ledger
-from tests.kit.records import Fence
+from tests.kit.records import Fence, from_micros
 from tests.simulation.trace import Trace
 
 from slotwise.spi import Claim, Definition
@@ -36,7 +36,10 @@ class OperationLaws:
     called_off: set[Slot] = field(default_factory=set)
     #: Claims that were made of a slot after it was called off.
     in_vain: set[Fence] = field(default_factory=set)
-    paused: set[str] = field(default_factory=set)
+    #: Paused jobs, each with the end of its pause, if it ends by itself.
+    paused: dict[str, datetime | None] = field(default_factory=dict)
+    #: The latest end that any pause of a job has had.
+    ends: dict[str, datetime] = field(default_factory=dict)
     all_paused: bool = False
 
     # -- what is requested -----------------------------------------------------------------------
@@ -66,16 +69,27 @@ class OperationLaws:
     def restored(self, ledger: Ledger) -> None:
         """What only the rows knew is as old as they are: pauses, calls, and triggers."""
         self.paused = {
-            row["task_name"] for row in ledger.rows if row["state"] == "paused"
+            row["task_name"]: self.paused.get(row["task_name"])
+            for row in ledger.rows
+            if row["state"] == "paused"
         }
         self.called_off.clear()
         self.wanted.clear()
 
+    def pauses(self, job: str, until: datetime | None) -> None:
+        self.paused[job] = until
+        if until is not None:
+            self.ends[job] = max(until, self.ends.get(job, until))
+
     # -- what happens -----------------------------------------------------------------------------
 
     def claimed(self, claim: Claim) -> None:
-        """pause: nothing that is paused is claimed."""
+        """pause: nothing that is paused is claimed, before its end."""
         name = claim.row.task_name
+        until = self.paused.get(name)
+        has_ended = until is not None and from_micros(claim.token) >= until
+        if has_ended:
+            del self.paused[name]
         if self.all_paused or name in self.paused:
             raise self._broken("pause", "claimed while it is paused", claim)
         if (name, claim.slot) in self.called_off:
@@ -136,6 +150,7 @@ class OperationLaws:
                 raise self.trace.fail(
                     "carried out", f"stays {row['state']}", row["task_name"], row["slot"]
                 )
+        self._check_maintenance(ledger)
         audit = Counter(audit)
         del audit["deploy"]  # an entry of a worker that planned, and no operation
         if audit != self.signed:
@@ -144,6 +159,19 @@ class OperationLaws:
                 f"{sorted(self.signed.items())}"
             )
             raise self.trace.fail("one operation", text, "", None)
+
+    def _check_maintenance(self, ledger: Ledger) -> None:
+        """maintenance: only slots before the end of a pause are skipped for it."""
+        skipped = [
+            (job, gap["last_slot"], gap["reason"])
+            for job, gaps in ledger.gaps.items()
+            for gap in gaps
+        ]
+        skipped += [(*key, slot["reason"]) for key, slot in ledger.slots.items()]
+        for job, slot, reason in skipped:
+            is_its = job in self.ends and slot < self.ends[job]
+            if reason == "maintenance" and not is_its:
+                raise self.trace.fail("maintenance", "skipped after the end", job, slot)
 
     def _broken(self, law: str, text: str, claim: Claim) -> Exception:
         return self.trace.fail(law, text, claim.row.task_name, claim.slot)

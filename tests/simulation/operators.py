@@ -51,6 +51,7 @@ class Operator:
             self._backfill,
             self._cancel_backfill,
             self._pause,
+            self._pause_for,
             self._resume,
             self._resume,
             self._pause_all,
@@ -174,8 +175,19 @@ class Operator:
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
     ) -> str:
         self._laws.requested("pause", int(operations.pause(job)))
-        self._laws.paused.add(job)
+        self._laws.pauses(job, None)
         return f"pause {job}"
+
+    def _pause_for(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
+        """A pause that a worker ends: it may be down, or frozen, when the time comes."""
+        until = now + timedelta(seconds=self._rng.randint(1, 900))
+        replay = self._rng.random() < 0.3
+        changed = operations.pause(job, until=until, replay=replay)
+        self._laws.requested("pause", int(changed))
+        self._laws.pauses(job, until)
+        return f"pause {job} until {until}"
 
     def _resume(
         self, operations: Operations, job: str, ledger: Ledger, now: datetime
@@ -190,7 +202,7 @@ class Operator:
     def _resume_job(self, operations: Operations, job: str) -> str:
         operations.resume(job, replay=self._rng.random() < 0.5)
         self._laws.requested("resume")
-        self._laws.paused.discard(job)
+        self._laws.paused.pop(job, None)
         return f"resume {job}"
 
     def _pause_all(
@@ -214,5 +226,8 @@ def _asleep(ledger: Ledger) -> list[str]:
 
 
 def audit(connection: sa.Connection, tables: Tables) -> Counter[str]:
-    """How many operations of each kind stand in the audit table."""
-    return Counter(connection.scalars(sa.select(tables.controls.c.command)))
+    """How many operations of each kind stand in the audit table; a worker that has ended a pause
+    is no operator.
+    """
+    own = ~tables.controls.c.author.startswith("worker ")
+    return Counter(connection.scalars(sa.select(tables.controls.c.command).where(own)))

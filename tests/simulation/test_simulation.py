@@ -84,6 +84,7 @@ HAPPENINGS = [
     "operations: retry",
     "operations: backfill",
     "operations: pause",
+    " until ",
     "operations: resume",
 ]
 

@@ -24,7 +24,9 @@ MOST_OPTIONS = 85
 BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "on call": ("db restored", "workers stack"),
 }
-BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {}
+BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
+    "pauses that end by themselves": ("--until",),
+}
 #: Said between processes of one worker, or by a shell for its own use.
 UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}
 

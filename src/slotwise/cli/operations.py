@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, Literal, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
@@ -32,8 +32,15 @@ from slotwise.cli.shared.output import (
     warn_paused,
 )
 from slotwise.cli.shared.terminal import exact, moment, say
-from slotwise.cli.shared.values import LARGEST_COUNT, Written, duration, instant, within
-from slotwise.inspect import RECURRING, AuditEntry, json_value
+from slotwise.cli.shared.values import (
+    LARGEST_COUNT,
+    Written,
+    ahead,
+    duration,
+    instant,
+    within,
+)
+from slotwise.inspect import RECURRING, AuditEntry, Inspection, json_value
 from slotwise.operations import Backfill, Resumed
 
 UTC: Final = ZoneInfo("UTC")
@@ -88,6 +95,8 @@ def trigger(
     "Start no slots of a job, or of all jobs.",
     """
     slotwise pause nightly-report --note "the disk is full"
+    slotwise pause nightly-report --until 2h               ends by itself, after two hours
+    slotwise pause report --id customer-7 --until "2026-11-30T06:00 Europe/Vienna" --replay
     slotwise pause --all --note maintenance --yes
     """,
     click.option(
@@ -96,25 +105,46 @@ def trigger(
         is_flag=True,
         help="All jobs and tasks, also those that are added later.",
     ),
+    id_option,
+    click.option(
+        "--until",
+        callback=ahead,
+        metavar="TIME",
+        help="The pause ends by itself then, or after this duration.",
+    ),
+    click.option(
+        "--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."
+    ),
     sure,
     optional=True,
 )
-def pause(given: Given, name: str | None, everything: bool) -> None:
-    """Start no more slots of the job NAME, on any worker; or, with --all, of any job or task.
+def pause(
+    given: Given,
+    name: str | None,
+    everything: bool,
+    id: str,
+    until: Written | timedelta | None,
+    replay: bool,
+) -> None:
+    """Start no more slots of the job NAME, on any worker; or, with --all, of any job or task. NAME
+    may also be that of one-time tasks.
 
-    Running handlers continue. Slots of the pause are skipped when the job is resumed, and stay in
-    the ledger.
+    Running handlers continue. Slots of the pause are skipped when the job is resumed, or left to
+    its catch-up with --replay, and stay in the ledger. With --until the pause ends by itself, by
+    the database's clock, and the reason of its slots is maintenance.
     """
     one = _job_or_all(name, everything)
-    with given.operations() as (operations, _):
+    with given.operations() as (operations, inspect):
         if one is None:
             given.confirm("Nothing will start any more, on any worker.")
+        end = _end(inspect, one, until)
         changed = (
-            operations.pause_all(**given.how)
+            operations.pause_all(until=end, replay=replay, **given.how)
             if one is None
-            else operations.pause(one, **given.how)
+            else operations.pause(one, id=id, until=end, replay=replay, **given.how)
         )
-    text = f"{one or 'all'}: paused" if changed else f"{one or 'all'}: paused already"
+    what = _named(one, id)
+    text = f"{what}: paused" if changed else f"{what}: paused already"
     print_result(given, text, job=one, changed=changed)
 
 
@@ -126,24 +156,28 @@ def pause(given: Given, name: str | None, everything: bool) -> None:
     slotwise resume --all --dry-run
     """,
     click.option("--all", "everything", is_flag=True, help="End the pause of all."),
+    id_option,
     click.option(
         "--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."
     ),
     sure,
     optional=True,
 )
-def resume(given: Given, name: str | None, everything: bool, replay: bool) -> None:
-    """End the pause of the job NAME; or, with --all, of all that is not paused by its own name.
+def resume(
+    given: Given, name: str | None, everything: bool, id: str, replay: bool
+) -> None:
+    """End the pause of the job NAME, or of one-time tasks with this name; or, with --all, of all
+    that is not paused by its own name.
 
-    Slots that came due during the pause end as skipped (paused), unless --replay leaves them to
-    the job's catch-up.
+    Slots that came due during the pause end as skipped (paused, or maintenance if it had an end),
+    unless --replay, or the pause itself, leaves them to the job's catch-up.
     """
     one = _job_or_all(name, everything)
     paused = None
     zone = UTC
     with given.operations() as (operations, inspect):
         if one is not None:
-            found = operations.resume(one, replay=replay, **given.how) or None
+            found = operations.resume(one, id=id, replay=replay, **given.how) or None
             paused = None if given.json else inspect.all_paused()
             zone = inspect.zone(one)
         else:
@@ -155,7 +189,7 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
     if found is None:
         print_result(
             given,
-            f"{one or 'all'}: not paused",
+            f"{_named(one, id)}: not paused",
             job=one,
             changed=False,
             skipped=0,
@@ -163,12 +197,30 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
         )
         return
     following = None if one is None else found[0].next_slot
-    text = f"{one or 'all'}: resumed; {_skipped(found)} skipped"
+    text = f"{_named(one, id)}: resumed; {_skipped(found)} skipped"
     text += f"; next slot {moment(following, zone)}" if following is not None else ""
     skipped = sum(line.skipped for line in found)
     print_result(
         given, text, job=one, changed=True, skipped=skipped, next_slot=following
     )
+
+
+def _end(
+    inspect: Inspection, job: str | None, until: Written | timedelta | None
+) -> datetime | timedelta | None:
+    """Return the end of a pause; without an offset, in the zone of the job."""
+    if not isinstance(until, Written):
+        return until
+    is_zoned = until.value.tzinfo is not None
+    zone = None if job is None or is_zoned else inspect.zone(job)
+    return until.within(zone, "--until")
+
+
+def _named(name: str | None, id: str) -> str:
+    """Return a job, with the id of its instance, or all, as a result names it."""
+    if name is None:
+        return "all"
+    return name if id == RECURRING else f"{name} {id}"
 
 
 def _job_or_all(name: str | None, everything: bool) -> str | None:

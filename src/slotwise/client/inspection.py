@@ -22,6 +22,7 @@ from slotwise.explain.task_explanation import TaskExplanation, explain_task
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.operations.pauses import Pause, pauses_in
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.queue.task_filter import TaskFilter
@@ -415,6 +416,14 @@ class Reads(NameReads):
         """Return the author, time and note of a pause of everything; None without one."""
         with self._store.transaction() as connection:
             return all_paused(connection, self._store.tables)
+
+    @read
+    def pauses(self) -> list[Pause]:
+        """Return the pauses of jobs, instances and names of one-time tasks, and that of all if it
+        ends by itself.
+        """
+        with self._store.transaction() as connection:
+            return pauses_in(connection, self._store.tables)
 
     @read
     def audit(

@@ -18,7 +18,7 @@ from slotwise.client.stacks import stacks_of
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING, is_whole
-from slotwise.model.vocabulary import TASK_STATES, ListedState
+from slotwise.model.vocabulary import TASK_STATES, ListedState, Missed
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.operations import (
@@ -29,6 +29,7 @@ from slotwise.store.operations import (
 )
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
+from slotwise.store.operations.pauses import Window
 from slotwise.store.operations.stacks import HandlerStack
 from slotwise.store.operations.task_operations import Chosen
 from slotwise.store.operations.transaction import (
@@ -79,35 +80,64 @@ class Requests:
         self._author = author
 
     @call
-    def pause(self, job: AnyTask, **how: Unpack[How]) -> bool:
-        """Start no slot, retry or trigger of the job any more; False if it was paused already.
+    def pause(
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        until: datetime | timedelta | None = None,
+        replay: bool = False,
+        **how: Unpack[How],
+    ) -> bool:
+        """Start no slot, retry or trigger of the job any more, or of one instance; False if it was
+        paused already. The name of one-time tasks holds all of them, also new ones.
 
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is
-        resumed.
+        resumed; with ``replay`` they are left to the job's catch-up. ``until``: the pause ends by
+        itself then, by the database's clock, or after so long; its slots are skipped as
+        ``maintenance``. If it was paused already, the pause gets this end, or none.
         """
-        return (
-            self._chunks(partial(job_operations.pause, job=name_of(job)), **how).rows > 0
+        operation = partial(
+            job_operations.pause,
+            job=name_of(job),
+            id=None if id == RECURRING else id,
+            window=_window(until, replay=replay),
         )
+        return bool(self._chunks(operation, **how).found)
 
     @call
-    def pause_all(self, **how: Unpack[How]) -> bool:
+    def pause_all(
+        self,
+        *,
+        until: datetime | timedelta | None = None,
+        replay: bool = False,
+        **how: Unpack[How],
+    ) -> bool:
         """Start nothing in the whole installation any more, including jobs and tasks that are
-        added later.
+        added later; ``until`` and ``replay`` as in ``pause``.
         """
-        return self._operate(job_operations.pause_all, **how)
+        window = _window(until, replay=replay)
+        return self._operate(partial(job_operations.pause_all, window=window), **how)
 
     @call
     def resume(
-        self, job: AnyTask, *, replay: bool = False, **how: Unpack[How]
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        replay: bool = False,
+        **how: Unpack[How],
     ) -> list[Resumed]:
-        """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to
-        catch-up.
+        """Resume the job with all of its instances, or one instance, or one-time tasks by their
+        name; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up.
         """
-        return list(
-            self._chunks(
-                partial(job_operations.resume, job=name_of(job), replay=replay), **how
-            ).found
+        operation = partial(
+            job_operations.resume,
+            job=name_of(job),
+            id=None if id == RECURRING else id,
+            replay=replay,
         )
+        return list(self._chunks(operation, **how).found)
 
     @call
     def resume_all(
@@ -503,6 +533,11 @@ def _chosen(
     return Chosen(
         name=name_of(task), state=state, where=where or TaskFilter(), most=limit
     )
+
+
+def _window(until: datetime | timedelta | None, *, replay: bool) -> Window:
+    end = instant_of(until) if isinstance(until, datetime) else until
+    return Window(until=end, missed=Missed.CATCH_UP if replay else Missed.SKIP)
 
 
 def _this_user() -> str:

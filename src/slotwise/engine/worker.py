@@ -15,6 +15,7 @@ from typing import ClassVar
 from slotwise.engine.loops.counting import Counting
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import Pruning, Reaper, WakeUp
+from slotwise.engine.loops.pause_ends import PauseEnds
 from slotwise.engine.loops.poller import Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.loops.tuning import IN_A_MOMENT
@@ -223,6 +224,7 @@ class Worker:
             failure_retention=settings.failure_retention,
         )
         self.pruning = Pruning(common, keep)
+        self.pause_ends = PauseEnds(common, on_end=self.poller.poll_now)
         #: The loops in their start order: those that renew claims, and settle them to the end,
         #: before the others.
         self.keepers: tuple[Service, ...] = (
@@ -237,6 +239,7 @@ class Worker:
             self.wake_up,
             self.pruning,
             self.counting,
+            self.pause_ends,
         )
 
     # -- start ------------------------------------------------------------------------------------
@@ -328,6 +331,8 @@ class Worker:
         into a held row.
         """
         self.poller.wake_for(words)
+        if OPERATIONS in words:
+            self.pause_ends.wake()
         if OPERATIONS in words and len(self.active_claims):
             self.heartbeat.wake()
 

@@ -49,7 +49,7 @@ def _obstacles(store: Store, task: str, found: DueTasks) -> Iterator[str]:
     if found.id is None:
         return
     facts = task_facts(store, task, found.id)
-    if facts.all_paused is not None:
+    if facts.all_paused is not None or facts.pause is not None:
         yield paused_by(facts)
     elif facts.row is not None and not facts.row.picked and facts.row.due <= facts.now:
         _, *reasons = until_due(facts, facts.row)

@@ -11,11 +11,14 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import (
     REASONS,
+    Missed,
     Origin,
     Outcome,
+    PauseScope,
     Reason,
     Sentences,
 )
+from slotwise.store.operations.pauses import Pause
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, TaskFacts
 from slotwise.store.reading.slots import AttemptInfo
@@ -56,12 +59,36 @@ def how_ended(outcome: str, reason: str | None, when: str) -> str:
 
 
 def paused_by(facts: Facts | TaskFacts) -> str:
+    ends = _until(facts.pause)
     if (every := facts.all_paused) is not None:
         note = f": {every.note}" if every.note else ""
-        return f"Everything has been paused since {when(every.since)}, by {every.author}{note}."
+        return (
+            f"Everything has been paused since {when(every.since)}, by "
+            f"{every.author}{note}.{ends}"
+        )
     operations = facts.operations if isinstance(facts, Facts) else ()
     own = [operation for operation in operations if operation.job is not None]
-    return latest(own, "pause", facts.now) or "The job is paused."
+    return (latest(own, "pause", facts.now) or _paused_by_name(facts.pause)) + ends
+
+
+def _paused_by_name(pause: Pause | None) -> str:
+    if pause is None:
+        return "The job is paused."
+    is_name = pause.scope == PauseScope.TASKS
+    what = "The name of these tasks" if is_name else "The job"
+    note = f": {pause.note}" if pause.note else ""
+    return f"{what} has been paused since {when(pause.since)}, by {pause.author}{note}."
+
+
+def _until(pause: Pause | None) -> str:
+    """Return how a pause ends, as a further sentence; nothing if an operator ends it."""
+    if pause is None or pause.until is None:
+        return ""
+    ends = f" The pause ends by itself {when(pause.until)}"
+    if pause.scope == PauseScope.TASKS:
+        return f"{ends}."
+    slots = "are skipped" if pause.missed == Missed.SKIP else "are left to catch-up"
+    return f"{ends}; slots that come due meanwhile {slots}."
 
 
 def latest(operations: Iterable[AuditEntry], name: str, until: datetime) -> str | None:

@@ -95,6 +95,8 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
     yield paused_by(facts)
     if row.attempt:
         yield "Its retry continues when the job is resumed."
+    elif facts.pause is not None and facts.pause.until is not None:
+        return
     elif row.is_plan and facts.slot <= facts.now:
         yield (
             "It will be skipped when the job is resumed, unless slots of the pause "

@@ -90,7 +90,7 @@ def _task(facts: TaskFacts, row: Row) -> Iterator[str]:
         yield pasteable(f"It is dead after {tries}; to try it again: {again}.")
     elif row.state == RowState.BLOCKED:
         yield "It waits for other tasks to end."
-    elif facts.all_paused is not None or row.state == RowState.PAUSED:
+    elif facts.all_paused or facts.pause or row.state == RowState.PAUSED:
         yield paused_by(facts)
     else:
         yield from until_due(facts, row)

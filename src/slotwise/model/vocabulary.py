@@ -82,6 +82,22 @@ class RowState(_Word):
     FOREIGN = "foreign"
 
 
+class PauseScope(_Word):
+    """What a pause by name is about."""
+
+    JOB = "job"
+    INSTANCE = "instance"
+    TASKS = "tasks"
+    ALL = "all"
+
+
+class Missed(_Word):
+    """What becomes of slots that come due during a pause."""
+
+    SKIP = "skip"
+    CATCH_UP = "catch_up"
+
+
 class ListedState(_Word):
     """The state of a job or task in listings: that of its row, or what the active row does."""
 
@@ -189,6 +205,10 @@ class Reason(_Word):
     )
     CALENDAR = "calendar", "A business calendar of its schedule excludes that day."
     PAUSED = "paused", "The job, or the whole installation, was paused."
+    MAINTENANCE = (
+        "maintenance",
+        "The job, or the whole installation, was paused for a time, which has ended.",
+    )
     SUPERSEDED = (
         "superseded",
         "Its schedule was replaced, and another change of the schedule came "

@@ -195,10 +195,11 @@ class ManualWorker:
         return self._worker.sign_in.plan(revision)
 
     def poll(self, limit: int | None = None) -> list[Claim]:
-        """Claim due rows, up to ``limit`` and the free capacity; return the new claims, which
-        now wait.
+        """End the pauses whose time has come, and claim due rows, up to ``limit`` and the free
+        capacity; return the new claims, which now wait.
         """
         self._check_alive()
+        self._end_pauses()
         before = len(self._runner.waiting)
         if limit is None:
             self._worker.poller.run_once()
@@ -216,6 +217,7 @@ class ManualWorker:
         An exception of a handler is an outcome, as in a worker: see ``outcome`` and ``error``.
         """
         self._check_alive()
+        self._end_pauses()
         mark = len(self.events)
         while True:
             more = self._worker.poller.run_once() == timedelta(0)
@@ -225,6 +227,10 @@ class ManualWorker:
             self.settle()
             if not more and not waiting:
                 return self._since(mark, Settled, HandedBackEvent, ClaimLostEvent)
+
+    def _end_pauses(self) -> None:
+        while self._worker.pause_ends.run_once() == timedelta(0):
+            pass
 
     def run(self, claim: Claim) -> None:
         """Run the handler of a waiting claim to its end; ``settle`` then writes the outcome."""

@@ -28,6 +28,7 @@ LOOPS = (
     "wake_up",
     "pruner",
     "counter",
+    "pause_ends",
 )
 
 

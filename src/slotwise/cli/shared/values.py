@@ -110,6 +110,24 @@ def instant(
         raise click.BadParameter(f"{text!r:.60} is {forms}", ctx, option) from None
 
 
+def ahead(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> Written | timedelta | None:
+    """Callback of options that take an instant, or a duration from now on."""
+    if text is None:
+        return None
+    with suppress(InvalidSetting):
+        return parse_duration(text)
+    try:
+        return read_written(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r:.60} is neither {FORMS} nor {DURATIONS} (in two hours: 2h)",
+            ctx,
+            option,
+        ) from None
+
+
 def _before_now(text: str) -> timedelta:
     """Parse a duration, also as listings print it: ``3.4s ago``. Raises InvalidSetting."""
     said = text.strip().removesuffix(" ago")

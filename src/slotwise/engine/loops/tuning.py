@@ -70,6 +70,10 @@ LONGEST_STUCK_PAUSE = timedelta(seconds=5)
 #: Time between two additions of a worker to the hourly counts. Judged.
 COUNT_INTERVAL = timedelta(minutes=1)
 
+#: The longest time between two looks for the end of a pause. A notification of an operation ends
+#: the wait. Judged.
+PAUSE_CHECK = timedelta(seconds=5)
+
 #: Time between two walks through the ledger, in the whole cluster. Judged.
 PRUNE_INTERVAL = timedelta(hours=1)
 #: Transactions per round, the shortest pause after it, and the pause as a multiple of the time

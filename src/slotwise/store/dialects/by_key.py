@@ -174,7 +174,7 @@ class ByKey(Dialect):
         since: datetime | None = None,
         no_slots: bool = False,
     ) -> tuple[timedelta | None, datetime | None]:
-        queries = self._due.next(names, tasks, lost=lost > 0)
+        queries = self._due.next(names, tasks, self.now(connection), lost=lost > 0)
         found = [connection.scalar(query) for query in queries]
         due = min((one for one in found if one is not None), default=None)
         return None if due is None else due - self.now(connection), None

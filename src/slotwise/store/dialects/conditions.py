@@ -8,8 +8,14 @@ from typing import TypeAlias
 import sqlalchemy as sa
 
 from slotwise.model.records import Claim, Key, LedgerKey, Row
-from slotwise.model.vocabulary import Outcome
-from slotwise.store.schema.tables import PAUSED_KEY, Columns, Condition, Tables
+from slotwise.model.vocabulary import Outcome, PauseScope
+from slotwise.store.schema.tables import (
+    PAUSED_KEY,
+    Columns,
+    Condition,
+    Expression,
+    Tables,
+)
 
 All: TypeAlias = list[Condition]
 
@@ -76,3 +82,12 @@ class Conditions:
     def not_all_paused(self) -> Condition:
         """Whether claims are not paused altogether; evaluated once per statement, not per row."""
         return ~sa.exists().where(self._tables.meta.c.key == PAUSED_KEY)
+
+    def of_no_paused_tasks(self, now: Expression | datetime) -> Condition:
+        """Whether a row is of no name of one-time tasks that is paused now; these are few."""
+        pauses = self._tables.pauses.c
+        lasts = pauses.until.is_(None) | (pauses.until > now)
+        names = sa.select(pauses.task_name).where(
+            pauses.scope == PauseScope.TASKS, lasts
+        )
+        return self._tasks.c.task_name.not_in(names)

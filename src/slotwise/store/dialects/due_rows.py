@@ -82,7 +82,9 @@ class DueRows:
         due = sa.select(*self._age).where(*self._conditions.waiting(now), mine)
         if request.instance is not None:
             return due.where(tasks.task_instance == request.instance)
-        return due.where(self._conditions.not_all_paused())
+        return due.where(
+            self._conditions.not_all_paused(), self._conditions.of_no_paused_tasks(now)
+        )
 
     def _within_most(self, most: Mapping[str, int], now: datetime) -> Condition:
         """Whether a row is among the first so many due rows of its task, or its task may have
@@ -128,7 +130,12 @@ class DueRows:
         return [due.where(kind) for kind in (sa.text(HAS_SLOT), tasks.lost_count > 0)]
 
     def next(
-        self, slots: Collection[str], queues: Collection[str], *, lost: bool
+        self,
+        slots: Collection[str],
+        queues: Collection[str],
+        now: datetime,
+        *,
+        lost: bool,
     ) -> list[sa.Select[Any]]:
         """Find the earliest due times: of waiting slots, of tasks, of rows of dead holders."""
         tasks = self._tasks.c
@@ -140,7 +147,11 @@ class DueRows:
         ]
         if lost:
             kinds.append((slots, tasks.lost_count > 0))
-        waiting = *self._conditions.waiting(), self._conditions.not_all_paused()
+        waiting = (
+            *self._conditions.waiting(),
+            self._conditions.not_all_paused(),
+            self._conditions.of_no_paused_tasks(now),
+        )
         first = sa.select(sa.func.min(due, type_=due.type)).where(*waiting)
         return [
             first.where(self._among(tasks.task_name, names), kind)

@@ -38,10 +38,13 @@ from slotwise.decide.slot_choice import slots_in
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import FOREVER, Row, to_micros
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import Reason, RowState
+from slotwise.model.vocabulary import Missed, PauseScope, Reason, RowState
 from slotwise.schedules.text import readable
+from slotwise.store.operations import pauses
+from slotwise.store.operations.pauses import OPEN, Pause, Window
 from slotwise.store.operations.slot_operations import cancel_waiting
 from slotwise.store.operations.transaction import (
+    CHUNK,
     Operation,
     Progress,
     registered,
@@ -90,14 +93,39 @@ class SettledJob:
     next_slot: datetime | None
 
 
-def pause(at: Operation, job: str, so_far: Progress) -> Progress:
-    """Start nothing of these rows of the job any more."""
-    rows, after = at.chunk_of(job, so_far, at.tasks.c.state.is_(None))
-    if not rows:
+def pause(
+    at: Operation,
+    job: str,
+    so_far: Progress,
+    *,
+    id: str | None = None,
+    window: Window = OPEN,
+) -> Progress:
+    """Start nothing of these rows of the job any more, or of an instance; or none of the one-time
+    tasks of this name. ``found`` is not empty if something has changed.
+    """
+    at.dialect.latch(at.connection, job, shared=False)
+    if at.names_tasks(job):
+        return _pause_tasks(at, job, so_far, window)
+    is_awake = at.tasks.c.state.is_(None)
+    rows, after = at.chunk_of(job, so_far, is_awake, *at.of_instance(job, id))
+    scope = PauseScope.JOB if id is None else PauseScope.INSTANCE
+    is_new = so_far.number is None and pauses.keep(at, scope, job, id or "", window)
+    if not rows and not is_new:
         return so_far.beyond(rows, after)
-    number = so_far.number or at.sign("pause", job=job)
-    _update(at, rows, **_paused(at, number))
-    return so_far.beyond(rows, after, number=number)
+    number = so_far.number or pauses.sign(at, window, job, id)
+    if rows:
+        _update(at, rows, **_paused(at, number))
+    return so_far.beyond(rows, after, number=number, found=(True,))
+
+
+def _pause_tasks(at: Operation, name: str, so_far: Progress, window: Window) -> Progress:
+    """Start no one-time task of this name any more: claims leave the name out."""
+    found: tuple[bool, ...] = ()
+    if pauses.keep(at, PauseScope.TASKS, name, "", window):
+        pauses.sign(at, window, name)
+        found = (True,)
+    return so_far.beyond((), None, found=found)
 
 
 def _paused(at: Operation, number: int) -> dict[str, object]:
@@ -126,10 +154,12 @@ def _update(
     at.connection.execute(tasks.update().where(*mine, *conditions).values(**values))
 
 
-def pause_all(at: Operation) -> bool:
+def pause_all(at: Operation, *, window: Window = OPEN) -> bool:
     """Start nothing any more, including what is added later; return False if all was paused
-    already.
+    already, with the same end.
     """
+    at.dialect.latch(at.connection, pauses.TURN, shared=False)
+    is_changed = _keep_all(at, window)
     meta = at.store.tables.meta
     value = {
         "since": at.now.isoformat(),
@@ -137,23 +167,113 @@ def pause_all(at: Operation) -> bool:
         "note": at.author.note,
     }
     row = {"key": PAUSED_KEY, "value": json.dumps(value)}
-    if not at.dialect.insert_new(at.connection, meta, row):
-        return False
-    at.sign("pause")
-    return True
+    is_changed = at.dialect.insert_new(at.connection, meta, row) or is_changed
+    if is_changed:
+        pauses.sign(at, window, None)
+    return is_changed
 
 
-def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progress:
-    """Resume these rows of the job. ``replay``: leave slots of the pause to the job's catch-up."""
+def _keep_all(at: Operation, window: Window) -> bool:
+    """Note the end of a pause of all, or that it has none; return whether that is new."""
+    if window.until is not None:
+        return pauses.keep(at, PauseScope.ALL, "", "", window)
+    kept = pauses.kept(at, "")
+    pauses.forget(at, *kept)
+    return bool(kept)
+
+
+def resume(
+    at: Operation, job: str, so_far: Progress, *, replay: bool, id: str | None = None
+) -> Progress:
+    """Resume these rows of the job, or of an instance, or the one-time tasks of this name.
+    ``replay``: leave slots of the pause to the job's catch-up, whatever was said when it was set.
+    """
+    at.dialect.latch(at.connection, job, shared=False)
+    kept = pauses.kept(at, job, id)
+    if at.names_tasks(job) or [one for one in kept if one.scope == PauseScope.TASKS]:
+        return _resume_tasks(at, job, so_far, kept)
     is_asleep = at.tasks.c.state == RowState.PAUSED
-    rows, after = at.chunk_of(job, so_far, is_asleep)
-    if not rows:
+    rows, after = at.chunk_of(job, so_far, is_asleep, *at.of_instance(job, id))
+    if after is None:
+        pauses.forget(at, *kept)
+    if not rows and not kept:
         return so_far.beyond(rows, after)
-    number = so_far.number or at.sign("resume", job=job, replay=replay or None)
+    number = so_far.number or at.sign("resume", job=job, id=id, replay=replay or None)
+    woken = _wake_rows(at, rows, kept, replay=replay)
+    return so_far.beyond(rows, after, number=number, found=so_far.found + woken)
+
+
+def _resume_tasks(
+    at: Operation, name: str, so_far: Progress, kept: list[Pause]
+) -> Progress:
+    found: tuple[Resumed, ...] = ()
+    if kept:
+        pauses.forget(at, *kept)
+        at.sign("resume", job=name)
+        found = (Resumed(job=name, skipped=0, next_slot=None),)
+    return so_far.beyond((), None, found=found)
+
+
+def _wake_rows(
+    at: Operation, rows: Sequence[Row], kept: list[Pause], *, replay: bool
+) -> tuple[Resumed, ...]:
+    """Resume locked rows of a job, each by its pause, or that of the job."""
+    if not rows:
+        return ()
+    of = pauses.by_instance(kept)
     plans = at.caught_up(*(row for row in rows if row.is_plan))
-    found = so_far.found + tuple(_wake(at, row, replay=replay) for row in plans)
+    found = tuple(
+        _wake(at, row, of.get(row.task_instance, of.get(None)), replay=replay)
+        for row in plans
+    )
+    is_asleep = at.tasks.c.state == RowState.PAUSED
     _update(at, rows, is_asleep, **_awake(at))  # the others have passed slots
-    return so_far.beyond(rows, after, number=number, found=found)
+    return found
+
+
+def end_pauses(at: Operation) -> list[Pause]:
+    """End pauses of one name whose time has come, and return them; of a job with many rows, a
+    chunk of them. If others are due, or rows are left, the pauses are still listed as due.
+
+    Races: see ``pauses``.
+    """
+    if not at.dialect.alone(at.connection, pauses.TURN):
+        return []
+    due = pauses.first_ended(at)
+    if due is None:
+        return []
+    name = due.job
+    at.dialect.latch(at.connection, name or pauses.TURN, shared=False)
+    kept = pauses.kept(at, name or "")
+    ended = [one for one in kept if one.until is not None and one.until <= at.now]
+    if not ended:
+        return []
+    if name is None:
+        resume_all(at, replay=False)
+    elif ended[0].scope == PauseScope.TASKS:
+        _resume_tasks(at, name, Progress(), ended)
+    else:
+        _end_pauses_of(at, name, kept, ended)
+    return ended
+
+
+def _end_pauses_of(
+    at: Operation, job: str, kept: list[Pause], ended: list[Pause]
+) -> None:
+    """Wake a chunk of the rows whose pauses have ended, and forget these with the last of them.
+    What another pause holds sleeps on.
+    """
+    id = at.tasks.c.task_instance
+    is_asleep = at.tasks.c.state == RowState.PAUSED
+    mine = [at.tasks.c.task_name == job, is_asleep, _wakes(at, kept, ended)]
+    some = at.connection.scalars(sa.select(id).where(*mine).order_by(id).limit(CHUNK))
+    rows = at.rows(*mine, id.in_(some.all()))
+    _wake_rows(at, rows, ended, replay=False)
+    if len(rows) == CHUNK:
+        return
+    pauses.forget(at, *ended)
+    for one in ended:
+        at.sign("resume", job=job, id=one.id)
 
 
 def _awake(at: Operation) -> dict[str, object]:
@@ -176,29 +296,49 @@ def _due(tasks: Columns) -> sa.ColumnElement[datetime]:
     return sa.func.coalesce(tasks.parked_due, tasks.execution_time)
 
 
+def _wakes(at: Operation, kept: list[Pause], ended: list[Pause]) -> Condition:
+    """Whether a row of the job wakes with the end of these pauses."""
+    tasks = at.tasks.c
+    instance = sa.func.coalesce(tasks.plan_instance, tasks.task_instance)
+    held = {one.id for one in kept if one not in ended}
+    if None in held:  # the whole job is still paused
+        return sa.false()
+    ids = [one.id for one in ended]
+    if None not in ids:
+        return instance.in_(ids)
+    return instance.not_in(sorted(one for one in held if one is not None))
+
+
 def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
     """Resume all but jobs that are paused by name; return None if there was no pause of all."""
     meta = at.store.tables.meta
     tasks = at.tasks
     if not at.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY)).rowcount:
         return None
+    at.dialect.latch(at.connection, pauses.TURN, shared=False)
+    kept = pauses.kept(at, "")
+    pauses.forget(at, *kept)
+    pause = kept[0] if kept else None
     at.sign("resume", replay=replay or None)
-    if replay:
+    if replay or (pause is not None and pause.missed == Missed.CATCH_UP):
         return []
     waiting = at.dialect.conditions.waiting()
     missed = at.rows(is_plan(tasks.c), *waiting, tasks.c.slot <= at.now)
-    found = [_wake(at, row, replay=False) for row in at.caught_up(*missed)]
+    found = [_wake(at, row, pause, replay=False) for row in at.caught_up(*missed)]
     return [one for one in found if one.skipped]
 
 
-def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
-    """Pass the slots that a plan row has missed. What came while it was held is left to its
-    settlement.
+def _wake(at: Operation, row: Row, pause: Pause | None, *, replay: bool) -> Resumed:
+    """Pass the slots that a plan row has missed during the pause. What came while it was held is
+    left to its settlement, what came after the pause's end to catch-up.
     """
+    replay = replay or (pause is not None and pause.missed == Missed.CATCH_UP)
+    until = at.now if pause is None else pause.last(at.now)
+    reason = Reason.PAUSED if pause is None else pause.reason
     # A schedule that a newer release wrote is left to a worker that can read it, and to its
     # catch-up.
     schedule = None if row.picked or replay else readable(row.schedule or "-")
-    passed = None if schedule is None else passing(row, schedule, at.now, Reason.PAUSED)
+    passed = None if schedule is None else passing(row, schedule, until, reason)
     if passed is None:
         return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
     at.skip(row, *passed.gaps)
@@ -243,6 +383,7 @@ def delete(
     if number is None:
         _refuse_to_delete(at, job, known=known)
         count = at.count(tasks.c.task_name == job)
+        pauses.forget(at, *pauses.kept(at, job))
         number = at.sign("delete", job=job, rows=count)
     end(at, rows)
     return so_far.beyond(rows, after, number=number)

@@ -302,6 +302,35 @@ class Operation:
             is_task = self.connection.execute(of_job.limit(1)).first() is not None
             raise self._no_job(job, is_task=is_task)
 
+    def names_tasks(self, name: str) -> bool:
+        """Whether this is a name of one-time tasks: rows, code or a live worker say so, and there
+        is no job of this name.
+        """
+        of_name = sa.select(self.tasks.c.kind).where(self.tasks.c.task_name == name)
+        planned = of_name.where(is_plan(self.tasks.c)).limit(1)
+        if self.connection.execute(planned).first() is not None:
+            return False
+        if self.connection.execute(of_name.limit(1)).first() is not None:
+            return True
+        known = self.store.definitions.get(name)
+        if known is not None:
+            return not known.is_job
+        return False
+
+    def of_instance(self, job: str, instance: str | None) -> list[Condition]:
+        """Return the condition that a row is of this instance; None: of any. Raises UnknownTask if
+        the job has no such instance.
+        """
+        if instance is None:
+            return []
+        tasks = self.tasks.c
+        mine = tasks.task_name == job, tasks.task_instance == id_of(instance)
+        found = sa.select(tasks.task_name).where(*mine, is_plan(tasks))
+        if self.connection.execute(found).first() is None:
+            self.expect_plan(job)
+            raise _no_instance(job, instance)
+        return [of_plan(tasks, instance)]
+
     def _no_job(self, job: str, *, is_task: bool) -> SlotwiseError:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if is_task:
@@ -342,10 +371,7 @@ class Operation:
             if is_plan_of(row, instance):
                 return row
         self.expect_plan(job)
-        raise UnknownTask(
-            f"job {job!r} has no recurring instance {instance!r}; see: slotwise "
-            f"jobs {job} --instances"
-        )
+        raise _no_instance(job, instance)
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the plan row alone. Raises UnknownTask without one."""
@@ -393,6 +419,13 @@ class Operation:
     def skip(self, row: Row, *gaps: Gap) -> None:
         """Enter slots that do not run."""
         self.dialect.gaps(self.connection, [(row, gap) for gap in gaps], self.now)
+
+
+def _no_instance(job: str, instance: str) -> UnknownTask:
+    return UnknownTask(
+        f"job {job!r} has no recurring instance {instance!r}; see: slotwise "
+        f"jobs {job} --instances"
+    )
 
 
 def is_plan_of(row: Row, instance: str) -> bool:

@@ -18,6 +18,7 @@ from slotwise.schedules import Schedule
 from slotwise.schedules.description import zone_of
 from slotwise.schedules.text import readable
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.operations.pauses import Pause, pause_over
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.histories import Absence, DeployInfo, absence, deploys
@@ -85,6 +86,8 @@ class Facts:
     absence: Absence | None = None
     #: What the job declares, if this process knows it.
     definition: Definition | None = None
+    #: The pause of its name, of its instance, or of all, as far as one is kept by name.
+    pause: Pause | None = None
 
     @property
     def row(self) -> Row | None:
@@ -168,6 +171,8 @@ class TaskFacts:
     load: Load
     attempts: Sequence[AttemptInfo] = ()
     definition: Definition | None = None
+    #: The pause of its name, of its instance, or of all, as far as one is kept by name.
+    pause: Pause | None = None
 
 
 def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
@@ -214,6 +219,7 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
             error=reader.read(_ERROR)[0]["error"],
             end=end,
             all_paused=reader.all_paused(),
+            pause=reader.pause(),
             load=reader.load(),
             obstacle=reader.obstacle_of_task(),
             definition=store.definitions.get(task),
@@ -296,6 +302,7 @@ class _Reader:
             gap=self.gap(slot),
             runs_on=self.runs_on(),
             all_paused=self.all_paused(),
+            pause=self.pause(),
             workers=self.workers(),
             definition=self.at.store.definitions.get(self.name),
         )
@@ -309,6 +316,11 @@ class _Reader:
 
     def all_paused(self) -> Paused | None:
         return all_paused(self.at.connection, self.at.tables)
+
+    def pause(self) -> Pause | None:
+        return pause_over(
+            self.at.connection, self.at.tables, self.now, self.name, self.instance
+        )
 
     def operations(self) -> list[AuditEntry]:
         operations = map(audit_entry, self.read(_OPERATIONS))

@@ -79,7 +79,7 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         self._is_manual = clock.override() is not None
         now = "pg_catalog.statement_timestamp()"
         self._names = {"now": "CAST(%(now)s AS timestamptz)" if self._is_manual else now}
-        for table in ("tasks", "slots", "gaps", "meta"):
+        for table in ("tasks", "slots", "gaps", "meta", "pauses"):
             self._names[table] = prepare.format_table(getattr(tables, table))
         for name, part in statements.PARTS.items():
             self._names[name] = part.format(**self._names)
@@ -155,7 +155,7 @@ class PostgreSQL(Upserting, PostgreSQLServer):
                 "kind": kind,
             }
         else:
-            parts = {"who": statements.ONE, "kind": ""}
+            parts = {"who": statements.ONE, "kind": "", "unpaused": ""}
         fresh = self.sql(
             statements.OLDEST if request.is_level else statements.MOST_URGENT, **parts
         )

@@ -84,7 +84,7 @@ WITH due AS (
         SELECT d.ctid FROM {{tasks}} AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
             AND d.execution_time <= {{now}}
-          AND {{who}}
+          AND {{who}}{{unpaused}}
         ORDER BY d.execution_time
         LIMIT %(lost)s
         FOR UPDATE SKIP LOCKED) || ARRAY(
@@ -134,6 +134,11 @@ OF_NAMES = "(d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[]))) IS TR
 #: row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
 HAS_SLOT = "\n          AND d.kind <> 'task'"
+#: Names of one-time tasks that are paused now; they are few.
+PAUSED_TASKS = """\
+(SELECT p.task_name FROM {pauses} AS p
+            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > {now}))"""
+UNPAUSED = "\n          AND d.task_name NOT IN {paused_tasks}"
 #: While many due slots of others lie in front: see ``Due``. Of a parameter that is null, an index
 #: makes nothing.
 SINCE = "\n          AND d.execution_time >= %(since)s::timestamptz"
@@ -161,7 +166,7 @@ UNION ALL
     least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
  FROM {tasks} AS d
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
-     AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+     AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused'){unpaused}
  ORDER BY d.execution_time LIMIT %(lost)s)"""
 
 # One descent into the index for each priority that is not known yet, none for the others: rows of
@@ -179,6 +184,7 @@ HEADS = """\
             %(sinces)s::timestamptz[])
              WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+          AND n.task_name NOT IN {paused_tasks}
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
@@ -253,7 +259,7 @@ FROM (
     (SELECT d.execution_time FROM {tasks} AS d
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
        AND d.task_name = ANY (%(names)s::text[])
-           AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+           AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused'){unpaused}
      ORDER BY d.execution_time LIMIT %(lost)s)
     UNION ALL
     SELECT due FROM own
@@ -550,6 +556,8 @@ PARTS = {
     "window": str(WINDOW),
     "unasked": " AND ".join(f"t.{name} IS NULL" for name in _UNASKED),
     "all_paused": ALL_PAUSED,
+    "paused_tasks": PAUSED_TASKS,
+    "unpaused": UNPAUSED,
     "heads": HEADS,
     "slots_are_due": SLOTS_ARE_DUE,
     "begin_of_own": BEGIN_OF_OWN,

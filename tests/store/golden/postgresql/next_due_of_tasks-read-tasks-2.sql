@@ -10,6 +10,8 @@
             %(sinces)s::timestamptz[])
              WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND n.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
+            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
@@ -35,6 +37,8 @@ FROM (
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
        AND d.task_name = ANY (%(names)s::text[])
            AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND d.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
+            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
      ORDER BY d.execution_time LIMIT %(lost)s)
     UNION ALL
     SELECT due FROM own

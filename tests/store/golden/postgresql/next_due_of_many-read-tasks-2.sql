@@ -12,4 +12,6 @@ UNION ALL
  FROM scheduled_tasks AS d
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
      AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND d.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
+            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
  ORDER BY d.execution_time LIMIT %(lost)s);

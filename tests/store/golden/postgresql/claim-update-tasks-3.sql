@@ -12,6 +12,8 @@ WITH due AS (
             AND d.execution_time <= pg_catalog.statement_timestamp()
           AND (d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[]))) IS TRUE
           AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND d.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
+            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
         ORDER BY d.execution_time
         LIMIT %(lost)s
         FOR UPDATE SKIP LOCKED) || ARRAY(
