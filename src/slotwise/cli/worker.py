@@ -36,7 +36,7 @@ from slotwise.contrib.logging import (
 )
 from slotwise.contrib.processes.foreground import Foreground
 from slotwise.contrib.processes.process_one import reap_as_process_one
-from slotwise.contrib.processes.supervisor import Supervisor
+from slotwise.contrib.processes.supervisor import Lifeline, Supervisor
 from slotwise.spi import Worker, parse_duration
 
 if TYPE_CHECKING:
@@ -252,6 +252,7 @@ def worker(
     has all.
     """
     reap_as_process_one()
+    line = None if lifeline is None else Lifeline(lifeline)
     monitoring = Monitoring.chosen(http, report)
     settings = given.settings()
     handler = configure(
@@ -268,7 +269,7 @@ def worker(
     if isinstance(handler.formatter, JsonFormatter):
         handler.formatter.worker = made.name
     with shown(made):
-        return serve(made, lifeline)
+        return serve(made, line)
 
 
 def supervise(
@@ -300,7 +301,7 @@ def _flag(name: str, value: str | bool) -> str:
     return option if value is True else f"{option}={value}"
 
 
-def serve(worker: Worker, lifeline: int | None = None) -> int:
+def serve(worker: Worker, lifeline: Lifeline | None = None) -> int:
     """Run one worker in this process, in the foreground; return the exit status."""
     foreground = Foreground(
         worker, lifeline=lifeline, end_now=lambda: end_now(exits.UNFINISHED)

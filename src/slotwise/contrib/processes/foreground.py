@@ -28,8 +28,8 @@ class Foreground:
 
     The first SIGTERM, SIGINT or SIGHUP drains, the second cancels running handlers, the third
     calls ``end_now``, which must end the process at once: other workers take over when the leases
-    expire. Signals within a second count as one. ``lifeline`` is the descriptor that a Supervisor
-    has passed to this child. Use it in the main thread.
+    expire. Signals within a second count as one. ``lifeline`` is what a Supervisor has
+    passed to this child. Use it in the main thread.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Foreground:
         worker: Worker,
         *,
         end_now: Callable[[], object],
-        lifeline: int | None = None,
+        lifeline: Lifeline | None = None,
     ) -> None:
         self._worker = worker
         self._end_now = end_now
-        self._lifeline = None if lifeline is None else Lifeline(lifeline)
+        self._lifeline = lifeline
 
     def run(self) -> int:
         """Start the worker, wait for a stop, and drain; return how much was left behind.

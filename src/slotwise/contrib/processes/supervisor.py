@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import os
+import select
+import signal
 import socket
 import subprocess
 import threading
@@ -30,14 +32,21 @@ logger = logging.getLogger("slotwise.supervisor")
 RESTART_PAUSE: Final = timedelta(milliseconds=250)
 LONGEST_RESTART_PAUSE: Final = timedelta(seconds=30)
 
+#: PR_SET_PDEATHSIG of prctl(2).
+_PARENT_DEATH_SIGNAL: Final = 1
+
 _UP = b"u"
 _DRAIN = b"d"
 _CANCEL = b"c"
 
 
 class Lifeline:
-    """The child's end of the lifeline. The system closes it with the process, even after
-    SIGKILL.
+    """The child's end of the lifeline, from its first moment. The system closes it with the
+    process, even after SIGKILL.
+
+    Races: the supervisor may end while the child imports the application, which may hang for that
+    very reason; until ``watch`` the process then ends at once, as by SIGTERM. It may end while
+    the child is stopped, or before a stop has taken effect; then the child is woken.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -45,6 +54,20 @@ class Lifeline:
             descriptor, False
         )  # children of a handler must not keep the socket open
         self._socket = socket.socket(fileno=descriptor)
+        self._is_watched = False
+        _wake_after_parent()
+        if hasattr(select, "poll"):
+            threading.Thread(
+                target=self._end_orphan, name="slotwise-orphan", daemon=True
+            ).start()
+
+    def _end_orphan(self) -> None:
+        """Wait until the supervisor is gone, and leave its messages to ``watch``."""
+        poll = select.poll()
+        poll.register(self._socket, 0)  # only the end of the other side
+        poll.poll()
+        if not self._is_watched:
+            os._exit(128 + signal.SIGTERM)
 
     def say_up(self) -> None:
         _say(self._socket, _UP)  # if the supervisor is gone, ``watch`` notices it too
@@ -55,6 +78,7 @@ class Lifeline:
         """Call these from a thread on the supervisor's messages, and ``on_drain`` once more when
         it is gone.
         """
+        self._is_watched = True
         reactions = {_DRAIN: on_drain, _CANCEL: on_cancel}
         threading.Thread(
             target=self._listen, args=(reactions,), name="slotwise-lifeline", daemon=True
@@ -65,6 +89,18 @@ class Lifeline:
             while word := self._socket.recv(1):
                 reactions[word]()
         reactions[_DRAIN]()
+
+
+def _wake_after_parent() -> None:
+    """Let Linux send SIGCONT to this process when its parent ends: nothing, unless it is stopped.
+
+    The kernel itself wakes stopped orphans at that moment, but none in a session of its own, and
+    none whose stop takes effect a moment later.
+    """
+    import ctypes  # late: only a child needs it
+
+    with suppress(AttributeError, OSError):  # another system
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGCONT, 0, 0, 0)
 
 
 def _say(line: socket.socket, word: bytes) -> None:
