@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
 from slotwise.errors import InvalidSchedule
+from slotwise.model.plugged_in import plugged_in
 from slotwise.schedules.cron_fields import WEEKDAY, quoted
 from slotwise.schedules.days import Days, month_around, number_of, weekday
 
@@ -56,6 +57,23 @@ class Calendar:
 
     def _invalid(self, what: str) -> InvalidSchedule:
         return InvalidSchedule(f"calendar {self.name}: {what}")
+
+    @classmethod
+    def country(cls, code: str, years: Iterable[int] | None = None) -> Calendar:
+        """Return the public holidays of a country (``AT``), a part of it (``DE-BY``) or a market
+        (``XNYS``), under that name; by default from 2025 to three years ahead.
+
+        Needs the extra ``calendars``. Raises ConfigurationError without it, and for an unknown
+        code, with near matches.
+        """
+        source = plugged_in("slotwise.calendar_sources", "country")
+        found = source(code, years or range(2025, datetime.now(UTC).year + 4))
+        return cls(
+            name=code.upper(),
+            weekend=found.weekend,
+            days=found.days,
+            worked=found.worked,
+        )
 
     def is_business_day(self, day: date) -> bool:
         """Whether it is worked on that day."""

@@ -16,8 +16,8 @@ ran for 2026-01-01T01:00:00+00:00
 ``override`` gives a registry that is a global another database, ``scheduled`` captures what is
 scheduled, and ``SlotwiseTestMixin`` does both for unittest. The pytest plugin that comes with the
 package offers all as fixtures: ``slotwise_worker`` (makes workers), ``slotwise_clock`` (their
-clock), ``slotwise_database`` (their database, in memory), ``slotwise_override`` and
-``slotwise_scheduled``.
+clock), ``slotwise_database`` (their database, in memory or a disposable one),
+``slotwise_disposable_database``, ``slotwise_override`` and ``slotwise_scheduled``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,21 @@ if TYPE_CHECKING:
         scheduled,
     )
     from slotwise.testing.clock import ManualClock
+    from slotwise.testing.disposable import disposable_database
     from slotwise.testing.manual_worker import ManualWorker
 
-_HOMES = {"ManualClock": "clock", "ManualWorker": "manual_worker"}
+_HOMES = {
+    "ManualClock": "clock",
+    "ManualWorker": "manual_worker",
+    "disposable_database": "disposable",
+}
 __all__ = [
     "ManualClock",
     "ManualWorker",
     "ScheduledTask",
     "ScheduledTasks",
     "SlotwiseTestMixin",
+    "disposable_database",
     "override",
     "scheduled",
 ]

@@ -7,7 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from slotwise import ConfigurationError
+from slotwise import ConfigurationError, Settings
 from slotwise.inspect import Inspection
 from slotwise.spi import Database, hide_password, tables
 
@@ -30,16 +30,13 @@ def refuse_foreign_rows(database: Database) -> None:
     with database.main.connect() as connection:
         if not sa.inspect(connection).has_table(meta.name, settings.schema):
             return
-        wanted = sa.select(meta.c.value).where(meta.c.key == "installation_id")
-        installation = connection.scalar(wanted)
+        installation = _installation(connection, meta)
         if (where, installation) in _ours:
             return
         rows = _older(connection, names.tasks, names.tasks.c.created_version)
         ended = _older(connection, names.slots, names.slots.c.token)
-    with Inspection.open(settings) as inspect:
-        live = sum(worker.live for worker in inspect.workers())
     counts = {
-        "live workers": live,
+        "live workers": count_live_workers(settings),
         "jobs and tasks": rows,
         "slots in its history": ended,
     }
@@ -51,6 +48,26 @@ def refuse_foreign_rows(database: Database) -> None:
         )
     if installation is not None:
         _ours.add((where, installation))
+
+
+def accept_rows(database: Database) -> None:
+    """Let tests of this process use the database, which they have emptied."""
+    settings = database.settings
+    meta = tables(settings.table_prefix, settings.schema).meta
+    with database.main.connect() as connection:
+        installation = _installation(connection, meta)
+    _ours.add((hide_password(str(settings.database_url)), installation))
+
+
+def count_live_workers(settings: Settings) -> int:
+    """Return how many workers are alive in the database."""
+    with Inspection.open(settings) as inspect:
+        return sum(worker.live for worker in inspect.workers())
+
+
+def _installation(connection: sa.Connection, meta: sa.Table) -> object:
+    wanted = sa.select(meta.c.value).where(meta.c.key == "installation_id")
+    return connection.scalar(wanted)
 
 
 def _older(connection: sa.Connection, table: sa.Table, token: sa.Column[int]) -> int:

@@ -9,7 +9,14 @@ from functools import cached_property
 from types import TracebackType
 from typing import ClassVar, Self, TypeAlias, TypeVar
 
-from slotwise import ClaimLost, Client, ConfigurationError, JobRegistry, Settings
+from slotwise import (
+    Calendar,
+    ClaimLost,
+    Client,
+    ConfigurationError,
+    JobRegistry,
+    Settings,
+)
 from slotwise.inspect import Inspection
 from slotwise.operations import Operations, Schema
 from slotwise.spi import (
@@ -81,7 +88,8 @@ class ManualWorker:
     memory, tables and all. An address must be that of a test's database: one with live workers, or
     with rows that were made before this process, is refused unless ``foreign_rows``. ``clock``:
     the time of the database and of the workers; by default it stands at 2026-01-01T00:00Z. Workers
-    of one database should share it. Further keywords are settings.
+    of one database should share it. ``calendars`` are stored in the database, for schedules that
+    name them. Further keywords are settings.
 
     As a context manager it plans its jobs first and closes at the end. Not safe between threads.
 
@@ -96,6 +104,7 @@ class ManualWorker:
         clock: ManualClock | None = None,
         *,
         foreign_rows: bool = False,
+        calendars: Iterable[Calendar] = (),
         **settings: object,
     ) -> None:
         if not isinstance(url, str | Database):
@@ -133,6 +142,8 @@ class ManualWorker:
         #: Schedules one-time tasks.
         self.client = Client(lambda: self.store)
         self.inspect = Inspection(lambda: self.store)
+        for calendar in calendars:
+            self._store_calendar(calendar)
 
     @staticmethod
     def database_in_memory() -> Database:
@@ -338,6 +349,11 @@ class ManualWorker:
         self.close()
 
     # -- within -----------------------------------------------------------------------------------
+
+    def _store_calendar(self, calendar: Calendar) -> None:
+        self.operations.calendars.change(
+            calendar.name, lambda before: calendar, "calendar_add"
+        )
 
     def _begin(self, holding: Holding) -> bool:
         refused = self._runner.begin(holding)

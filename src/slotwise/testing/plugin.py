@@ -31,11 +31,52 @@ def slotwise_clock() -> ManualClock:
     return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
 
 
+OPTION = "slotwise_disposable_database"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that names a database which tests may empty."""
+    described = (
+        "address of a database that slotwise's fixtures may empty, with 'test' in its name, or "
+        "'embedded'"
+    )
+    parser.getgroup("slotwise").addoption(
+        f"--{OPTION.replace('_', '-')}", help=described
+    )
+    parser.addini(OPTION, described)
+
+
+def _disposable(config: pytest.Config) -> str | None:
+    return config.getoption(OPTION) or config.getini(OPTION) or None
+
+
 @pytest.fixture
-def slotwise_database() -> Iterator[Database]:
-    """A fresh database in memory, with the tables; override it to test on a real one."""
+def slotwise_disposable_database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """The database of ``slotwise_disposable_database`` in pytest's configuration, with the tables
+    and without their rows.
+    """
+    from slotwise.testing import disposable_database
+
+    url = _disposable(request.config)
+    if url is None:
+        raise pytest.UsageError(
+            f"{OPTION} is not set; write into pyproject.toml, below [tool.pytest.ini_options]: "
+            f'{OPTION} = "postgresql://localhost/shop_test", or "embedded"'
+        )
+    with disposable_database(url) as database:
+        yield database
+
+
+@pytest.fixture
+def slotwise_database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """The disposable database, if pytest's configuration names one; else a fresh one in memory,
+    with the tables.
+    """
     from slotwise.testing import ManualWorker
 
+    if _disposable(request.config) is not None:
+        yield request.getfixturevalue("slotwise_disposable_database")
+        return
     database = ManualWorker.database_in_memory()
     yield database
     database.close()
@@ -64,18 +105,25 @@ def slotwise_worker(
 
 
 @pytest.fixture
-def slotwise_override() -> Iterator[Callable[..., JobRegistry]]:
+def slotwise_override(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[..., JobRegistry]]:
     """Gives a registry other settings until the test ends: ``slotwise_override(registry,
-    database_url=url)``.
+    database_url=url)``. Without an address it has the disposable database, if pytest's
+    configuration names one, else one of its own in memory.
     """
     from contextlib import ExitStack
 
     from slotwise.testing import override
 
+    def give(registry: JobRegistry, **settings: object) -> JobRegistry:
+        if "database_url" not in settings and _disposable(request.config) is not None:
+            database = request.getfixturevalue("slotwise_disposable_database")
+            settings["database_url"] = database.settings.database_url
+        return stack.enter_context(override(registry, **settings))
+
     with ExitStack() as stack:
-        yield lambda registry, **settings: stack.enter_context(
-            override(registry, **settings)
-        )
+        yield give
 
 
 @pytest.fixture
