@@ -183,6 +183,14 @@ def test_our_own_are_plugins() -> None:
         for entry in entry_points(group=GROUP)
         if entry.dist is not None and entry.dist.name == "slotwise"
     }
-    assert ours == {"cron-jobs", "crontab", "dashboard", "export", "lock-keys"}
+    assert ours == {
+        "alarms",
+        "cron-jobs",
+        "crontab",
+        "dashboard",
+        "export",
+        "lock-keys",
+        "watch",
+    }
     assert not ours & COMMANDS.keys()
     assert all(not plugin(name).command.hidden for name in ours)

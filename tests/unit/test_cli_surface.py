@@ -22,6 +22,7 @@ MOST_OPTIONS = 85
 #: Beyond these bounds: each capability that brought commands of its own, with their words, and with
 #: the options that only they take.
 BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
+    "alarms": ("watch", "alarms list", "alarms silence", "alarms test"),
     "on call": ("db restored", "workers stack"),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {

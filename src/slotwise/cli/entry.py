@@ -107,6 +107,12 @@ OWN_PLUGINS: Final = {
     "slotwise.cli.export:EXPORT": OwnPlugin(
         Section.SET_UP, "Print manifests, a unit of systemd, a dashboard, alert rules."
     ),
+    "slotwise.contrib.alarms.command:ALARMS": OwnPlugin(
+        Section.SEE, "List incidents, silence alarms, and try the targets."
+    ),
+    "slotwise.contrib.alarms.command:WATCH": OwnPlugin(
+        Section.SEE, "Raise alarms, as a process of its own, until a signal stops it."
+    ),
     "slotwise.contrib.dashboard.command:DASHBOARD [dashboard]": OwnPlugin(
         Section.SEE,
         "Serve pages that show what ran, what did not, and why.",

@@ -1,0 +1,127 @@
+"""Delivers messages: each target on a thread of its own, so that one that hangs delays no other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from slotwise import ConfigurationError
+from slotwise.contrib.alarms.incidents import Incident
+from slotwise.contrib.alarms.messages import message_of
+from slotwise.contrib.alarms.targets import Target
+from slotwise.spi import elapsed, error_summary
+
+logger = logging.getLogger("slotwise.alarms")
+
+#: How long one round may wait for its targets, in seconds. It is shorter than a claim on messages.
+ROUND: Final = 45.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of the messages of one incident."""
+
+    incident: Incident
+    #: By target and event: when it was delivered.
+    delivered: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: By target.
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def error(self) -> str | None:
+        """All errors, as one text; None if there is none."""
+        found = [f"{target}: {why}" for target, why in sorted(self.errors.items())]
+        return "; ".join(found) or None
+
+
+class Courier:
+    """Sends what targets have not received."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        """Raise ConfigurationError if two targets have one name."""
+        self.targets = {target.name: target for target in targets}
+        if len(self.targets) < len(targets):
+            raise ConfigurationError(
+                "two targets of the alarms have one name; give each name= of its own"
+            )
+        self._hanging: dict[str, threading.Thread] = {}
+
+    def deliver(self, incidents: Sequence[Incident], now: datetime) -> list[Report]:
+        """Send all messages that are due; return what became of each incident's.
+
+        A target that fails is asked no more in this round. One that hangs is asked again when its
+        thread has returned.
+        """
+        reports = [Report(incident) for incident in incidents]
+        threads = {
+            name: self._start(target, reports, now)
+            for name, target in self.targets.items()
+            if not self._is_hanging(name)
+        }
+        end = elapsed() + ROUND
+        for name, thread in threads.items():
+            thread.join(max(end - elapsed(), 0.0))
+            if thread.is_alive():
+                self._hanging[name] = thread
+        for report in reports:
+            self._complete(report)
+        return reports
+
+    def _start(
+        self, target: Target, reports: Sequence[Report], now: datetime
+    ) -> threading.Thread:
+        thread = threading.Thread(
+            target=_send_all,
+            args=(target, reports, now),
+            name=f"slotwise-alarms-{target.name}",
+            daemon=True,
+        )
+        thread.start()
+        return thread
+
+    def _is_hanging(self, name: str) -> bool:
+        thread = self._hanging.get(name)
+        if thread is not None and not thread.is_alive():
+            del self._hanging[name]
+        return name in self._hanging
+
+    def _complete(self, report: Report) -> None:
+        """Say why a target has not received a message that its thread did not come to."""
+        for name in self._hanging:
+            missing = set(report.incident.due_events(name))
+            if missing - set(report.delivered.get(name, {})):
+                report.errors.setdefault(name, f"no answer within {ROUND:.0f} s")
+
+
+def _send_all(target: Target, reports: Sequence[Report], now: datetime) -> None:
+    """Send to one target, until it fails."""
+    failure: str | None = None
+    for report in reports:
+        for event in report.incident.due_events(target.name):
+            failure = failure or _failure(target, report, event)
+            if failure is not None:
+                report.errors[target.name] = failure
+                break
+            delivered = report.delivered.setdefault(target.name, {})
+            delivered[event] = now.isoformat()
+
+
+def _failure(target: Target, report: Report, event: str) -> str | None:
+    """Send one message; return why that failed."""
+    try:
+        target.send(message_of(report.incident, event))
+    except Exception as error:  # whatever a target of the application raises
+        why = error_summary(str(error)) or ""
+        text = f"{type(error).__name__}: {why}"
+        logger.warning("target %s: %s; it is tried again", target.name, text)
+        return text
+    return None
+
+
+def copied(delivered: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Race: a thread that hangs may still write into a report; read a copy."""
+    return {target: {**events} for target, events in list(delivered.items())}
