@@ -152,6 +152,7 @@ _REQUESTED = [
         Reason.SETTLED,
         Reason.DELETED,
         Reason.OPERATOR,
+        Reason.MAINTENANCE,
     )
 ]
 #: Names in one statement.
@@ -275,9 +276,8 @@ SELECT task_name, {f}count(*) AS failing, {f}max(consecutive_failures) AS in_a_r
 FROM {tasks} WHERE kind = 'plan' AND consecutive_failures > 0
 GROUP BY task_name ORDER BY task_name LIMIT :most""",
     """
-SELECT t.task_name, {f}min(c.at) AS at FROM {tasks} AS t JOIN {controls} AS c ON c.id = t.control
-WHERE t.state = 'paused' AND c.command = 'pause'
-GROUP BY t.task_name ORDER BY t.task_name LIMIT :most""",
+SELECT task_name, {f}min(created) AS at FROM {pauses} WHERE task_name <> ''
+GROUP BY task_name ORDER BY task_name LIMIT :most""",
 )
 
 

@@ -105,6 +105,7 @@ def _words(tables: Tables, database: sa.Dialect) -> dict[str, str]:
         "counts",
         "deploys",
         "worker_history",
+        "pauses",
     )
     return {
         **{name: quote.format_table(getattr(tables, name)) for name in names},
