@@ -22,7 +22,7 @@ depends_on = None
 
 #: The instants that Python and every dialect can hold.
 FIRST, END = "1900-01-01 00:00:00+00", "9002-01-01 00:00:00+00"
-TABLES = ("pauses", "incidents", "silences")
+TABLES = ("pauses", "incidents", "silences", "instances", "scopes")
 #: How long a step waits for its lock, and others behind it.
 LOCK_TIMEOUT = "5s"
 #: Rows with a version above were made, or have been held, by us.
@@ -65,6 +65,23 @@ def upgrade() -> None:
         sa.Column("note", sa.Text),
     ]
     _create("silences", silences, ["created", "until"], index=("until", "until"))
+    instances = [
+        sa.Column("task_name", sa.Text, primary_key=True),
+        sa.Column("task_instance", sa.Text, primary_key=True),
+        sa.Column("scope", sa.Text, nullable=False),
+        sa.Column("tags", sa.Text),
+        sa.Column("updated", _instant(), nullable=False),
+    ]
+    of_scope = ("of_scope", "task_name", "scope", "task_instance")
+    _create("instances", instances, ["updated"], index=of_scope)
+    scopes = [
+        sa.Column("task_name", sa.Text, primary_key=True),
+        sa.Column("scope", sa.Text, primary_key=True),
+        sa.Column("token", sa.BigInteger, nullable=False),
+        sa.Column("begun", _instant(), nullable=False),
+        sa.Column("finished", _instant()),
+    ]
+    _create("scopes", scopes, ["begun", "finished"])
     _index_failing()
     if op.get_context().dialect.name == "postgresql":
         _mark_foreign()  # last, since its lock lasts to the end of the transaction
@@ -160,14 +177,20 @@ def _index_failing() -> None:
         op.execute(f"SET LOCAL lock_timeout = '{before}'")
 
 
-def _create(name: str, columns: Sequence[sa.Column], instants: Sequence[str], index: tuple[str, str]) -> None:
+def _create(
+    name: str,
+    columns: Sequence[sa.Column],
+    instants: Sequence[str],
+    index: Sequence[str] = (),
+) -> None:
     table = _name(name)
     context = op.get_context()
     if not context.as_sql and sa.inspect(op.get_bind()).has_table(table, schema=_schema()):
         return
     check = sa.CheckConstraint(_are_known(instants), name=f"{table}_instants")
     op.create_table(table, *columns, check, schema=_schema())
-    op.create_index(f"{table}_{index[0]}", table, [index[1]], schema=_schema())
+    if index:
+        op.create_index(f"{table}_{index[0]}", table, list(index[1:]), schema=_schema())
 
 
 def _instant() -> sa.types.TypeEngine:

@@ -27,6 +27,7 @@ from slotwise.errors import (
     SchemaMismatch,
     SchemaMissing,
     SlotwiseError,
+    SyncSuperseded,
     UnknownTask,
 )
 from slotwise.jobs.context import (
@@ -58,8 +59,10 @@ from slotwise.schedules import (
 if TYPE_CHECKING:
     from slotwise.client.arguments import Item, Receipt
     from slotwise.client.client import Client
+    from slotwise.client.scoped_items import RecurringItem
     from slotwise.registry.registry import JobRegistry
     from slotwise.settings.settings import Settings
+    from slotwise.store.planning.scopes import SyncReport
     from slotwise.store.queue.queue import BulkResult
 
     __version__: str
@@ -103,6 +106,7 @@ __all__ = [
     "Overlap",
     "PlanMissing",
     "Receipt",
+    "RecurringItem",
     "Retry",
     "Schedule",
     "SchemaMismatch",
@@ -111,6 +115,8 @@ __all__ = [
     "Skip",
     "SlotwiseError",
     "Snooze",
+    "SyncReport",
+    "SyncSuperseded",
     "TaskContext",
     "UnknownTask",
     "job",
@@ -123,8 +129,10 @@ __all__ = [
 _HOMES = {
     "slotwise.client.arguments": ("Item", "Receipt"),
     "slotwise.client.client": ("Client",),
+    "slotwise.client.scoped_items": ("RecurringItem",),
     "slotwise.registry.registry": ("JobRegistry",),
     "slotwise.settings.settings": ("Settings",),
+    "slotwise.store.planning.scopes": ("SyncReport",),
     "slotwise.store.queue.queue": ("BulkResult",),
 }
 

@@ -167,6 +167,10 @@ class InstanceExists(SlotwiseError):
     """A task with this id is already scheduled."""
 
 
+class SyncSuperseded(SlotwiseError):
+    """Another synchronisation of the same scope has begun: it does the rest."""
+
+
 class UnknownTask(SlotwiseError):
     """No job or task of this name is known."""
 

@@ -52,6 +52,8 @@ TABLES = {
     "pauses",
     "incidents",
     "silences",
+    "instances",
+    "scopes",
 }
 
 

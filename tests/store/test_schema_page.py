@@ -61,6 +61,7 @@ INSERT INTO scheduled_incidents SELECT 'failed', 'job', n, 1, now() + n * interv
 '{}', NULL, 0 FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_silences SELECT 'failed', n::text, now(), now() + n * interval '1 hour', 'me'
 FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_instances SELECT 'job', n::text, 'scope' || n % 100, NULL, now() FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_counts SELECT 'job' || n % 9, now() - n * interval '1 hour', 'slot', 'succeeded', '', 1, 0
 FROM generate_series(1, 20000) AS n;
 ANALYZE;

@@ -137,14 +137,14 @@ def same_task(calls: object) -> tuple[object, Iterator[object]]:
     return None, iter(())
 
 
-def _data_for(name: str, data: object) -> object:
+def data_for(name: str, data: object) -> object:
     """Return the data of a call of this task, or data as they are."""
     if not isinstance(data, Call):
         return data
     of = given_name(data.task, "a task")
     if of != name:
         raise ConfigurationError(
-            f"it is a call of {of!r} among those of {name!r}; call schedule_many for each task"
+            f"it is a call of {of!r} among those of {name!r}; pass the calls of one task at a time"
         )
     return data.data
 
@@ -247,8 +247,12 @@ def instance_of(
     schedule: object,
     data: object,
     priority: object,
+    *,
+    is_checked: bool = False,
 ) -> Instance:
-    """Return the recurring instance that ``schedule_recurring`` is to write."""
+    """Return the recurring instance that ``schedule_recurring`` is to write. ``is_checked``: the
+    schedule fits the task's policies.
+    """
     name, instance = recurring(task, id)
     timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
     if not isinstance(timing, Schedule):
@@ -264,7 +268,8 @@ def instance_of(
         raise UnknownTask(
             f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}"
         )
-    check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
+    if not is_checked:
+        check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
     return Instance(
         task=name,
         id=instance,
@@ -399,7 +404,7 @@ def wanted(
 ) -> Wanted:
     """Return the row of one of many items."""
     if not isinstance(item, Item):
-        data = payload.encode(_data_for(name, item), name)
+        data = payload.encode(data_for(name, item), name)
         return Wanted(next(ids), data, usual, priority)
     due = (
         usual
@@ -412,7 +417,7 @@ def wanted(
         if item.priority is None
         else weight(item.priority, None, f"schedule_many({name!r}")
     )
-    data = payload.encode(_data_for(name, item.data), name)
+    data = payload.encode(data_for(name, item.data), name)
     return Wanted(instance, data, due, rank)
 
 

@@ -63,8 +63,8 @@ def chunks(
     """
     ids = fresh_ids()
     begun = _Open(0)
-    for place, item in enumerate(_taken_one_by_one(items, name)):
-        with _naming(place, item):
+    for place, item in enumerate(taken_one_by_one(items, f"schedule_many({name!r}")):
+        with naming_item(place, item):
             row = wanted(item, name, payload, ids, usual, priority)
         if row.instance in begun.seen:
             yield begun.chunk
@@ -99,18 +99,18 @@ class _Open:
 
 
 @contextmanager
-def _naming(place: int, item: object) -> Iterator[None]:
+def naming_item(place: int, item: object) -> Iterator[None]:
     """Say in an error which item it is about."""
     try:
         yield
     except SlotwiseError as error:
-        id = item.id if isinstance(item, Item) else None
+        id = getattr(item, "id", None)
         own = f" (id {id!r:.60})" if isinstance(id, str) else ""
         raise type(error)(f"items[{place}]{own}: {error}") from error
 
 
-def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
-    where = f"schedule_many({name!r}, items={items!r:.60})"
+def taken_one_by_one(items: object, call: str) -> Iterator[object]:
+    where = f"{call}, items={items!r:.60})"
     if hasattr(items, "__aiter__"):
         raise ConfigurationError(
             f"{where}: cannot be awaited here; collect first: [one async for one in items]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from slotwise.client.arguments import (
@@ -16,6 +17,7 @@ from slotwise.client.arguments import (
     existing_id,
     instance_of,
     is_soon,
+    name_of,
     page_place,
     recurring,
     refuse_a_job,
@@ -25,9 +27,10 @@ from slotwise.client.arguments import (
     when,
 )
 from slotwise.client.calls import call
+from slotwise.client.scoped_items import RecurringItem, checked_label, scoped_instances
 from slotwise.client.transactions import Transactions
 from slotwise.errors import ConfigurationError
-from slotwise.jobs.context import TaskOptions
+from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.functions import Call
 from slotwise.model.records import IfExists, Key, When
@@ -37,12 +40,13 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instances
+from slotwise.store.planning.scopes import Synchronisation, SyncReport
 from slotwise.store.queue.queue import BulkResult, Queue, TaskInfo, TaskResult, queue_of
 from slotwise.store.queue.task_commands import AT_ONCE
 from slotwise.store.queue.task_filter import TaskFilter
 
 if TYPE_CHECKING:
-    from slotwise.jobs.context import Connection
+    from slotwise.jobs.context import Connection, TaskOf
     from slotwise.store.slots.store import Store
 
 PAGE = 100
@@ -329,6 +333,54 @@ class Commands(Generic[C]):
             slot = Instances(store).put(own, new)
             queue_of(store.dialect, self._transactions.horizon).rows.notify(own, name)
         return self._transactions.done(connection, slot)
+
+    @call
+    def sync_schedules(
+        self,
+        task: TaskOf[T],
+        items: Iterable[RecurringItem[T]],
+        *,
+        scope: str,
+        force: bool = False,
+        dry_run: bool = False,
+        connection: C | None = None,
+    ) -> SyncReport:
+        """Bring the recurring instances of ``task`` in this ``scope`` in line with ``items``: add,
+        change and remove what differs; report the ids.
+
+        All items are read and checked first, so an error in one changes nothing. Instances of
+        other scopes, and those of ``schedule_recurring``, are not removed; an item takes the
+        latter into the scope. If more than a fifth of the scope would be removed, ``force`` is
+        needed, and without it nothing is changed. Without ``connection``, rows are written in
+        transactions of 1,000 instances; after a failure, call it again, and it does the rest. With
+        ``connection`` all is one transaction.
+
+        Raises what ``schedule_recurring`` raises, with the index of the item; InstanceExists for
+        an id of another scope; ConfigurationError without ``force``; SyncSuperseded if another
+        synchronisation of this scope begins meanwhile, which then does the rest.
+        """
+        name = name_of(task)
+        store = self._make_store()
+        checked_label("scope", scope)
+        wanted = scoped_instances(store.definitions, task, items, name)
+        sync = Synchronisation(store, name, scope, wanted)
+        beside = partial(self._transactions.beside, connection, name)
+        with beside() as own:
+            if not dry_run:
+                sync.begin(own)
+            sync.compare(own)
+            if dry_run:
+                return sync.report
+            if not force:
+                sync.refuse_large_removal()
+        tasks = queue_of(store.dialect, self._transactions.horizon).rows
+        for is_removal, ids in sync.chunks():
+            with beside() as own:
+                sync.write(own, ids, is_removal=is_removal)
+                tasks.notify(own, name)
+        with beside() as own:
+            sync.finish(own)
+        return self._transactions.done(connection, sync.report)
 
     @call
     def unschedule_recurring(

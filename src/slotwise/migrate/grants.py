@@ -46,9 +46,11 @@ _AUDIT = "SELECT, INSERT ({numbered}), UPDATE (id)"
 _LEDGER = ("slots", "gaps", "attempts")
 _HISTORIES = ("deploys", "worker_history", "counts")
 _ALARMS = ("incidents", "silences")
+_SCOPES = ("instances", "scopes")
 _LISTED = (
     *("workers", "controls", "calendars", "starts", "keys", "meta", "pauses"),
     *_ALARMS,
+    *_SCOPES,
 )
 #: By role and table. Migrations own the tables and need no grant on them. A lock of a row needs
 #: the right to update one of its columns.
@@ -59,6 +61,7 @@ _RIGHTS = {
                 *("tasks", *_LEDGER, *_HISTORIES, "workers", "starts", "keys"),
                 *("receipts", "pauses"),
                 *_ALARMS,
+                *_SCOPES,
             ),
             _ALL,
         ),
@@ -86,7 +89,12 @@ _RIGHTS = {
     ),
     "operator": {
         **dict.fromkeys(
-            ("tasks", *_LEDGER, "calendars", "receipts", "pauses", *_ALARMS), _ALL
+            (
+                *("tasks", *_LEDGER, "calendars", "receipts", "pauses"),
+                *_ALARMS,
+                *_SCOPES,
+            ),
+            _ALL,
         ),
         "meta": "SELECT, INSERT, UPDATE (value), DELETE",
         "controls": _AUDIT,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -409,6 +409,10 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
     """Delete locked rows; the slots that they wait for end. The row of a run is deleted when that
     has ended.
     """
+    waiting = [row for row in rows if row.is_plan and not row.picked]
+    decided = dict(
+        zip((row.key for row in waiting), at.caught_up(*waiting), strict=True)
+    )
     for row in rows:
         if row.picked:
             # Race: only a mark goes onto a held row. Without the row, its holder would take the
@@ -417,14 +421,22 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
         elif row.is_plan:
             # What has come and not begun ends, and a slot that waits for its retry; if the
             # schedule cannot be read, the slot in the row.
-            (decided,) = at.caught_up(row)
-            passed = passing(decided, owed_by(row), at.now, Reason.DELETED)
+            passed = passing(decided[row.key], owed_by(row), at.now, Reason.DELETED)
             if row.attempt:
                 ledger.cancel_retry(at.transaction, row, Reason.DELETED)
             at.skip(row, *(passed.gaps if passed else ()))
             at.delete(row)
         else:
             cancel_waiting(at, row, Reason.DELETED)
+    if plans := [row for row in rows if row.is_plan]:
+        displace(at, plans[0].task_name, [row.task_instance for row in plans])
+
+
+def displace(at: Operation, task: str, ids: Collection[str]) -> None:
+    """Take these instances of a task out of their scopes."""
+    placed = at.store.tables.instances
+    mine = placed.c.task_name == task, at.dialect.among(placed.c.task_instance, ids)
+    at.connection.execute(placed.delete().where(*mine))
 
 
 def new_epoch(at: Operation) -> Epoch:

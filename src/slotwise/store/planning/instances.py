@@ -5,8 +5,10 @@ deleted at run time.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,7 +23,7 @@ from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Author, Operation, is_plan_of
-from slotwise.store.planning.calendars import calendars_of
+from slotwise.store.planning.calendars import Known, calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
@@ -45,6 +47,8 @@ class Instance:
     schedule: Schedule
     data: bytes | None
     priority: int
+    #: What filters of operations compare; only instances of a scope have tags.
+    tags: Sequence[str] = ()
 
     @property
     def key(self) -> Key:
@@ -71,21 +75,34 @@ class Instances:
         that is later.
         """
         self._store.dialect.latch(connection, wanted.task, shared=True)
-        schedule = self._bound(connection, wanted)
+        schedule = self.bound(connection, wanted, {})
         row, _ = lock(connection, self._store, wanted.key)
         # Race: only under the row's lock is no slot claimed that is younger than the activation.
         at = self._store.at(connection)
         if row is not None:
-            return self._change(at, row, wanted, schedule)
+            return self.change(at, row, wanted, schedule)
         slot, is_added = self._insert(at, wanted, schedule)
         # Race: another transaction was first.
         return slot if is_added else self.put(connection, wanted)
 
-    def _bound(self, connection: sa.Connection, wanted: Instance) -> Schedule:
-        """Return the schedule with its calendars, spread out as the task declares it."""
-        known = calendars_of(connection, self._store.tables, wanted.schedule)
+    def bound(
+        self,
+        connection: sa.Connection,
+        wanted: Instance,
+        known: Known,
+        *,
+        lock: bool = True,
+    ) -> Schedule:
+        """Return the schedule with its calendars, spread out as the task declares it. ``known``
+        keeps the calendars that this transaction has read.
+        """
+        names = frozenset(wanted.schedule.calendars)
+        if names not in known:
+            known[names] = calendars_of(
+                connection, self._store.tables, wanted.schedule, lock=lock
+            )
         name = f"{wanted.task}/{wanted.id}"
-        schedule = wanted.schedule.bind(name, known)
+        schedule = wanted.schedule.bind(name, known[names])
         spread = self._store.definitions[wanted.task].spread
         if spread is None or schedule.from_end or isinstance(schedule, Disabled):
             return schedule
@@ -103,9 +120,10 @@ class Instances:
         job_operations.end(operation, rows)
         return True
 
-    def _change(
+    def change(
         self, at: Transaction, row: Row, wanted: Instance, schedule: Schedule
     ) -> datetime | None:
+        """Change a locked row; return its next slot."""
         if not row.is_plan:
             raise InstanceExists(
                 f"task {wanted.task!r} has a one-time instance with id "
@@ -119,7 +137,7 @@ class Instances:
             name: value for name, value in told.items() if getattr(row, name) != value
         }
         if row.state == RowState.DELETED:
-            is_paused = self._known(at, wanted)[1]
+            is_paused = self._known(at, wanted)[1].is_paused
             columns["state"] = RowState.PAUSED if is_paused else None
         if columns:
             write(at, row, replace(changes, row=columns))
@@ -148,16 +166,68 @@ class Instances:
     def _insert(
         self, at: Transaction, wanted: Instance, schedule: Schedule
     ) -> tuple[datetime | None, bool]:
-        has_history, paused, control = self._known(at, wanted)
+        has_history, job = self._known(at, wanted)
         newest = self._newest(at, wanted) if has_history else None
+        columns = self._new_row(at, wanted, schedule, newest, job)
+        slot = columns["slot"]
+        assert slot is None or isinstance(slot, datetime)
+        return slot, at.dialect.insert_new(at.connection, self._tasks, columns)
+
+    def insert_all(
+        self, at: Transaction, wanted: Sequence[Instance], known: Known
+    ) -> Sequence[Instance]:
+        """Insert the instances of a task that have neither a row nor a history; return those that
+        are left to ``put``.
+
+        Race: another transaction inserts some of them first. Then all are left.
+        """
+        if not wanted:
+            return []
+        task = wanted[0].task
+        keys = [one.key for one in wanted]
+        newest = at.dialect.newest_decided(at.connection, keys, strict={task})
+        decided = dict(zip(keys, newest, strict=True))
+        new = [one for one in wanted if decided[one.key] is None]
+        if new:
+            rows = self._new_rows(at, new, known)
+            added = at.dialect.insert_missing(at.connection, self._tasks, rows)
+            if len(added) < len(rows):
+                return wanted
+        return [one for one in wanted if decided[one.key] is not None]
+
+    def _new_rows(
+        self, at: Transaction, wanted: Sequence[Instance], known: Known
+    ) -> Sequence[Mapping[str, object]]:
+        """Return the rows of instances without a history; the times of a schedule are computed
+        once.
+        """
+        _, job = self._known(at, wanted[0])
+        alike = dict[str, dict[str, object]]()
+        rows = []
+        for one in wanted:
+            schedule = self.bound(at.connection, one, known)
+            text = str(schedule)
+            if text not in alike:
+                alike[text] = self._new_row(at, one, schedule, None, job)
+            own = {"task_data": one.data, "priority": one.priority}
+            rows.append(alike[text] | one.key._asdict() | own)
+        return rows
+
+    def _new_row(
+        self,
+        at: Transaction,
+        wanted: Instance,
+        schedule: Schedule,
+        newest: datetime | None,
+        job: _JobRow,
+    ) -> dict[str, object]:
         columns = born(wanted.key, schedule, newest, at.now)
         columns |= {"task_data": wanted.data, "priority": wanted.priority}
-        slot = columns["slot"]
-        if paused:  # its job's own row sleeps
-            columns |= asleep(columns["execution_time"]) | {"control": control}
+        if job.is_paused:
+            columns |= asleep(columns["execution_time"]) | {"control": job.control}
         if tags := self._store.definitions[wanted.task].runs_on:
             columns["plan"] = {"runs_on": sorted(tags)}
-        return slot, at.dialect.insert_new(at.connection, self._tasks, columns)
+        return columns
 
     def _newest(self, at: Transaction, wanted: Instance) -> datetime | None:
         """Return the newest slot that is known, once what stands in no row has ended."""
@@ -166,9 +236,9 @@ class Instances:
         (newest,) = at.dialect.newest_decided(at.connection, [wanted.key], strict=strict)
         return newest
 
-    def _known(self, at: Transaction, wanted: Instance) -> tuple[bool, bool, int | None]:
-        """Whether the id has a history, whether its job is paused, and by which operation: most
-        have none and are not.
+    def _known(self, at: Transaction, wanted: Instance) -> tuple[bool, _JobRow]:
+        """Return whether the id has a history, and how its job's own row is: most have none and
+        are not paused.
         """
         tables = self._store.tables
         own = self._tasks.alias("own").c
@@ -183,4 +253,11 @@ class Instances:
         )
         known = sa.select(sa.or_(*history), state, control)
         found = at.connection.execute(known).one()
-        return bool(found[0]), found[1] == RowState.PAUSED, found[2]
+        return bool(found[0]), _JobRow(found[1] == RowState.PAUSED, found[2])
+
+
+class _JobRow(NamedTuple):
+    """Whether a job's own row is paused, and by which operation."""
+
+    is_paused: bool
+    control: int | None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -263,6 +263,12 @@ def expect(written: int, expected: int, row: Row) -> None:
         )
 
 
+def expect_all(written: int, expected: int, what: str) -> None:
+    """Raise, so that nothing is committed, if not all rows were written."""
+    if written != expected:
+        raise RuntimeError(f"wrote {written} of {expected} {what}; nothing is committed")
+
+
 # -- rows that any program may have written: an unreadable one costs only itself ------------------
 
 #: What decoding a malformed value raises: in the driver, in a column type of ours, or in a view.
@@ -319,6 +325,11 @@ def _by_key(
     except MALFORMED:
         keys = connection.execute(statement.with_only_columns(*key)).all()
         return [(tuple(values), None) for values in keys]
+
+
+def tags_text(tags: Collection[str]) -> str | None:
+    """Return the tags of an instance as its row has them: sorted, as a JSON array."""
+    return json.dumps(sorted(set(tags)), ensure_ascii=False) if tags else None
 
 
 def texts_of(document: str | None) -> list[str]:

@@ -85,6 +85,8 @@ _COLUMNS = {
         kind* name* number* version! opened! seen! closed summary! delivered! next_attempt
         attempts! error""",
     "silences": "kind* name* created! until! author! note",
+    "instances": "task_name* task_instance* scope! tags updated!",
+    "scopes": "task_name* scope* token! begun! finished",
 }
 #: The types of those that are not text.
 TYPES: dict[str, Any] = {
@@ -102,7 +104,8 @@ TYPES: dict[str, Any] = {
         ),
         (
             Instant,
-            "started_before finished expires at last_seen updated full_until until",
+            "started_before finished expires at last_seen updated full_until until "
+            "begun",
         ),
         (Instant, "opened seen closed next_attempt"),
         (Duration, "lease"),
@@ -169,6 +172,9 @@ _INDEXES: dict[str, Sequence[_Index]] = {
     "pauses": (_Index("pauses_until", ("until",)),),
     "incidents": (_Index("incidents_opened", ("opened",)),),
     "silences": (_Index("silences_until", ("until",)),),
+    "instances": (
+        _Index("instances_of_scope", ("task_name", "scope", "task_instance")),
+    ),
 }
 
 
@@ -217,6 +223,10 @@ class Tables:
         self.incidents = self._table("incidents")
         #: Which alarms send no message, and until when.
         self.silences = self._table("silences")
+        #: The scope and tags of recurring instances that were synchronised.
+        self.instances = self._table("instances")
+        #: One row for each scope: its last synchronisation.
+        self.scopes = self._table("scopes")
 
     def _table(self, name: str, **kinds: object) -> sa.Table:
         return sa.Table(

@@ -16,7 +16,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import Tables
+from slotwise.store.schema.tables import Expression, Tables
 
 _NOW = sa.text("SELECT pg_catalog.statement_timestamp()")
 
@@ -72,6 +72,25 @@ class PostgreSQLServer(ByKey):
         self, column: sa.ColumnElement[str], names: Collection[str]
     ) -> sa.ColumnElement[bool]:
         return column == sa.any_(sa.cast(list(names), ARRAY(sa.Text)))
+
+    def arrays_of(
+        self, table: sa.Table, rows: Sequence[Mapping[str, object]]
+    ) -> sa.Select[tuple[object, ...]]:
+        """Return a query of rows of a table, all of the same columns, in their order. A column
+        that differs from row to row is sent as an array, any other as one value.
+        """
+        arrays = dict[str, Expression]()
+        values = list[Expression]()
+        for name in rows[0]:
+            kind = table.c[name].type
+            given = [row[name] for row in rows]
+            if given.count(given[0]) == len(given):
+                values.append(sa.cast(sa.literal(given[0], kind), kind))
+                continue
+            arrays[name] = sa.cast(sa.literal(given, ARRAY(kind)), ARRAY(kind))
+            values.append(sa.literal_column(f"given_rows.{name}", kind))
+        each = sa.func.unnest(*arrays.values()).table_valued(*arrays)
+        return sa.select(*values).select_from(each.render_derived(name="given_rows"))
 
     def values_of(
         self, rows: Sequence[Mapping[str, object]], types: Mapping[str, Any]

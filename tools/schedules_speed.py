@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Measure ``sync_schedules``, and what many recurring instances cost a worker.
+
+``tools/schedules_speed.py`` starts a PostgreSQL of its own and prints seconds: a scope of
+``--instances`` that is new, unchanged, and 1 % changed; then, beside a scope of 1,000, a worker's
+start, a claim of 100, and lists. ``--profile`` prints where the time of the first is spent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from slotwise import Client, Disabled, JobContext, RecurringItem, Settings, job
+from slotwise.inspect import Inspection
+from slotwise.operations import Schema
+from slotwise.spi import Database, define
+from slotwise.store.planning.planner import Planner
+from slotwise.store.slots.store import Store
+from slotwise.testing import ManualClock
+from tools.bench.server import Server
+
+FEW = 1_000
+CLAIM = 100
+#: In minutes.
+DAY = 1440
+REPEATS = 8
+START = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
+
+
+@job(name="feed", schedule=Disabled())
+def feed(ctx: JobContext) -> None:
+    """Never run: the rows are what counts."""
+
+
+def customers(count: int, changed: int = 0) -> Iterator[RecurringItem[dict[str, int]]]:
+    """Yield customers, each at a minute of the day; the schedules of ``changed`` are others."""
+    for number in range(count):
+        minute = (number + (number < changed)) % DAY
+        text = f"CRON|{minute % 60} {minute // 60} * * *|Europe/Vienna"
+        yield RecurringItem(f"customer-{number:07}", text, {"customer": number})
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    print(f"{what:<40} {time.perf_counter() - started:8.2f} s", flush=True)
+
+
+class Tables:
+    """The tables of one database, with so many instances."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self.database = Database(Settings(database_url=url))
+        self.clock = ManualClock(START)
+        self.store = Store(self.database, {"feed": define(feed)}, clock=self.clock)
+        self.client = Client(lambda: self.store)
+        self.pause = timedelta(minutes=max(2, CLAIM * DAY // count + 1))
+        self.inspect = Inspection(lambda: self.store)
+
+    def sync(self, count: int, changed: int = 0) -> str:
+        found = self.client.sync_schedules(
+            feed, customers(count, changed), scope="crm", force=True
+        )
+        return f"{len(found.added)} {len(found.changed)} {found.unchanged}"
+
+    def start(self) -> None:
+        """Plan as a worker's start does."""
+        planner = Planner(self.store)
+        planner.plan(self.store.definitions.values())
+        planner.verify(list(self.store.definitions.values()))
+
+    def claim(self) -> None:
+        """Claim a hundred due slots; then time passes until as many are due."""
+        _, claims, _ = self.store.claims.claim_slots(
+            "host:1:a", CLAIM, lease=timedelta(minutes=1), names=["feed"], lost=1
+        )
+        assert len(claims) > CLAIM // 2, len(claims)
+        self.clock.tick(self.pause)
+
+    def read(self) -> None:
+        self.inspect.instances("feed", limit=100, after="customer-0000500")
+        self.inspect.jobs(limit=100)
+        self.inspect.job("feed", id="customer-0000700")
+
+
+def median(act: Callable[[], object]) -> float:
+    """Return the milliseconds of an act."""
+    taken = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        act()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken) * 1000
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--instances", type=int, default=10_000)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    count = given.instances
+    with Server() as server:
+        urls = []
+        for name in ("few", "many"):
+            urls.append(server.url(name))
+            Schema(Settings(database_url=urls[-1])).upgrade()
+        few, many = map(Tables, urls, (FEW, count))
+        few.sync(FEW)
+        profile = cProfile.Profile()
+        if given.profile:
+            profile.enable()
+        with timed(f"{count:,} new"):
+            many.sync(count)
+        profile.disable()
+        with timed("unchanged"):
+            many.sync(count)
+        with timed("1 % changed"):
+            many.sync(count, count // 100)
+        if given.profile:
+            pstats.Stats(profile).sort_stats("cumulative").print_stats(40)
+            return
+        for tables in (few, many):
+            with tables.database.autocommit() as connection:
+                connection.exec_driver_sql("VACUUM ANALYZE scheduled_tasks")
+        for tables in (few, many):
+            tables.clock.tick(tables.pause)
+        for what, of in (
+            ("start", Tables.start),
+            ("claim", Tables.claim),
+            ("lists", Tables.read),
+        ):
+            small, large = (median(lambda of=of, at=at: of(at)) for at in (few, many))
+            print(f"{what}: {small:.2f} ms with {FEW:,}, {large:.2f} ms with {count:,}")
+
+
+if __name__ == "__main__":
+    main()
