@@ -23,7 +23,7 @@ MOST_OPTIONS = 85
 #: the options that only they take.
 BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "alarms": ("watch", "alarms list", "alarms silence", "alarms test"),
-    "on call": ("db restored", "workers stack"),
+    "on call": ("db restored", "top", "workers stack"),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
     "pauses that end by themselves": ("--until",),

@@ -37,6 +37,10 @@ SECTIONS: Final = {
         "jobs": ("jobs", "List the jobs in the database, by name, or show one."),
         "plan": ("deploys", "Preview what a deploy would change."),
         "slots": ("slots", "What ran, what did not, and why."),
+        "top": (
+            "top",
+            "A live view of jobs, tasks and workers, with keys for operations.",
+        ),
         "workers": ("cluster", "List workers, and see where their handlers are."),
     },
     Section.OPERATE: {

@@ -24,11 +24,13 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import (
     ago,
     as_json,
+    failed_of_all,
     outcome,
     print_fields,
     print_json,
     print_json_list,
     print_table,
+    run_time,
     warn_paused,
 )
 from slotwise.cli.shared.terminal import moment, say
@@ -282,8 +284,8 @@ def _row(entry: _Entry, rates: JobRates, now: datetime) -> list[str | Text]:
     *cells, told = _cells(line, now)
     fares = [
         rates.strip or "–",
-        _failed(rates.day),
-        _run_time(line, rates.week, now),
+        failed_of_all(rates.day),
+        run_time(line, rates.week, now),
     ]
     return [entry.name, *cells, *fares, told, *code]
 
@@ -292,26 +294,6 @@ def _declared_schedule(entry: _Entry) -> str:
     if entry.definition is None or entry.definition.schedule is None:
         return ""
     return describe_schedule(entry.definition.schedule)
-
-
-def _failed(rate: Rate) -> str | Text:
-    """How many runs have failed, of all."""
-    if not rate.failures:
-        return f"{rate.runs:,}" if rate.runs else "–"
-    return Text(f"{rate.failures:,} of {rate.runs:,}", style="red")
-
-
-def _run_time(line: JobInfo, week: Rate, now: datetime) -> str | Text:
-    """How long a run usually takes; of one that runs now, how long it has run."""
-    usual = short_duration(week.duration_p50)
-    if line.running_since is None:
-        return usual
-    elapsed = now - line.running_since
-    is_long = week.duration_p95 is not None and elapsed > week.duration_p95
-    told = short_duration(elapsed)
-    if week.duration_p50 is not None:
-        told = f"{told} of {usual}"
-    return Text(told, style="yellow" if is_long else "cyan")
 
 
 def _cells(line: JobInfo, now: datetime) -> list[str | Text]:

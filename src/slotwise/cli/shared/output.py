@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from slotwise.cli.shared.options import Given
-    from slotwise.inspect import AttemptInfo
+    from slotwise.inspect import AttemptInfo, JobInfo, Rate
     from slotwise.operations import Paused
 
     #: A listed thing, or a JSON object.
@@ -272,6 +272,11 @@ def _grid() -> Table:
     )
 
 
+def screen_console() -> Console:
+    """Return the console of a live view. Its text is escaped by who makes it."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
 def _console() -> Console:
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
@@ -327,3 +332,23 @@ _STYLES: dict[str, str] = {
 def outcome(word: str) -> Text:
     """An outcome or state in its colour."""
     return Text(word, style=_STYLES.get(word, ""))
+
+
+def failed_of_all(rate: Rate) -> str | Text:
+    """How many runs have failed, of all."""
+    if not rate.failures:
+        return f"{rate.runs:,}" if rate.runs else "–"
+    return Text(f"{rate.failures:,} of {rate.runs:,}", style="red")
+
+
+def run_time(line: JobInfo, week: Rate, now: datetime) -> str | Text:
+    """How long a run usually takes; of one that runs now, how long it has run."""
+    usual = short_duration(week.duration_p50)
+    if line.running_since is None:
+        return usual
+    elapsed = now - line.running_since
+    is_long = week.duration_p95 is not None and elapsed > week.duration_p95
+    told = short_duration(elapsed)
+    if week.duration_p50 is not None:
+        told = f"{told} of {usual}"
+    return Text(told, style="yellow" if is_long else "cyan")
