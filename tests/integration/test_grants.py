@@ -242,6 +242,27 @@ def test_one_role_for_workers_and_enqueuers(
 
 
 SLOT = "(task_name, task_instance, slot, outcome, origin, attempts, token, worker)"
+#: What an application may not write of a slot that runs: it may only note its success, now.
+OF_RUNNING = [
+    "outcome = 'dead', finished = now()",
+    "outcome = 'nonsense', finished = now()",
+    "outcome = 'succeeded'",
+    "outcome = 'succeeded', finished = '2001-01-01Z'",
+    "outcome = 'succeeded', finished = now() + interval '1h'",
+    "outcome = 'succeeded', finished = now(), token = 4000000000000000000",
+    "outcome = 'succeeded', finished = now(), worker = 'evil'",
+    "outcome = 'succeeded', finished = now(), attempts = 99",
+    "worker = 'evil'",
+]
+#: Nor of a task that runs: another slot, another claim, another end.
+OF_TASK = [
+    "now(), 'succeeded', 'task', 1, version, picked_by, now()",
+    "slot, 'dead', 'task', 1, version, picked_by, now()",
+    "slot, 'succeeded', 'task', 1, 7, picked_by, now()",
+    "slot, 'succeeded', 'task', 1, version, 'evil', now()",
+    "slot, 'succeeded', 'task', 7, version, picked_by, now()",
+    "slot, 'succeeded', 'task', 1, version, picked_by, NULL",
+]
 
 
 def test_an_application(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,6 +280,14 @@ def test_an_application(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         worker.tick("1h")
         for claim in worker.poll():
             worker.begin(claim)
+            if claim.row.task_name == "hourly":
+                slots = "UPDATE scheduled_slots SET"
+                is_refused(url, *(f"{slots} {columns}" for columns in OF_RUNNING))
+            else:
+                slots = f"INSERT INTO scheduled_slots {SLOT[:-1]}, finished) SELECT"
+                task = "task_name, task_instance"
+                held = "FROM scheduled_tasks WHERE task_name = 'note' AND picked"
+                is_refused(url, *(f"{slots} {task}, {row} {held}" for row in OF_TASK))
             with engine.begin() as connection:
                 worker.client.schedule(note, connection=connection)
                 LedgerFence(worker.store).guard(claim, connection)

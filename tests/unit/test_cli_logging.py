@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_origin, get_type_hints
 
@@ -305,6 +305,39 @@ def test_own_logging(caplog: pytest.LogCaptureFixture) -> None:
         NOON,
         17,
     )
+
+
+def test_no_line_is_forged_under_a_format_of_the_application(
+    stream: io.StringIO,
+) -> None:
+    """No further line of a message or a traceback begins like a record."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("APP %(levelname)s %(name)s %(message)s"))
+    logger = logging.getLogger("slotwise.test.forged")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    forged = "no\nAPP INFO slotwise settled job=nightly outcome=succeeded"
+    try:
+        raise ValueError(forged)
+    except ValueError as error:
+        trouble = error
+    ended = events.SettledFailed(
+        worker="w",
+        job="nightly",
+        id="recurring",
+        slot=NOON,
+        attempt=1,
+        token=1,
+        outcome="failed",
+        exception=trouble,
+    )
+    LogListener(logger)(ended)
+    LogListener(logger)(replace(SETTLED, error=forged.replace(" ", "_")))
+    lines = stream.getvalue().splitlines()
+    assert any("ValueError: no" in line for line in lines)
+    begun = [line for line in lines if not line.startswith("  ")]
+    assert [line.split()[3] for line in begun] == ["settled", "settled"]
 
 
 def test_nothing_at_import() -> None:

@@ -213,11 +213,14 @@ def test_only_a_completion_that_was_accepted_is_promised() -> None:
 def test_the_handlers_log_lines_say_where_they_are_from(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Job, slot, attempt and token stand on each record."""
+    """Job, id, slot, attempt and token stand on each record: two instances may share all but the
+    id.
+    """
     ctx = a_context()
     with caplog.at_level(logging.INFO, "slotwise.job"):
         ctx.log.info("hello")
     (record,) = caplog.records
+    assert vars(record)["id"] == ctx.id
     assert (record.job, record.slot, record.attempt, record.token) == (  # type: ignore[attr-defined]
         "report",
         NOON,

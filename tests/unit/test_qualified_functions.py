@@ -102,6 +102,24 @@ def test_texts_in_the_source() -> None:
     assert found == {"contrib/locks/sqlite.py: max"}  # SQLite's, of two numbers
 
 
+#: A literal beside an operator is of the other side's type, if any schema has such an operator.
+_BESIDE_LITERAL = re.compile(r"'\s*\|\|\s*([\w.:()\[\]]+)")
+
+
+def concatenated(statement: str) -> set[str]:
+    """Return what is appended to a literal without being a text."""
+    found = _BESIDE_LITERAL.findall(statement)
+    return {one for one in found if not one.endswith("::text")}
+
+
+@pytest.mark.parametrize(
+    "file", sorted(GOLDEN.glob("*.sql")), ids=lambda file: file.stem
+)
+def test_literals_are_appended_to_texts(file: Path) -> None:
+    """Else one operator of another role would stop all claims."""
+    assert concatenated(file.read_text()) == set()
+
+
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [

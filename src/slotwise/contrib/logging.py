@@ -13,7 +13,8 @@ import sys
 import time
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TextIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from slotwise.inspect import json_value
 from slotwise.spi import storable
@@ -23,6 +24,8 @@ if (
 ):  # every command imports this module for its escapes, few for the events
     from slotwise.spi import Event
 
+#: As ``sys.exc_info`` has an exception.
+_ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
 #: The attributes of every record; all others come from ``extra`` and are shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
@@ -63,15 +66,22 @@ class LogListener:
     def __call__(self, event: Event) -> None:
         if self._logger.isEnabledFor(event.level):
             facts = event.facts()
-            text = " ".join([event.name, *_pairs(facts)])
-            trouble = getattr(event, "exception", None)
-            self._logger.log(
+            text = escaped(" ".join([event.name, *_pairs(facts)]))
+            record = self._logger.makeRecord(
+                self._logger.name,
                 event.level,
+                __file__,
+                0,
                 "%s",
-                text,
+                (text,),
+                _exc_info(getattr(event, "exception", None)),
                 extra={"event": event.name, **facts},
-                exc_info=trouble,
             )
+            if record.exc_info:
+                # A formatter of the application writes this as it is, an exception's message too.
+                trace = logging.Formatter().formatException(record.exc_info)
+                record.exc_text = indented_lines(storable(trace))
+            self._logger.handle(record)
 
 
 class HumanFormatter(logging.Formatter):
@@ -267,8 +277,13 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    if record.exc_info and not record.exc_text:
-        record.exc_text = formatter.formatException(record.exc_info)
+    trace = record.exc_text
+    if record.exc_info:
+        trace = formatter.formatException(record.exc_info)
     stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
     # an exception's message may have many megabytes
-    return storable("\n".join(part for part in (record.exc_text, stack) if part))
+    return storable("\n".join(part for part in (trace, stack) if part))
+
+
+def _exc_info(error: BaseException | None) -> _ExcInfo | None:
+    return None if error is None else (type(error), error, error.__traceback__)

@@ -20,6 +20,7 @@ from slotwise.explain.sentences import (
     when,
 )
 from slotwise.model.durations import format_duration, short_duration
+from slotwise.model.error_text import error_summary
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import (
     Origin,
@@ -46,7 +47,7 @@ def began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     yield from _signs(facts, entry)
     yield from _instead(facts, entry)
     if entry.error and entry.outcome != Outcome.SUCCEEDED:
-        yield f"The last error: {entry.error.strip().splitlines()[-1]}"
+        yield f"The last error: {error_summary(entry.error)}"
 
 
 def _signs(facts: Facts, entry: SlotInfo) -> Iterator[str]:

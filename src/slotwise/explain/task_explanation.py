@@ -15,6 +15,7 @@ from slotwise.explain.sentences import (
     told_attempts,
     when,
 )
+from slotwise.model.error_text import error_summary
 from slotwise.model.records import Row, claimed_since
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import (
@@ -96,4 +97,4 @@ def _task(facts: TaskFacts, row: Row) -> Iterator[str]:
         yield from until_due(facts, row)
     yield from told_attempts(facts.attempts)
     if facts.error and not row.picked and not facts.attempts:
-        yield f"The last error: {facts.error.strip().splitlines()[-1]}"
+        yield f"The last error: {error_summary(facts.error)}"

@@ -248,11 +248,12 @@ class Context(Generic[S_co]):
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry job, slot, attempt and token."""
+        """A logger whose lines carry job, id, slot, attempt and token."""
         if self._log is None:
             claim = self._hold.claim
             facts = {
                 "job": self.name,
+                "id": self.id,
                 "slot": claim.slot,
                 "attempt": self.attempt,
                 "token": claim.token,

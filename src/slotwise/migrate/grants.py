@@ -197,9 +197,15 @@ _RUNNING = _trigger(
     "refuse_slots",
     "INSERT OR UPDATE",
     f"""\
-  IF TG_OP = 'UPDATE' AND OLD.outcome = '{Outcome.RUNNING}' OR EXISTS (
-    SELECT FROM {{tasks}} AS t WHERE t.task_name = NEW.task_name
-      AND t.task_instance = NEW.task_instance AND t.kind = '{Kind.TASK}' AND t.picked)
+  IF NEW.outcome = '{Outcome.SUCCEEDED}'
+    AND NEW.finished BETWEEN coalesce(NEW.started, NEW.finished) AND statement_timestamp()
+    AND (TG_OP = 'UPDATE' AND OLD.outcome = '{Outcome.RUNNING}' AND NEW.attempts = OLD.attempts
+        AND NEW.token = OLD.token AND NEW.worker = OLD.worker
+      OR EXISTS (
+        SELECT FROM {{tasks}} AS t WHERE t.task_name = NEW.task_name
+          AND t.task_instance = NEW.task_instance AND t.kind = '{Kind.TASK}' AND t.picked
+          AND t.version = NEW.token AND t.picked_by = NEW.worker AND t.attempt = NEW.attempts
+          AND t.slot = NEW.slot))
   THEN RETURN NEW; END IF;
 {_REFUSE}""",
     _LACKS.replace("RIGHT", "DELETE"),

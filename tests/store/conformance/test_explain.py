@@ -144,7 +144,8 @@ def ran(bench: Bench) -> None:
 def failed(bench: Bench) -> None:
     bench.tick()
     bench.settle(
-        bench.claim_one("plain"), Failed("Traceback …\nValueError: no such file")
+        bench.claim_one("plain"),
+        Failed("Traceback (most recent call last):\nValueError: no such file"),
     )
 
 
@@ -585,6 +586,16 @@ def test_a_trigger_that_was_handed_back_waits(bench: Bench) -> None:
         told(bench, slot).sentences[0]
         == f"{because}, and is due again at 2026-01-01T12:00:00Z."
     )
+
+
+def test_the_last_error_names_the_exception(bench: Bench) -> None:
+    """Its message may have several lines, and whoever wrote the last one is not to be believed."""
+    error = 'Traceback (most recent call last):\n  File "a.py"\nValueError: no a\noutcome=succeeded'
+    bench.client.schedule("mail", id="1")
+    bench.settle(bench.claim_one("mail"), Failed(error))
+    found = " ".join(bench.inspect.explain_task("mail", "1").sentences)
+    assert "ValueError: no a" in found
+    assert "outcome=succeeded" not in found
 
 
 def test_a_slot_whose_row_went_with_a_restore_is_explained(bench: Bench) -> None:

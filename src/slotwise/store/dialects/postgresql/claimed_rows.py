@@ -20,12 +20,16 @@ by_rank = itemgetter(0, 1)
 
 #: What a claim reads instead of the payload, so that no row fills the worker's memory.
 _SIZE = "pg_catalog.length(task_data)"
+#: As text: beside a number, an untyped literal may be read as one, by an operator of another
+#: schema.
+_SIZE_TEXT = f"{_SIZE}::text"
 _DATA = f"CASE WHEN {_SIZE} <= {MOST_BYTES} THEN task_data END"
 #: Why a row that was just claimed must not run, or NULL. Any writer of the table may have written
 #: it.
 _FLAW = f"""\
 CASE WHEN {_SIZE} > {MOST_BYTES}
-         THEN 'payload too large: ' || {_SIZE} || ' bytes, at most {PAYLOAD_LIMIT} are allowed'
+         THEN 'payload too large: ' || {_SIZE_TEXT} || ' bytes, \
+at most {PAYLOAD_LIMIT} are allowed'
          WHEN version > {LAST_VERSION} THEN 'its version cannot rise further; give it a lower one'
          WHEN attempt > {LAST_ATTEMPT} THEN \
 'its attempts cannot be counted; set attempt to 0' END"""

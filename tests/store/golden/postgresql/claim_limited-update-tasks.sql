@@ -35,7 +35,10 @@ WHERE t.ctid = ANY (ARRAY(
           AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= pg_catalog.statement_timestamp()
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
-        LIMIT %(limit)s
+        LIMIT least(%(limit)s::integer, (
+            SELECT m.most
+            FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
+            WHERE m.task_name = p.task_name))
         FOR UPDATE SKIP LOCKED) AS d
     LIMIT %(limit)s))
   AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.kind <> 'task' THEN false
@@ -44,7 +47,7 @@ RETURNING -coalesce(t.priority, 50), t.execution_time, t.task_name, t.task_insta
     pg_catalog.length(task_data) <= 1048640 THEN task_data END, t.slot IS NOT DISTINCT FROM t.execution_time,
     nullif(t.slot, t.execution_time), t.created_version, t.attempt, t.cancel_requested, t.last_heartbeat, CASE WHEN
     pg_catalog.length(task_data) > 1048640
-         THEN 'payload too large: ' || pg_catalog.length(task_data) || ' bytes, at most 1048576 are allowed'
+         THEN 'payload too large: ' || pg_catalog.length(task_data)::text || ' bytes, at most 1048576 are allowed'
          WHEN version > 4611686018427387901 THEN 'its version cannot rise further; give it a lower one'
          WHEN attempt > 2147483646 THEN 'its attempts cannot be counted; set attempt to 0' END, coalesce(
     (SELECT true FROM scheduled_tasks AS d

@@ -10,7 +10,10 @@ WITH due AS (
         SELECT d.ctid FROM scheduled_tasks AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
             AND d.execution_time <= pg_catalog.statement_timestamp()
-          AND d.task_name = ANY (%(names)s::text[]) AND d.task_instance = %(instance)s
+          AND (d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[]))) IS TRUE
+          AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND d.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
+            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
         ORDER BY d.execution_time
         LIMIT %(lost)s
         FOR UPDATE SKIP LOCKED) || ARRAY(
@@ -19,7 +22,9 @@ WITH due AS (
             SELECT d.ctid FROM scheduled_tasks AS d
             WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0
                 AND d.execution_time <= pg_catalog.statement_timestamp()
-              AND d.task_name = ANY (%(names)s::text[]) AND d.task_instance = %(instance)s
+              AND (d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[]))) IS TRUE
+          AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND d.kind <> 'task'
             ORDER BY d.execution_time
             LIMIT 1000))
           AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false
@@ -71,7 +76,7 @@ SELECT pg_catalog.statement_timestamp(), kind = 'task' OR EXISTS (
         'plan' OR watermark IS DISTINCT FROM slot THEN watermark END, next_slot, schedule, plan_instance, origin,
         collapsed, created_version, attempt, lost_count, cancel_requested, control, parked_due, wanted_due,
         unheld_since, pending::text, CASE WHEN pg_catalog.length(task_data) > 1048640
-         THEN 'payload too large: ' || pg_catalog.length(task_data) || ' bytes, at most 1048576 are allowed'
+         THEN 'payload too large: ' || pg_catalog.length(task_data)::text || ' bytes, at most 1048576 are allowed'
          WHEN version > 4611686018427387901 THEN 'its version cannot rise further; give it a lower one'
          WHEN attempt > 2147483646 THEN 'its attempts cannot be counted; set attempt to 0' END
 FROM due
