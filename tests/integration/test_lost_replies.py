@@ -5,7 +5,7 @@ runs twice.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from slotwise import (
     task,
 )
 from slotwise.errors import CommitUnknown
+from slotwise.spi import Inserted, Joinable
 
 HOUR = timedelta(hours=1)
 
@@ -333,3 +334,21 @@ def test_without_an_id_only_the_row_can_tell(
     with pytest.raises(CommitUnknown):
         client.schedule(mail, id=caught.value.id, delay=HOUR)
     assert count(registry) == 0
+
+
+def test_a_transaction_that_never_came_to_its_commit_is_no_lost_reply(
+    pg_url: str, registry: JobRegistry
+) -> None:
+    """A hook shares the transaction of the insert: what is cut before the commit is not there."""
+
+    def cut(_rows: Sequence[Inserted], tx: Joinable) -> None:
+        tx.execute(sa.text("select pg_terminate_backend(pg_backend_pid())"))
+
+    hooked = JobRegistry(
+        tasks=[mail], at_insert=[cut], database_url=pg_url, process_hook=False
+    )
+    with pytest.raises(DatabaseUnreachable) as caught:
+        hooked.client.schedule(mail, delay=HOUR)
+    assert not isinstance(caught.value, CommitUnknown)
+    assert count(registry) == 0
+    hooked.database.close()

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
 from slotwise.client.commands import BulkOptions, Commands, Options
+from slotwise.client.transactions import inserts_alone
 
 
 class Client(Commands["SyncConnection"]):
@@ -150,9 +151,11 @@ class Client(Commands["SyncConnection"]):
         receipt = Receipt(task=name, id=row.instance, status="scheduled")
         if surely and self._lost_replies.was_scheduled(key):
             return self._transactions.done(connection, receipt)
-        is_single = connection is None and not has_id
+        is_alone = (
+            connection is None and not has_id and inserts_alone(self._make_store())
+        )
         with (
-            self._lost_replies.noted(key, is_single=is_single),
+            self._lost_replies.noted(key, is_single=is_alone),
             self._transactions.joining(connection, name, word, surely=surely) as (
                 queue,
                 own,

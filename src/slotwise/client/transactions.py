@@ -69,8 +69,7 @@ class Transactions:
         self, store: Store, word: str | None, *, surely: bool, reads: bool
     ) -> Iterator[tuple[Queue, sa.Connection]]:
         is_asked = surely and store.database.dialect_name == "postgresql"
-        is_alone = not (store.at_insert or is_asked) and store.dialect.is_one_statement
-        if reads or is_alone:
+        if reads or (not is_asked and inserts_alone(store)):
             with store.database.telling(word) as own:
                 yield queue_of(store.dialect), own
             return
@@ -107,6 +106,13 @@ class Transactions:
             if word is not None:
                 self._make_store().database.wake_ups.tell(word)
         return result
+
+
+def inserts_alone(store: Store) -> bool:
+    """Return whether an insert of ours is a statement by itself: no hook, and no second statement
+    of the dialect, shares a transaction with it.
+    """
+    return store.dialect.is_one_statement and not store.at_insert
 
 
 @contextmanager
