@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
 from tests.contrib.dashboard import world
 from tests.contrib.dashboard.site import Site, served
 
+from slotwise import (
+    CatchUp,
+    Every,
+    JobContext,
+    JobRegistry,
+    Overlap,
+    Retry,
+    job,
+)
 from slotwise.contrib.dashboard import Dashboard, Request, operations
 from slotwise.contrib.dashboard.exchange import HEADERS
 from slotwise.contrib.dashboard.pages import PAGES, tasks
@@ -26,6 +37,7 @@ SHOWN = [
     ("/job", {"name": "nightly-report"}, "At 02:30 every day"),
     ("/job", {"name": world.CJK_NAME}, world.CJK_NAME),
     ("/instant", {"name": "poll-orders", "at": AT}, "skipped"),
+    ("/what-if", {"name": "nightly-report", "schedule": "0 3 * * *"}, "Slots removed"),
     ("/tasks", {"name": "send-mail", "state": "dead"}, "relay refused"),
     ("/task", {"name": "send-mail", "id": "order-1"}, "ada@example.com"),
     ("/load", {}, "The busiest minutes"),
@@ -105,6 +117,9 @@ def test_an_address_that_shows_nothing_says_why(site: Site) -> None:
         ("/tasks", {"name": "send-mail", "state": "sleeping"}, 400),
         ("/task", {"name": "send-mail", "id": "none"}, 404),
         ("/calendar", {"name": "XX"}, 404),
+        ("/what-if", {"name": "unknown"}, 404),
+        ("/what-if", {"name": "poll-orders", "days": "0"}, 400),
+        ("/what-if", {"name": "poll-orders", "free": "soon"}, 400),
         ("/job", {"name": "\x00"}, 404),
     ):
         answer = site.get(path, **given)
@@ -237,3 +252,70 @@ def test_the_pace_of_tasks() -> None:
     ]
     pace = tasks.paces_of(counts, timedelta(minutes=90))["mail"]
     assert (pace.ended, pace.failed) == (6.0, 1.0)
+
+
+def test_what_if(site: Site, cluster: str) -> None:
+    """Another schedule in the zone of the job, or other days of its calendar; a mistake is one line
+    of the schedule's own error.
+    """
+
+    def compared(**given: str) -> Any:
+        return site.get("/what-if.json", name="nightly-report", **given).json
+
+    found = compared(schedule="0 3 * * *", days="10")["comparison"]
+    assert (found["removed"], found["added"], found["kept"]) == (10, 10, 0)
+    assert {sign for _, sign in found["changes"]} == {"-", "+"}
+    assert compared(schedule="30 2 * * *")["comparison"]["kept"] == 30
+    mistake = compared(schedule="61 2 * * *")["mistake"]
+    assert "61" in mistake
+    assert "\n" not in mistake
+    assert "Traceback" not in site.get("/what-if", name="poll-orders", schedule="?").text
+    around = "EXCLUDING(CRON|0 2 * * *|Europe/Vienna; AT)"
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        statement = "UPDATE scheduled_tasks SET schedule = %s WHERE task_name = %s"
+        connection.execute(statement, (around, "nightly-report"))
+    days = [datetime.now(UTC).date() + timedelta(days=n) for n in range(2, 9)]
+    workday = next(day for day in days if day.isoweekday() <= 5).isoformat()
+    found = compared(free=workday, days="10")["comparison"]
+    assert (found["removed"], found["added"]) in (
+        (1, 0),
+        (0, 0),
+    )  # unless it is a holiday
+    saturday = next(day for day in days if day.isoweekday() == 6).isoformat()
+    assert compared(worked=saturday, days="10")["comparison"]["added"] == 1
+
+
+@job(
+    name="poll-orders",
+    schedule=Every("1h"),
+    retry=Retry.exponential(max_attempts=4),
+    timeout="5m",
+    overlap=Overlap.allow(2),
+    catch_up=CatchUp.all(max=5),
+)
+def poll(ctx: JobContext) -> None:
+    """Another schedule than the row's."""
+
+
+def test_a_job_says_what_its_code_declares(cluster: str) -> None:
+    """Policies as sentences, and that the row has another schedule."""
+    registry = JobRegistry(jobs=[poll], database_url=cluster)
+    dashboard = Dashboard(registry, role="viewer")
+    request = Request(method="GET", path="/job", query="name=poll-orders")
+    page = html.unescape(dashboard.respond(request).body.decode())
+    other = Request(method="GET", path="/job.json", query="name=nightly-report")
+    orphan = json.loads(dashboard.respond(other).body)
+    dashboard.close()
+    for sentence in (
+        "After an outage, every missed slot runs, the oldest first; only the newest 5.",
+        "Up to 2 slots run side by side in the whole cluster.",
+        "A failed slot has up to 4 attempts.",
+        "An attempt is stopped after 5m.",
+        "The code has another schedule: EVERY|1h",
+    ):
+        assert sentence in page
+    assert orphan["policies"] is None
+    assert orphan["difference"] in (
+        None,  # a live worker knows it
+        "The code of this application does not have this job.",
+    )

@@ -54,8 +54,9 @@ def dashboard(
     """
     listening = _listening(port)
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/"
+    settings = line.settings()
     page = Dashboard(
-        line.settings(),
+        settings if settings.app is None else line.registry(),
         role=Role.ADMIN if operate else Role.VIEWER,
         secret=secrets.token_hex(),
         read_from=read_url,

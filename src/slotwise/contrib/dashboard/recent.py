@@ -18,13 +18,14 @@ MOST: Final = 100
 class Recent(Generic[Found]):
     """Reads by key. Safe to share between threads: of several that ask at once, one reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, fresh: float = FRESH) -> None:
+        self._fresh = fresh
         self._turn = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry[Found]] = OrderedDict()
 
     def get(self, key: Hashable, read: Callable[[], Found]) -> Found:
-        """Return what was read for this key within the last two seconds; else read it. Raises what
-        ``read`` raises.
+        """Return what was read for this key a moment ago; else read it. Raises what ``read``
+        raises.
         """
         with self._turn:
             entry = self._entries.setdefault(key, _Entry())
@@ -32,7 +33,7 @@ class Recent(Generic[Found]):
             if len(self._entries) > MOST:
                 self._entries.popitem(last=False)
         with entry.turn:
-            if not entry.found or time.monotonic() - entry.at > FRESH:
+            if not entry.found or time.monotonic() - entry.at > self._fresh:
                 entry.found = [read()]
                 entry.at = time.monotonic()
             return entry.found[0]

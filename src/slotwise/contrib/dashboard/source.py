@@ -9,9 +9,12 @@ from contextlib import ExitStack
 from typing import Final, TypeAlias
 
 from slotwise import Client, JobRegistry, Settings
+from slotwise.contrib.dashboard.policies import differences
+from slotwise.contrib.dashboard.recent import Recent
 from slotwise.contrib.dashboard.reconciliation import Reconciliation
 from slotwise.inspect import Inspection
 from slotwise.operations import Operations
+from slotwise.spi import Definition
 
 #: Where the tables are: a registry, settings, an address, or what environment and file say.
 Where: TypeAlias = JobRegistry | Settings | str | None
@@ -19,6 +22,8 @@ Where: TypeAlias = JobRegistry | Settings | str | None
 #: Statements of a page may take two seconds: a third of the lease, which nobody holds here.
 _HEARTBEAT: Final = "2s"
 _MISSED: Final = 3
+#: How long a comparison of the code with the rows is shared, in seconds.
+_FRESH: Final = 30.0
 
 
 class Source:
@@ -32,6 +37,7 @@ class Source:
         self._turn = threading.Lock()
         self._reads: Client | None = None
         self._writes: Client | None = None
+        self._differences = Recent[dict[str, str]](_FRESH)
         #: What the last comparison of this process has found.
         self.reconciled: Reconciliation | None = None
 
@@ -39,6 +45,18 @@ class Source:
     def registry(self) -> JobRegistry | None:
         """The application's registry, if there is one."""
         return self._where if isinstance(self._where, JobRegistry) else None
+
+    def definition(self, name: str) -> Definition | None:
+        """What the application declares of a job or task, if there is an application."""
+        return None if self.registry is None else self.registry.definitions.get(name)
+
+    def difference(self, name: str) -> str | None:
+        """How a job's row differs from the code, in a sentence; raises what ``inspect`` does."""
+        registry = self.registry
+        if registry is None:
+            return None
+        found = self._differences.get("all", lambda: differences(registry))
+        return found.get(name)
 
     @property
     def inspect(self) -> Inspection:

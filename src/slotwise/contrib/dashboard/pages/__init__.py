@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from slotwise.contrib.dashboard.pages import cluster, jobs, slots, tasks, timeline, today
+from slotwise.contrib.dashboard.pages import (
+    cluster,
+    jobs,
+    slots,
+    tasks,
+    timeline,
+    today,
+    what_if,
+)
 from slotwise.contrib.dashboard.reading import Page, Reading
 
 MakePage: TypeAlias = Callable[[Reading], Page]
@@ -16,6 +24,7 @@ PAGES: Final[Mapping[str, MakePage]] = {
     "/jobs": jobs.listing,
     "/job": jobs.one,
     "/instant": slots.instant,
+    "/what-if": what_if.what_if,
     "/tasks": tasks.listing,
     "/task": tasks.one,
     "/load": timeline.load,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from slotwise import Schedule, SlotwiseError, parse_schedule
 from slotwise.contrib.dashboard.drawing import days_of
+from slotwise.contrib.dashboard.policies import sentences_of
 from slotwise.contrib.dashboard.reading import Page, Reading, in_one_line
 from slotwise.inspect import (
     RECURRING,
@@ -27,8 +28,9 @@ STRIP: Final = 50
 _DURATIONS: Final = 200
 _NEXT: Final = 10
 _CALENDAR: Final = timedelta(days=90)
-#: A name that comes just before those that begin with the given letters.
-_LAST_LETTER: Final = "\U0010ffff"
+_PERIODS: Final = 20
+#: What is measured of a slot.
+Measure: TypeAlias = Callable[[SlotInfo], timedelta | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ def one(reading: Reading) -> Page:
     id = reading.given.get("id", RECURRING)
     inspect = reading.inspect
     info = inspect.job(name, id=id)
+    definition = reading.source.definition(name)
     reading.zone = inspect.zone(name, id=id)
     schedule, mistake = _schedule(reading, info)
     slots = reading.lines("slots", lambda: inspect.slots(name, id=id, limit=_DURATIONS))
@@ -87,12 +90,16 @@ def one(reading: Reading) -> Page:
         "job": info,
         "sentences": _sentences(schedule) if schedule else [],
         "schedule_error": mistake,
+        "policies": None if definition is None else sentences_of(definition),
+        "difference": reading.part(
+            "difference", lambda: reading.source.difference(name)
+        ),
         "why": reading.part("why", lambda: inspect.explain_job(name, id=id)),
         "next": _next(reading, schedule) if schedule else [],
         "pending": reading.lines("pending", lambda: inspect.pending(name, id=id)),
         "slots": slots[:STRIP],
-        "durations": percentiles([slot.took for slot in slots if slot.took is not None]),
-        "lateness": percentiles(lateness(slots)),
+        "durations": percentiles(measured(slots, took)),
+        "lateness": percentiles(measured(slots, late)),
         "instances": reading.lines("instances", lambda: inspect.instances(name)),
         "audit": reading.lines("audit", lambda: inspect.audit(name, limit=10)),
     }
@@ -101,7 +108,10 @@ def one(reading: Reading) -> Page:
     counts = reading.lines(
         "calendar", lambda: inspect.outcome_counts(start, reading.now, job=name)
     )
-    shown = {"days": days_of(counts, start, reading.now, reading.zone)}
+    shown = {
+        "days": days_of(counts, start, reading.now, reading.zone),
+        "trends": {"Took": trend_of(slots, took), "Late": trend_of(slots, late)},
+    }
     return Page(template="job.html", title=name, data=data, shown=shown, status=status)
 
 
@@ -139,10 +149,57 @@ def percentiles(values: Sequence[timedelta]) -> Percentiles | None:
     )
 
 
-def lateness(slots: Sequence[SlotInfo]) -> list[timedelta]:
-    """Return how long after their time these slots of the schedule have started."""
+def took(slot: SlotInfo) -> timedelta | None:
+    """Return how long a slot's last attempt took; None of one that has not ended."""
+    return slot.took
+
+
+def late(slot: SlotInfo) -> timedelta | None:
+    """Return how long after its time a slot of the schedule has started."""
+    if slot.started is None or slot.origin != Origin.SCHEDULE:
+        return None
+    return slot.started - slot.slot
+
+
+def measured(slots: Sequence[SlotInfo], measure: Measure) -> list[timedelta]:
+    """Return what is measured of these slots, where there is something."""
+    found = (measure(slot) for slot in slots)
+    return [value for value in found if value is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """Percentiles of slots that follow each other, the first at ``start``; with their heights in a
+    drawing, in percent of the highest.
+    """
+
+    start: datetime
+    percentiles: Percentiles
+    p50: float
+    p95: float
+
+
+def trend_of(slots: Sequence[SlotInfo], measure: Measure) -> list[Period]:
+    """Return the percentiles over time: of the slots, the newest first, about ten to a period."""
+    with_values = [slot for slot in reversed(slots) if measure(slot) is not None]
+    size = max(len(with_values) // _PERIODS, 1)
+    periods = list[tuple[datetime, Percentiles]]()
+    for first in range(0, len(with_values), size):
+        some = with_values[first : first + size]
+        found = percentiles(measured(some, measure))
+        if found is not None:
+            periods.append((some[0].slot, found))
+    highest = max((one.p95 for _, one in periods), default=timedelta(0)).total_seconds()
     return [
-        slot.started - slot.slot
-        for slot in slots
-        if slot.started is not None and slot.origin == Origin.SCHEDULE
+        Period(
+            start=start,
+            percentiles=one,
+            p50=_height(one.p50, highest),
+            p95=_height(one.p95, highest),
+        )
+        for start, one in periods
     ]
+
+
+def _height(value: timedelta, highest: float) -> float:
+    return round(100 * value.total_seconds() / highest, 2) if highest > 0 else 0.0
