@@ -41,7 +41,12 @@ if TYPE_CHECKING:
     from slotwise.store.reading.rates import JobRates, Rate
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import TaskCount
-    from slotwise.store.reading.windows import OutcomeCount, OutcomeTotal, SlotWindow
+    from slotwise.store.reading.windows import (
+        OutcomeCount,
+        OutcomePart,
+        OutcomeTotal,
+        SlotWindow,
+    )
     from slotwise.store.reading.workers import WorkerInfo
 
 _HOMES = {
@@ -72,7 +77,12 @@ _HOMES = {
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
     "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess", "Trouble"),
     "slotwise.store.reading.task_counts": ("TaskCount",),
-    "slotwise.store.reading.windows": ("OutcomeCount", "OutcomeTotal", "SlotWindow"),
+    "slotwise.store.reading.windows": (
+        "OutcomeCount",
+        "OutcomePart",
+        "OutcomeTotal",
+        "SlotWindow",
+    ),
     "slotwise.store.reading.workers": ("WorkerInfo",),
 }
 __all__ = [
@@ -91,6 +101,7 @@ __all__ = [
     "JobInfo",
     "JobRates",
     "OutcomeCount",
+    "OutcomePart",
     "OutcomeTotal",
     "OutlookEntry",
     "Pause",

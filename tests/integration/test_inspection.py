@@ -181,9 +181,11 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "windows": (NOON, NOON + 8 * HOUR),
         "outcome_counts": (NOON, NOON + 8 * HOUR),
         "outcome_totals": (NOON, NOON + 8 * HOUR),
+        "outcome_parts": (["hourly"], NOON, NOON + 8 * HOUR, 4),
         "rates": ("hourly",),
         "rates_of": (["hourly"],),
         "troubles": (),
+        "pauses": (),
         "deploys": (NOON, NOON + 8 * HOUR),
         "worker_lives": (NOON, NOON + 8 * HOUR),
     }

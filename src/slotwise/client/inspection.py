@@ -50,7 +50,12 @@ from slotwise.store.reading.monitoring import Backlog, SinceSuccess, Trouble
 from slotwise.store.reading.rates import JobRates
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import TaskCount
-from slotwise.store.reading.windows import OutcomeCount, OutcomeTotal, SlotWindow
+from slotwise.store.reading.windows import (
+    OutcomeCount,
+    OutcomePart,
+    OutcomeTotal,
+    SlotWindow,
+)
 from slotwise.store.reading.workers import WorkerInfo, all_workers
 
 if TYPE_CHECKING:
@@ -256,6 +261,16 @@ class Reads(NameReads):
         until = instant_of(end)
         name = None if job is None else name_of(job)
         return windows.outcome_counts(self._store, begin, until, job=name, kind=kind)
+
+    @read
+    def outcome_parts(
+        self, jobs: Collection[str], start: datetime, end: datetime, parts: int
+    ) -> list[OutcomePart]:
+        """Return the counts of ``outcome_counts`` of these jobs, added up for each of so many equal
+        parts of a window.
+        """
+        begin, until = instant_of(start), instant_of(end)
+        return windows.outcome_parts(self._store, sorted(jobs), begin, until, parts)
 
     @read
     def outcome_totals(self, start: datetime, end: datetime) -> list[OutcomeTotal]:

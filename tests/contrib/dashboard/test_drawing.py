@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from slotwise.contrib.dashboard.drawing import Axis, counted_marks, days_of, marks_of
-from slotwise.contrib.dashboard.pages.bands import outages_of
+from slotwise.contrib.dashboard.drawing import (
+    Axis,
+    Mark,
+    counted_marks,
+    days_of,
+    marks_of,
+)
+from slotwise.contrib.dashboard.pages.bands import outages_of, pauses_of
 from slotwise.contrib.dashboard.pages.timeline import starts_per_minute
 from slotwise.contrib.dashboard.pages.today import causes_of, totals_of
 from slotwise.inspect import (
+    AuditEntry,
     Failure,
     OutcomeCount,
+    OutcomePart,
     OutcomeTotal,
+    Pause,
     SlotInfo,
     SlotWindow,
     WorkerLife,
@@ -24,6 +34,9 @@ VIENNA = ZoneInfo("Europe/Vienna")
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
+
+
+KINDS = (("succeeded", 7), ("lost", 1))
 
 
 def axis(start: datetime = NOON, length: timedelta = 10 * HOUR) -> Axis:
@@ -125,7 +138,8 @@ def test_hours_are_drawn_by_their_counts() -> None:
         OutcomeCount(job="a", hour=NOON, outcome="succeeded", reason=None, count=7),
         OutcomeCount(job="a", hour=NOON, outcome="lost", reason=None, count=1),
     ]
-    (mark,) = counted_marks(counts, axis())
+    parts = [OutcomePart(job="a", part=0, outcome=o, count=n) for o, n in KINDS]
+    (mark,) = counted_marks(parts, axis())
     assert (mark.kind, mark.title) == ("lost", "{at} 7 succeeded, 1 lost")
     days = days_of(counts, NOON - timedelta(days=9), NOON, VIENNA)
     assert [one.kind for one in days] == ["none"] * 9 + ["lost"]
@@ -217,3 +231,78 @@ def test_a_time_without_any_worker_is_a_band(
     assert [
         ((band.start - NOON) // HOUR, (band.end - NOON) // HOUR) for band in bands
     ] == outages
+
+
+def run(start: int, length: int, **facts: Any) -> SlotInfo:
+    """A run that began some minutes after noon."""
+    began = NOON + start * MINUTE
+    return SlotInfo(
+        slot=began,
+        outcome="succeeded",
+        started=began,
+        finished=began + length * MINUTE,
+        **facts,
+    )
+
+
+def marks(*actual: SlotInfo) -> list[Mark]:
+    window = SlotWindow(job="a", id="recurring", schedule="-", actual=actual)
+    return marks_of(window, axis(), NOON + HOUR)
+
+
+def test_runs_that_overlap_lie_side_by_side() -> None:
+    """In halves of the row's height; others have all of it."""
+    found = marks(run(0, 30), run(10, 60), run(40, 5), run(120, 10))
+    assert [(one.top, one.height) for one in found] == [(4, 7), (11, 7), (4, 7), (4, 14)]
+
+
+def test_retries_and_take_overs_are_seen() -> None:
+    """By a sign, and in words."""
+    plain, retried, taken = marks(
+        run(0, 1, attempts=1),
+        run(10, 1, attempts=3),
+        run(20, 1, attempts=2, lost_by="worker-3"),
+    )
+    assert [one.sign for one in (plain, retried, taken)] == ["", "retried", "taken-over"]
+    assert retried.title == "{at} succeeded, 3 attempts"
+    assert taken.title == "{at} succeeded, 2 attempts, taken over from worker-3"
+
+
+def entry(number: int, operation: str, job: str | None, **arguments: str) -> AuditEntry:
+    return AuditEntry(
+        number=number,
+        at=NOON + number * HOUR,
+        author="ada",
+        operation=operation,
+        job=job,
+        slot=None,
+        arguments=arguments,
+        note="a holiday",
+    )
+
+
+def test_pauses_are_bands() -> None:
+    """Of everything and of single jobs; one that ends by itself is a maintenance window, and is
+    drawn to its end.
+    """
+    end = NOON + 9 * HOUR
+    entries = [
+        entry(3, "pause", "poll", until=end.isoformat()),
+        entry(2, "resume", None),
+        entry(1, "pause", None),
+        entry(0, "pause", "report"),
+    ]
+    facts: dict[str, Any] = {"scope": "job", "missed": "skip", "id": None, "note": None}
+    present = Pause(job="poll", since=NOON, until=end, author="ada", **facts)
+    found = pauses_of(entries, [present], NOON + 5 * HOUR)
+    (of_all,) = found[None]
+    assert (of_all.kind, of_all.start, of_all.end) == (
+        "pause",
+        NOON + HOUR,
+        NOON + 2 * HOUR,
+    )
+    assert of_all.title == "everything was paused by ada: a holiday"
+    (poll,) = found["poll"]
+    assert (poll.kind, poll.end) == ("maintenance", end)
+    assert poll.title == "poll was paused by ada for a time: a holiday"
+    assert [one.end for one in found["report"]] == [NOON + 5 * HOUR]

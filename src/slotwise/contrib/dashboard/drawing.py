@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from slotwise.inspect import OutcomeCount, SlotInfo, SlotWindow
+from slotwise.inspect import OutcomeCount, OutcomePart, SlotInfo, SlotWindow
 from slotwise.spi import Outcome, SlotState
 
 #: Distances between two marks of an axis, in rising order; the first that gives few enough marks
@@ -22,7 +22,10 @@ _MOST_TICKS: Final = 12
 #: A run is at least this wide; one job's marks beyond this number are drawn in parts of the width.
 _THIN: Final = 0.15
 _MOST_MARKS: Final = 400
-_PARTS: Final = 240
+#: Place and height of a mark in its row; of runs that overlap, a half.
+_TOP: Final = 4
+_HEIGHT: Final = 14
+PARTS: Final = 240
 #: A gap that is at least this wide has its reason on it.
 _ROOM_FOR_TEXT: Final = 9.0
 _ROOM_FOR_COUNT: Final = 3.0
@@ -50,6 +53,11 @@ class Mark:
     title: str
     at: datetime
     text: str = ""
+    #: From the upper edge of the row; runs that overlap lie one above the other.
+    top: int = _TOP
+    height: int = _HEIGHT
+    #: Where a retry, or a take-over from a lost worker, is to be seen: "retried", "taken-over".
+    sign: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,18 +163,55 @@ def marks_of(window: SlotWindow, axis: Axis, now: datetime) -> list[Mark]:
             for slot in expected
             if not any(gap.slot <= slot <= (gap.last or slot) for gap in gaps)
         ]
-        marks += [_run(line, axis, now) for line in runs]
+        marks += _side_by_side([_run(line, axis, now) for line in runs])
     return marks + [_gap(line, axis) for line in gaps]
 
 
-def counted_marks(counts: Iterable[OutcomeCount], axis: Axis) -> list[Mark]:
-    """Return what a job's row shows of hours, where single slots are closer than the eye can
-    tell.
+def counted_marks(counts: Iterable[OutcomePart], axis: Axis) -> list[Mark]:
+    """Return what a job's row shows of parts of the window, where single slots are closer than the
+    eye can tell.
     """
     by_part = defaultdict[int, Counter[str]](Counter)
     for one in counts:
-        by_part[_part(one.hour, axis)][one.outcome] += one.count
+        by_part[one.part][one.outcome] += one.count
     return [_counted(part, outcomes, axis) for part, outcomes in sorted(by_part.items())]
+
+
+def pause_marks(bands: Iterable[Band], axis: Axis) -> list[Mark]:
+    """Return what a job's row shows of its own pauses."""
+    return [
+        Mark(
+            kind=one.kind,
+            left=axis.left(one.start),
+            width=axis.width(one.start, one.end),
+            title=f"{{at}} {one.title}",
+            at=one.start,
+            top=_TOP + _HEIGHT,
+            height=3,
+        )
+        for one in bands
+        if one.end >= axis.start and one.start < axis.end
+    ]
+
+
+def _side_by_side(runs: Sequence[Mark]) -> list[Mark]:
+    """Return these runs; those that overlap with the one before in halves of the row's height."""
+    ordered = sorted(runs, key=lambda one: one.left)
+    half = _HEIGHT // 2
+    found = list[Mark]()
+    until = -1.0
+    for one in ordered:
+        overlaps = one.left < until and one.width > _THIN
+        if overlaps:
+            is_upper = found[-1].height == half and found[-1].top == _TOP + half
+            if found[-1].height != half:
+                found[-1] = replace(found[-1], height=half)
+            top = _TOP if is_upper else _TOP + half
+            found.append(replace(one, top=top, height=half))
+        else:
+            found.append(one)
+        until = max(until, one.left + one.width)
+    return found
 
 
 def _expected(slot: datetime, axis: Axis, kind: str) -> Mark:
@@ -186,6 +231,8 @@ def _run(line: SlotInfo, axis: Axis, now: datetime) -> Mark:
         now if line.outcome in (Outcome.RUNNING, Outcome.CLAIMED) else start
     )
     retries = f", {line.attempts} attempts" if line.attempts > 1 else ""
+    if line.lost_by is not None:
+        retries += f", taken over from {line.lost_by}"
     reason = f" ({line.reason.replace('_', ' ')})" if line.reason else ""
     return Mark(
         kind=line.outcome,
@@ -193,7 +240,14 @@ def _run(line: SlotInfo, axis: Axis, now: datetime) -> Mark:
         width=axis.width(start, end),
         title=f"{{at}} {line.outcome}{reason}{retries}",
         at=line.slot,
+        sign=_sign(line),
     )
+
+
+def _sign(line: SlotInfo) -> str:
+    if line.lost_by is not None:
+        return "taken-over"
+    return "retried" if line.attempts > 1 else ""
 
 
 def _gap(line: SlotInfo, axis: Axis) -> Mark:
@@ -230,7 +284,7 @@ def _in_parts(
 
 
 def _part(instant: datetime, axis: Axis) -> int:
-    return min(int(axis.left(instant) * _PARTS / 100), _PARTS - 1)
+    return min(int(axis.left(instant) * PARTS / 100), PARTS - 1)
 
 
 def _counted(part: int, outcomes: Counter[str], axis: Axis) -> Mark:
@@ -238,10 +292,10 @@ def _counted(part: int, outcomes: Counter[str], axis: Axis) -> Mark:
     said = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common())
     return Mark(
         kind=str(kind),
-        left=round(100 * part / _PARTS, 3),
-        width=round(100 / _PARTS, 3),
+        left=round(100 * part / PARTS, 3),
+        width=round(100 / PARTS, 3),
         title=f"{{at}} {said}",
-        at=axis.start + axis.length * part / _PARTS,
+        at=axis.start + axis.length * part / PARTS,
     )
 
 

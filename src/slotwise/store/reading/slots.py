@@ -193,7 +193,8 @@ _ENTRIES = """
 SELECT s.*, CASE WHEN s.lost > 0 THEN (SELECT a.worker {loss}) END AS lost_by,
        CASE WHEN s.lost > 0 THEN (SELECT a.ended {loss}) END AS silent_since
 FROM {slots} AS s WHERE s.task_name = :name AND {where}"""
-_LOSS = """FROM {attempts} AS a
+#: The lost attempt of a row of the ledger that was the last.
+LOSS = """FROM {attempts} AS a
 WHERE a.task_name = s.task_name AND a.task_instance = s.task_instance AND a.slot = s.slot
   AND a.outcome = 'lost' ORDER BY a.number DESC LIMIT 1"""
 #: Gaps, with the number of their slots that a backfill has run since; triggers are not among them.
@@ -217,7 +218,7 @@ def entries(
     at: ReadTransaction, where: str, given: Mapping[str, object]
 ) -> list[SlotInfo]:
     """Return the ledger's rows ``s`` of the task ``:name`` that meet a condition."""
-    rows = at.read(_ENTRIES.replace("{loss}", _LOSS), given, where=where)
+    rows = at.read(_ENTRIES.replace("{loss}", LOSS), given, where=where)
     return [slot_info(row) for row in rows]
 
 
@@ -255,7 +256,7 @@ def slots(
 
 def _sources(store: Store, *, is_one: bool, ended: bool) -> list[_Source]:
     """Return the queries for slots and gaps, of one instance or of all."""
-    entry = _ENTRIES.replace("{loss}", _LOSS)
+    entry = _ENTRIES.replace("{loss}", LOSS)
     if ended:
         entry += f" AND {_HAVE_NO_ROW}"
     # An index orders a job's own slots, another those of its instances, and none both.

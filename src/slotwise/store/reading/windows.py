@@ -15,7 +15,7 @@ from slotwise.model.values import Value
 from slotwise.model.vocabulary import reason_of
 from slotwise.schedules.text import readable
 from slotwise.store.reading.queries import NO_LIMIT, read, reading
-from slotwise.store.reading.slots import SlotInfo
+from slotwise.store.reading.slots import LOSS, SlotInfo
 from slotwise.store.schema.rows import filled
 from slotwise.store.slots.counts import SLOT, hour_of
 from slotwise.store.slots.store import Store
@@ -95,13 +95,14 @@ FROM {{tasks}} AS t WHERE {_PLANNED} ORDER BY t.task_name, t.task_instance LIMIT
 #: Ledger and gaps in one statement: of each plan row a range of their primary keys.
 _ACTUAL = f"""
 SELECT s.task_name, s.task_instance, s.slot, NULL AS last, 1 AS count, s.outcome, s.reason,
-       s.attempts, s.started, s.finished
+       s.attempts, s.started, s.finished,
+       CASE WHEN s.lost > 0 THEN (SELECT a.worker {LOSS}) END AS lost_by
 FROM {{tasks}} AS t
 JOIN {{slots}} AS s ON s.task_name = t.task_name AND s.task_instance = t.task_instance
 WHERE {_PLANNED}{_UP_TO} AND s.slot >= :start AND s.slot < :end
 UNION ALL
 SELECT g.task_name, g.task_instance, g.first_slot, g.last_slot, g.count, 'skipped', g.reason,
-       0, NULL, g.created
+       0, NULL, g.created, NULL
 FROM {{tasks}} AS t
 JOIN {{gaps}} AS g ON g.task_name = t.task_name AND g.task_instance = t.task_instance
 WHERE {_PLANNED}{_UP_TO} AND g.first_slot < :end AND g.last_slot >= :start
@@ -207,6 +208,44 @@ def outcome_counts(
         filled(OutcomeCount, row, reason=reason_of(row["reason"]) or None)
         for row in rows
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomePart(Value):
+    """Slots of a job, with those of its instances, whose hours begin in one of the equal ``part``s
+    of a window, counted from 0.
+    """
+
+    job: str
+    part: int
+    outcome: str
+    count: int
+
+
+_PARTS = """
+SELECT task_name AS job, {part} AS part, outcome, {f}sum(count + pruned) AS count
+FROM {counts} WHERE task_name IN :names AND hour >= :start AND hour < :end AND kind = 'slot'
+    AND count + pruned > 0
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+#: SQLite keeps instants as microseconds.
+_PART_OF = {
+    "postgresql": """CAST(pg_catalog.floor(
+        EXTRACT(epoch FROM hour - :start) * :parts / :length) AS integer)""",
+    "sqlite": "(hour - :start) * :parts / (:length * 1000000)",
+}
+
+
+def outcome_parts(
+    store: Store, jobs: Sequence[str], start: datetime, end: datetime, parts: int
+) -> list[OutcomePart]:
+    """Return the counts of these jobs for each of so many parts of a window that have any."""
+    if not jobs:
+        return []
+    length = int((end - start).total_seconds())
+    given = {"names": list(jobs), "start": start, "end": end}
+    given |= {"parts": parts, "length": length}
+    rows = read(store, _PARTS, given, part=_PART_OF[store.database.dialect_name])
+    return [filled(OutcomePart, row, count=int(row["count"])) for row in rows]
 
 
 _TOTALS = """

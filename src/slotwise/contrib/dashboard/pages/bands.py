@@ -2,57 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Final
 
 from slotwise.contrib.dashboard.drawing import Axis, Band
 from slotwise.contrib.dashboard.reading import Reading
-from slotwise.inspect import AuditEntry, DeployInfo, WorkerLife
+from slotwise.inspect import AuditEntry, DeployInfo, Pause, WorkerLife
 
 _MOST_ENTRIES: Final = 500
+_MOST_LIVES: Final = 2_000
 #: Deploys of these many seconds are one.
 _ONE_DEPLOY: Final = 60
 
 
-def bands_of(reading: Reading, axis: Axis) -> list[Band]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bands:
+    """What happened in a window: to all rows, and the pauses of single jobs."""
+
+    of_all: Sequence[Band]
+    of_jobs: Mapping[str, Sequence[Band]]
+
+
+def bands_of(reading: Reading, axis: Axis) -> Bands:
     """Read what happened to the cluster in a window, in the order of its beginning."""
     inspect = reading.inspect
-    pauses = reading.lines("pauses", lambda: inspect.audit(limit=_MOST_ENTRIES))
-    lives = reading.lines("outages", lambda: inspect.worker_lives(axis.start, axis.end))
-    deploys = reading.lines("deploys", lambda: inspect.deploys(axis.start, axis.end))
+    entries = reading.lines("pauses", lambda: inspect.audit(limit=_MOST_ENTRIES))
+    present = reading.lines("pauses", inspect.pauses)
+    lives = reading.lines(
+        "outages",
+        lambda: inspect.worker_lives(axis.start, axis.end, limit=_MOST_LIVES),
+    )
+    deploys = reading.lines(
+        "deploys", lambda: inspect.deploys(axis.start, axis.end, limit=_MOST_ENTRIES)
+    )
+    pauses = pauses_of(entries, present, reading.now)
     found = [
         *axis.clock_changes(),
-        *pauses_of(pauses, reading.now),
+        *pauses.pop(None, ()),
         *outages_of(lives, reading.now),
         *deploys_of(deploys),
     ]
     seen = [one for one in found if one.end >= axis.start and one.start < axis.end]
-    return sorted(seen, key=lambda one: one.start)
+    named = {job: bands for job, bands in pauses.items() if job is not None}
+    return Bands(of_all=sorted(seen, key=lambda one: one.start), of_jobs=named)
 
 
-def pauses_of(entries: Iterable[AuditEntry], now: datetime) -> list[Band]:
-    """Return the pauses of everything; ``entries`` of the audit, the newest first."""
-    bands = list[Band]()
-    since: AuditEntry | None = None
+def pauses_of(
+    entries: Iterable[AuditEntry], present: Iterable[Pause], now: datetime
+) -> dict[str | None, list[Band]]:
+    """Return the pauses by job, those of everything under None; ``entries`` of the audit, the
+    newest first, and the pauses that there are now, which may end later.
+    """
+    ends = {one.job: one.until for one in present if one.until is not None}
+    bands = defaultdict[str | None, list[Band]](list)
+    since = dict[str | None, AuditEntry]()
     for entry in reversed(list(entries)):
-        if entry.job is not None:
-            continue
         if entry.operation == "pause":
-            since = since or entry
-        elif entry.operation == "resume" and since is not None:
-            bands.append(_pause(since, entry.at))
-            since = None
-    if since is not None:
-        bands.append(_pause(since, now))
-    return bands
+            since.setdefault(entry.job, entry)
+        elif entry.operation == "resume" and entry.job in since:
+            bands[entry.job].append(_pause(since.pop(entry.job), entry.at))
+    for job, entry in since.items():
+        bands[job].append(_pause(entry, max(now, ends.get(job, now))))
+    return dict(bands)
 
 
 def _pause(entry: AuditEntry, end: datetime) -> Band:
     said = f": {entry.note}" if entry.note else ""
-    title = f"everything was paused by {entry.author}{said}"
-    return Band(kind="pause", start=entry.at, end=end, title=title)
+    has_end = "until" in entry.arguments
+    what = "maintenance" if has_end else "pause"
+    whom = "everything" if entry.job is None else entry.job
+    title = (
+        f"{whom} was paused by {entry.author}{' for a time' if has_end else ''}{said}"
+    )
+    return Band(kind=what, start=entry.at, end=end, title=title)
 
 
 def outages_of(lives: Iterable[WorkerLife], now: datetime) -> list[Band]:

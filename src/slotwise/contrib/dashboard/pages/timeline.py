@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from slotwise import SlotwiseError, parse_schedule
 from slotwise.contrib.dashboard.access import Refused
-from slotwise.contrib.dashboard.drawing import Axis, Mark, counted_marks, marks_of
-from slotwise.contrib.dashboard.pages.bands import bands_of
+from slotwise.contrib.dashboard.drawing import (
+    PARTS,
+    Axis,
+    Mark,
+    counted_marks,
+    marks_of,
+    pause_marks,
+)
+from slotwise.contrib.dashboard.pages.bands import Bands, bands_of
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import SlotWindow
+from slotwise.inspect import OutcomePart, SlotWindow
 from slotwise.spi import Outcome
 
 PAGE: Final = 40
+#: Jobs that are searched for a tag at a time.
+_SEARCHED: Final = 500
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 #: Without from= and to=: what has been, and what comes.
@@ -51,18 +60,17 @@ class TimelineRow:
 
 
 def timeline(reading: Reading) -> Page:
-    """Show the jobs whose names begin with ``q``, from ``from`` to ``to``."""
+    """Show the jobs whose names begin with ``q``, from ``from`` to ``to``; with ``tag`` those that
+    run on workers with it.
+    """
     axis = _axis(reading)
     given = reading.given
-    begins, outcome = given.get("q", ""), given.get("outcome")
+    begins, outcome, tag = given.get("q", ""), given.get("outcome"), given.get("tag")
     if outcome is not None and outcome not in set(Outcome):
         raise Refused(f"outcome={outcome!r:.60}: write one of {', '.join(Outcome)}", 400)
-    after = (
-        (given["after"], given.get("after_id", "")) if "after" in given else (begins, "")
-    )
-    found = reading.lines("jobs", lambda: _windows(reading, axis, after))
-    mine = [one for one in found[:PAGE] if one.job.startswith(begins)]
-    last = found[PAGE - 1] if len(found) > PAGE and len(mine) == PAGE else None
+    after = (given.get("after", begins), given.get("after_id", ""))
+    found = reading.part("jobs", lambda: _found(reading, axis, begins, after))
+    mine = [] if found is None else found.windows
     if outcome is not None:
         mine = [one for one in mine if any(a.outcome == outcome for a in one.actual)]
     bands = bands_of(reading, axis)
@@ -70,19 +78,57 @@ def timeline(reading: Reading) -> Page:
         "from": axis.start,
         "to": axis.end,
         "q": begins,
+        "tag": tag,
         "windows": mine,
-        "bands": bands,
+        "bands": bands.of_all,
     }
     shown = {
         "axis": axis,
-        "rows": [_row(reading, one, axis) for one in mine],
+        "rows": _rows(reading, mine, bands, axis),
         "outcome": outcome,
         "outcomes": list(Outcome),
         "zooms": _zooms(axis, reading.now),
-        "next": None if last is None else {"after": last.job, "after_id": last.id},
+        "next": None if found is None else found.following,
         "ticks": axis.ticks(),
     }
     return Page(template="timeline.html", title="Timeline", data=data, shown=shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The windows of a page, and the values of the address of the next one."""
+
+    windows: list[SlotWindow]
+    following: Mapping[str, str] | None
+
+
+def _found(reading: Reading, axis: Axis, begins: str, after: tuple[str, str]) -> Found:
+    tag = reading.given.get("tag")
+    if tag is not None:
+        return _with_tag(reading, axis, tag, begins, after[0])
+    found = _windows(reading, axis, after, PAGE + 1)
+    mine = [one for one in found[:PAGE] if one.job.startswith(begins)]
+    last = found[PAGE - 1] if len(found) > PAGE and len(mine) == PAGE else None
+    following = None if last is None else {"after": last.job, "after_id": last.id}
+    return Found(windows=mine, following=following)
+
+
+def _with_tag(reading: Reading, axis: Axis, tag: str, begins: str, after: str) -> Found:
+    """Look among the next jobs by name for those with a tag; their instances are left out."""
+    jobs = reading.inspect.jobs(after=after, limit=_SEARCHED)
+    if not reading.given.get("after") and begins:
+        exact = reading.inspect.job(begins)
+        jobs = [exact, *jobs] if exact is not None else jobs
+    mine = [one.job for one in jobs if one.job.startswith(begins) and tag in one.runs_on]
+    is_more = len(jobs) >= _SEARCHED and jobs[-1].job.startswith(begins)
+    last = mine[PAGE - 1] if len(mine) > PAGE else jobs[-1].job if is_more else None
+    windows = list[SlotWindow]()
+    for name in mine[:PAGE]:
+        windows += _windows(reading, axis, (name, ""), 1)
+    return Found(
+        windows=[one for one in windows if one.job in mine],
+        following=None if last is None else {"after": last},
+    )
 
 
 def _axis(reading: Reading) -> Axis:
@@ -100,24 +146,40 @@ def _axis(reading: Reading) -> Axis:
     return Axis(start=start, end=end, zone=reading.zone)
 
 
-def _windows(reading: Reading, axis: Axis, after: tuple[str, str]) -> list[SlotWindow]:
+def _windows(
+    reading: Reading, axis: Axis, after: tuple[str, str], limit: int
+) -> list[SlotWindow]:
     """Read the windows; of a long one only the jobs, whose counts are read in their place."""
     start = axis.start if axis.length <= _BY_SLOT else axis.end - _SHORTEST
-    return reading.inspect.windows(start, axis.end, after=after, limit=PAGE + 1)
+    return reading.inspect.windows(start, axis.end, after=after, limit=limit)
 
 
-def _row(reading: Reading, window: SlotWindow, axis: Axis) -> TimelineRow:
-    is_complete = window.complete
-    if axis.length <= _BY_SLOT:
-        marks = marks_of(window, axis, reading.now)
-    else:
-        counts = reading.lines(
-            "counts",
-            lambda: reading.inspect.outcome_counts(axis.start, axis.end, job=window.job),
-        )
-        marks = counted_marks(counts, axis)
-        is_complete = True
-    return TimelineRow(job=window.job, id=window.id, marks=marks, complete=is_complete)
+def _rows(
+    reading: Reading, windows: Sequence[SlotWindow], bands: Bands, axis: Axis
+) -> list[TimelineRow]:
+    """Return the rows: by slot, or by counts where there are more than are read or seen."""
+    is_long = axis.length > _BY_SLOT
+    dense = {one.job for one in windows if is_long or not one.complete}
+    parts = defaultdict[str, list[OutcomePart]](list)
+    for part in reading.lines("counts", lambda: _parts(reading, dense, axis)):
+        parts[part.job].append(part)
+    found = list[TimelineRow]()
+    for one in windows:
+        is_counted = is_long or (not one.complete and bool(parts[one.job]))
+        marks = marks_of(one, axis, reading.now)
+        if is_counted:
+            marks = counted_marks(parts[one.job], axis)
+        marks = marks + pause_marks(bands.of_jobs.get(one.job, ()), axis)
+        is_complete = one.complete or is_counted
+        row = TimelineRow(job=one.job, id=one.id, marks=marks, complete=is_complete)
+        found.append(row)
+    return found
+
+
+def _parts(reading: Reading, jobs: Collection[str], axis: Axis) -> list[OutcomePart]:
+    if not jobs:
+        return []
+    return reading.inspect.outcome_parts(jobs, axis.start, axis.end, PARTS)
 
 
 def _zooms(axis: Axis, now: datetime) -> dict[str, tuple[datetime, datetime]]:

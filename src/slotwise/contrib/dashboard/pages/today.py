@@ -12,7 +12,7 @@ from typing import Final
 
 from slotwise.contrib.dashboard.pages.tasks import pace_of_all, paces
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import Backlog, Failure, OutcomeTotal, Trouble
+from slotwise.inspect import Backlog, Failure, OutcomeTotal, Pause, Trouble
 from slotwise.spi import Outcome, error_summary
 
 #: Failures that are read and grouped; the page says when there are more.
@@ -54,11 +54,13 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PausedJob:
-    """A job that is paused, since when, and who has paused it and why, if that was read."""
+class PausedName:
+    """A name that is paused, since when, until when, and by whom and why, if that was read."""
 
     name: str
-    lasts: timedelta | None
+    id: str | None
+    since: datetime
+    until: datetime | None = None
     why: str | None
 
 
@@ -100,14 +102,29 @@ def _worst(failing: Iterable[Trouble]) -> list[Trouble]:
     return sorted(failing, key=lambda one: (-one.in_a_row, one.name))
 
 
-def _pauses(reading: Reading, paused: Sequence[Trouble]) -> list[PausedJob]:
-    """Return the paused names; of some also by whom, and why."""
-    found = list[PausedJob]()
-    for number, one in enumerate(sorted(paused, key=lambda one: one.name)):
-        job = reading.inspect.job(one.name) if number < _TOLD_PAUSES else None
+def _pauses(reading: Reading, paused: Sequence[Trouble]) -> list[PausedName]:
+    """Return the pauses by name; then the names that were paused without one."""
+    found = list[PausedName]()
+    for one in reading.inspect.pauses():
+        if one.job is not None:
+            found.append(_paused(one, one.job))
+    known = {one.name for one in found}
+    rest = sorted((one for one in paused if one.name not in known), key=_by_name)
+    for number, trouble in enumerate(rest):
+        job = reading.inspect.job(trouble.name) if number < _TOLD_PAUSES else None
         why = None if job is None else job.reason
-        found.append(PausedJob(name=one.name, lasts=one.paused, why=why))
+        since = reading.now - (trouble.paused or timedelta(0))
+        found.append(PausedName(name=trouble.name, id=None, since=since, why=why))
     return found
+
+
+def _paused(one: Pause, name: str) -> PausedName:
+    said = f"paused by {one.author}{f': {one.note}' if one.note else ''}"
+    return PausedName(name=name, id=one.id, since=one.since, until=one.until, why=said)
+
+
+def _by_name(one: Trouble) -> str:
+    return one.name
 
 
 def totals_of(counts: Iterable[OutcomeTotal]) -> Totals:
