@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slotwise.store.reading.jobs import JobInfo
     from slotwise.store.reading.monitoring import Backlog, SinceSuccess, Trouble
     from slotwise.store.reading.rates import JobRates, Rate
+    from slotwise.store.reading.schedule_spans import ScheduleSpan
     from slotwise.store.reading.slots import AttemptInfo, SlotInfo
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.windows import (
@@ -74,6 +75,7 @@ _HOMES = {
     "slotwise.store.reading.histories": ("DeployInfo", "WorkerLife"),
     "slotwise.store.reading.jobs": ("JobInfo",),
     "slotwise.store.reading.rates": ("JobRates", "Rate"),
+    "slotwise.store.reading.schedule_spans": ("ScheduleSpan",),
     "slotwise.store.reading.slots": ("AttemptInfo", "SlotInfo"),
     "slotwise.store.reading.monitoring": ("Backlog", "SinceSuccess", "Trouble"),
     "slotwise.store.reading.task_counts": ("TaskCount",),
@@ -107,6 +109,7 @@ __all__ = [
     "Pause",
     "Rate",
     "ScheduleComparison",
+    "ScheduleSpan",
     "SinceSuccess",
     "SlotInfo",
     "SlotWindow",

@@ -191,6 +191,7 @@ def test_our_own_are_plugins() -> None:
         "export",
         "lock-keys",
         "watch",
+        "statement",
     }
     assert not ours & COMMANDS.keys()
     assert all(not plugin(name).command.hidden for name in ours)

@@ -24,9 +24,11 @@ MOST_OPTIONS = 85
 BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "alarms": ("watch", "alarms list", "alarms silence", "alarms test"),
     "on call": ("db restored", "top", "workers stack"),
+    "the statement of a month": ("statement",),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
     "pauses that end by themselves": ("--until",),
+    "the statement of a month": ("--csv", "--html"),
 }
 #: Said between processes of one worker, or by a shell for its own use.
 UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}

@@ -117,6 +117,9 @@ OWN_PLUGINS: Final = {
     "slotwise.contrib.alarms.command:WATCH": OwnPlugin(
         Section.SEE, "Raise alarms, as a process of its own, until a signal stops it."
     ),
+    "slotwise.cli.statement:STATEMENT": OwnPlugin(
+        Section.SEE, "Account for each slot of a month, by job and in total."
+    ),
     "slotwise.contrib.dashboard.command:DASHBOARD [dashboard]": OwnPlugin(
         Section.SEE,
         "Serve pages that show what ran, what did not, and why.",

@@ -40,6 +40,7 @@ from slotwise.store.reading import (
     task_counts,
     windows,
 )
+from slotwise.store.reading import schedule_spans as spans
 from slotwise.store.reading.database import DatabaseInfo
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
@@ -48,6 +49,7 @@ from slotwise.store.reading.histories import DeployInfo, WorkerLife
 from slotwise.store.reading.jobs import JobInfo
 from slotwise.store.reading.monitoring import Backlog, SinceSuccess, Trouble
 from slotwise.store.reading.rates import JobRates
+from slotwise.store.reading.schedule_spans import ScheduleSpan
 from slotwise.store.reading.slots import AttemptInfo, SlotInfo
 from slotwise.store.reading.task_counts import TaskCount
 from slotwise.store.reading.windows import (
@@ -313,6 +315,17 @@ class Reads(NameReads):
         until = instant_of(end)
         name = None if job is None else name_of(job)
         return histories.deploys(self._store, begin, until, job=name, id=id, limit=limit)
+
+    @read
+    def schedule_spans(
+        self, start: datetime, end: datetime, *, job: AnyTask | None = None
+    ) -> list[ScheduleSpan]:
+        """Return which schedules jobs and instances had from ``start`` to before ``end``, by name,
+        id and time; those of deleted jobs are among them.
+        """
+        name = None if job is None else name_of(job)
+        begin = instant_of(start)
+        return spans.schedule_spans(self._store, begin, instant_of(end), job=name)
 
     # -- one-time tasks ---------------------------------------------------------------------------
 

@@ -1,0 +1,227 @@
+"""Reconcile the slots of schedules with what the ledger has of them. Pure functions."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Final
+
+from slotwise import InvalidSchedule, parse_schedule
+from slotwise.inspect import OutcomeCount, ScheduleSpan, SlotInfo, Value
+from slotwise.spi import Origin, Outcome
+
+#: A run that began later than this after its slot is late.
+LATE: Final = timedelta(minutes=1)
+#: So many slots without an explanation are listed.
+SHOWN: Final = 10
+#: The fields of a statement that are a number.
+NUMBERS: Final = ("expected", "ran", "late", "open", "unexplained", "beside", "pruned")
+_TICK: Final = timedelta(microseconds=1)
+_PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP, None)
+_OPEN: Final = (Outcome.CLAIMED, Outcome.RUNNING, "waiting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatement(Value):
+    """A job, or an instance: ``expected`` = ``ran`` + ``late`` + ``failed`` + skipped + ``open``
+    + ``unexplained``.
+
+    ``late``: succeeded, and began more than a minute after the slot, or as catch-up. ``failed``
+    has the outcomes of those that ended otherwise, ``skipped`` the reasons of those that did not
+    begin. ``open``: due, and not over yet. ``beside``: runs that no schedule had: triggers,
+    backfills of other instants, retries by hand. ``pruned``: how many of the slots are known from
+    the hourly counts alone; of these nothing is ``late``. ``first_unexplained``: the first of
+    the slots that nothing explains. A schedule that this release cannot read, or a FixedDelay,
+    expects what it had.
+    """
+
+    job: str
+    id: str
+    expected: int = 0
+    ran: int = 0
+    late: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    open: int = 0
+    unexplained: int = 0
+    beside: int = 0
+    pruned: int = 0
+    first_unexplained: Sequence[datetime] = ()
+
+    @property
+    def balances(self) -> bool:
+        """Whether everything that was expected is explained."""
+        known = self.ran + self.late + self.open
+        known += sum(self.failed.values()) + sum(self.skipped.values())
+        return self.expected == known and not self.unexplained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement(Value):
+    """The statement of the time from ``start`` to before ``end``, of each job and in total."""
+
+    start: datetime
+    end: datetime
+    jobs: Sequence[JobStatement]
+    total: JobStatement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What is known of a job or an instance in a time: the schedules that it had, and what the
+    ledger has. From ``undecided`` on, slots are yet to be decided.
+    """
+
+    job: str
+    id: str
+    spans: Sequence[ScheduleSpan]
+    entries: Sequence[SlotInfo]
+    undecided: datetime | None
+
+
+def reconcile(books: Books, start: datetime, end: datetime) -> JobStatement:
+    """Return the statement of a job from ``start`` to before ``end``, without pruned slots."""
+    expected = _expected(books, start, end)
+    ends: list[str | None] = [None] * len(expected)
+    beside = 0
+    for entry in books.entries:
+        if entry.last is not None:
+            continue
+        place = bisect_left(expected, entry.slot)
+        if place < len(expected) and expected[place] == entry.slot:
+            ends[place] = _end_of(entry)
+        elif start <= entry.slot < end:
+            beside += 1
+    for entry in books.entries:
+        if entry.last is None:
+            continue
+        first, last = (
+            bisect_left(expected, entry.slot),
+            bisect_right(expected, entry.last),
+        )
+        for place in range(first, last):
+            ends[place] = ends[place] or f"{Outcome.SKIPPED} {entry.reason}"
+    if books.undecided is not None:
+        for place in range(bisect_left(expected, books.undecided), len(expected)):
+            ends[place] = ends[place] or "open"
+    return _stated(books, expected, ends, beside)
+
+
+def _stated(
+    books: Books, expected: Sequence[datetime], ends: Sequence[str | None], beside: int
+) -> JobStatement:
+    count = Counter(end for end in ends if end is not None)
+    missing = [slot for slot, end in zip(expected, ends, strict=True) if end is None]
+    failed = {one: n for one, n in count.items() if one not in ("ran", "late", "open")}
+    skipped = {
+        one.removeprefix(f"{Outcome.SKIPPED} "): failed.pop(one)
+        for one in sorted(failed)
+        if one.startswith(Outcome.SKIPPED)
+    }
+    return JobStatement(
+        job=books.job,
+        id=books.id,
+        expected=len(expected),
+        ran=count["ran"],
+        late=count["late"],
+        failed=failed,
+        skipped=skipped,
+        open=count["open"],
+        unexplained=len(missing),
+        beside=beside,
+        first_unexplained=tuple(missing[:SHOWN]),
+    )
+
+
+def _expected(books: Books, start: datetime, end: datetime) -> list[datetime]:
+    """Return the slots of all schedules that the job had, each once, in order."""
+    found = set[datetime]()
+    for span in books.spans:
+        first, last = max(span.since, start - _TICK), min(span.until, end - _TICK)
+        try:
+            schedule = parse_schedule(span.schedule)
+        except InvalidSchedule:
+            schedule = None
+        if schedule is None or schedule.from_end:
+            found.update(_had(books.entries, first, last))
+            continue
+        if span.is_first:
+            slot = schedule.first_after(span.since)
+            if slot is not None and start <= slot < end:
+                found.add(slot)
+        found.update(schedule.slots(first, last))
+    return sorted(found)
+
+
+def _had(
+    entries: Iterable[SlotInfo], first: datetime, last: datetime
+) -> Iterable[datetime]:
+    """Yield the planned slots of a time as the ledger has them."""
+    for entry in entries:
+        if entry.origin in _PLANNED and first < entry.slot <= last:
+            yield entry.slot
+
+
+def _end_of(entry: SlotInfo) -> str:
+    if entry.outcome == Outcome.SUCCEEDED:
+        is_late = entry.started is not None and entry.started > entry.slot + LATE
+        return "late" if is_late or entry.origin == Origin.CATCH_UP else "ran"
+    if entry.outcome == Outcome.SKIPPED:
+        return f"{Outcome.SKIPPED} {entry.reason}"
+    return "open" if entry.outcome in _OPEN else str(entry.outcome)
+
+
+def with_pruned(
+    found: JobStatement, in_ledger: Iterable[SlotInfo], counts: Iterable[OutcomeCount]
+) -> JobStatement:
+    """Explain slots by the hourly counts, as far as they have more than the ledger: so many were
+    pruned.
+    """
+    counted = Counter[tuple[str, str]]()
+    for one in counts:
+        counted[one.outcome, one.reason or ""] += one.count
+    for entry in in_ledger:
+        counted[entry.outcome, entry.reason or ""] -= entry.count - entry.run_since
+    values = {one.name: getattr(found, one.name) for one in fields(found)}
+    failed, skipped = Counter(found.failed), Counter(found.skipped)
+    for (outcome, reason), count in sorted(counted.items()):
+        count = min(count, values["unexplained"])
+        if count <= 0:
+            continue
+        values["unexplained"] -= count
+        values["pruned"] += count
+        if outcome == Outcome.SUCCEEDED:
+            values["ran"] += count
+        elif outcome == Outcome.SKIPPED:
+            skipped[reason] += count
+        else:
+            failed[outcome] += count
+    if not values["unexplained"]:
+        values["first_unexplained"] = ()
+    return JobStatement(**{**values, "failed": dict(failed), "skipped": dict(skipped)})
+
+
+def added_up(jobs: Iterable[JobStatement]) -> JobStatement:
+    """Return the total of several jobs."""
+    count = Counter[str]()
+    failed, skipped = Counter[str](), Counter[str]()
+    for one in jobs:
+        count.update({name: getattr(one, name) for name in NUMBERS})
+        failed.update(one.failed)
+        skipped.update(one.skipped)
+    return JobStatement(
+        job="",
+        id="",
+        expected=count["expected"],
+        ran=count["ran"],
+        late=count["late"],
+        failed=dict(sorted(failed.items())),
+        skipped=dict(sorted(skipped.items())),
+        open=count["open"],
+        unexplained=count["unexplained"],
+        beside=count["beside"],
+        pruned=count["pruned"],
+    )

@@ -1,0 +1,157 @@
+"""The arithmetic of a statement, by a table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from slotwise.contrib.statement.formats import as_csv, as_page
+from slotwise.contrib.statement.reconcile import (
+    Books,
+    Statement,
+    added_up,
+    reconcile,
+    with_pruned,
+)
+from slotwise.inspect import RECURRING, OutcomeCount, ScheduleSpan, SlotInfo
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+END = START + timedelta(hours=10)
+LONG = timedelta(days=900)
+
+
+def at(hours: float) -> datetime:
+    return START + timedelta(hours=hours)
+
+
+def span(
+    since: float = -99, until: float = 99, text: str = "EVERY|1h", *, first: bool = False
+) -> ScheduleSpan:
+    return ScheduleSpan(
+        job="j",
+        id=RECURRING,
+        since=at(since),
+        until=at(until),
+        schedule=text,
+        is_first=first,
+    )
+
+
+def ran(
+    hours: float,
+    outcome: str = "succeeded",
+    *,
+    after: float = 0,
+    origin: str = "schedule",
+    reason: str | None = None,
+) -> SlotInfo:
+    return SlotInfo(
+        slot=at(hours),
+        outcome=outcome,
+        origin=origin,
+        reason=reason,
+        started=at(hours + after),
+    )
+
+
+def gap(first: float, last: float, count: int, reason: str) -> SlotInfo:
+    return SlotInfo(
+        slot=at(first), last=at(last), count=count, outcome="skipped", reason=reason
+    )
+
+
+def books(*entries: SlotInfo, spans: tuple[ScheduleSpan, ...] = (span(),)) -> Books:
+    return Books(job="j", id=RECURRING, spans=spans, entries=entries, undecided=None)
+
+
+def test_each_slot_is_one_of_these() -> None:
+    found = reconcile(
+        books(
+            ran(0),
+            ran(1, after=0.5),
+            ran(2, origin="catch_up"),
+            ran(3, "failed"),
+            ran(4, "skipped", reason="overlap"),
+            gap(5, 7, 3, "maintenance"),
+            ran(6, origin="backfill"),
+            ran(8, "running"),
+            ran(0.25, origin="trigger"),
+        ),
+        START,
+        END,
+    )
+    assert (found.expected, found.ran, found.late, found.open) == (10, 2, 2, 1)
+    assert found.failed == {"failed": 1}
+    assert found.skipped == {"maintenance": 2, "overlap": 1}
+    assert (found.beside, found.unexplained) == (1, 1)
+    assert found.first_unexplained == (at(9),)
+    assert not found.balances
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        pytest.param((span(),), 10, id="one text"),
+        pytest.param((span(until=5), span(5, text="EVERY|2h")), 8, id="a deploy"),
+        pytest.param((span(3, first=True),), 6, id="planned in the month"),
+        pytest.param((span(until=4),), 5, id="deleted in the month"),
+        pytest.param((span(text="-"),), 0, id="disabled"),
+        pytest.param((span(text="MOON|full"),), 1, id="unreadable"),
+        pytest.param((span(text="FIXED_DELAY|3600s"),), 1, id="fixed delay"),
+    ],
+)
+def test_every_text_that_the_job_had(
+    spans: tuple[ScheduleSpan, ...], expected: int
+) -> None:
+    assert reconcile(books(ran(4), spans=spans), START, END).expected == expected
+
+
+def test_a_gap_beyond_the_month() -> None:
+    found = reconcile(books(gap(-5, 3, 9, "paused"), gap(4, 20, 17, "late")), START, END)
+    assert found.skipped == {"late": 6, "paused": 4}
+    assert found.balances
+
+
+def test_what_is_yet_to_be_decided() -> None:
+    one = Books(job="j", id="1", spans=(span(),), entries=(), undecided=at(7))
+    found = reconcile(one, START, END)
+    assert (found.open, found.unexplained) == (3, 7)
+
+
+def test_pruned_slots_are_in_the_counts() -> None:
+    """As far as these have more than the ledger: its slots do not count twice."""
+    left = [ran(9), ran(8, "failed")]
+    found = reconcile(books(*left), START, END)
+    counts = [
+        OutcomeCount(job="j", hour=START, outcome=outcome, reason=reason, count=count)
+        for outcome, reason, count in [
+            ("succeeded", None, 6),
+            ("failed", None, 2),
+            ("skipped", "late", 2),
+        ]
+    ]
+    found = with_pruned(found, left, counts)
+    assert (found.ran, found.failed, found.skipped) == (6, {"failed": 2}, {"late": 2})
+    assert (found.pruned, found.unexplained, found.first_unexplained) == (8, 0, ())
+    assert found.balances
+
+
+def test_formats() -> None:
+    """Names are text in each of them."""
+    found = reconcile(books(ran(1), ran(2, "failed")), START, END)
+    name = "=<b>job</b>"
+    odd = type(found)(
+        job=name, id=RECURRING, expected=found.expected, failed={"dead": 2}
+    )
+    whole = Statement(
+        start=START, end=END, jobs=(found, odd), total=added_up([found, odd])
+    )
+    text = as_csv(whole)
+    assert f"'{name},recurring,failed,dead,2\n" in text
+    assert "total,,expected,,20\n" in text
+    page = as_page(whole, "November")
+    assert "<b>job</b>" not in page
+    assert "&lt;b&gt;job" in page
+    assert "8 slots are not explained" in page
+    assert whole.as_json()["total"]["expected"] == 20  # type: ignore[index]
