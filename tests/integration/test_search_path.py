@@ -159,6 +159,39 @@ def test_nothing_of_another_schema_is_called(
     registry.database.close()
 
 
+CATALOGUE_TYPES = [
+    '"char"',
+    "oid",
+    "regclass",
+    "name",
+    "text",
+    "integer",
+    "smallint",
+    "boolean",
+]
+
+
+def test_no_operator_between_types_of_the_catalogue_is_called(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's start and the commands look for the tables in PostgreSQL's catalogue."""
+    set_traps(pg_url, TRAP)
+    types = ", ".join(f"'{one}'" for one in CATALOGUE_TYPES)
+    traps = OPERATORS.replace("{columns}", f"ARRAY[{types}]")
+    with psycopg.connect(pg_url, autocommit=True) as sql:
+        sql.execute(traps.encode())
+        with pytest.raises(psycopg.Error, match="the trap"):
+            sql.execute("SELECT FROM pg_class WHERE relkind = 'r'::text")
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    registry = JobRegistry(jobs=[hourly], database_url=pg_url)
+    registry.start()
+    try:
+        for command in ("health", "jobs", "db check", "audit"):
+            assert status(command.split()) == exits.OK, command
+    finally:
+        registry.stop()
+
+
 COMMANDS = (
     "jobs",
     "tasks",

@@ -33,8 +33,11 @@ def current(
     if hidden.
     """
     meta = tables(prefix, schema, connection.dialect.name).meta
-    if not sa.inspect(connection).has_table(meta.name, schema=schema):
-        _refuse_hidden_tables(connection, Target(prefix=prefix, schema=schema))
+    target = Target(prefix=prefix, schema=schema)
+    with target.catalogue(connection) as where:
+        is_there = sa.inspect(connection).has_table(meta.name, schema=where)
+    if not is_there:
+        _refuse_hidden_tables(connection, target)
         return None
     value = connection.scalar(
         sa.select(meta.c.value).where(meta.c.key == "schema_version")
@@ -138,9 +141,10 @@ def _missing(
     there: Mapping[str, set[str]],
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the tables, columns and indexes that are missing."""
-    found = sa.inspect(connection).get_multi_indexes(
-        schema=target.schema, filter_names=list(there)
-    )
+    with target.catalogue(connection) as schema:
+        found = sa.inspect(connection).get_multi_indexes(
+            schema=schema, filter_names=list(there)
+        )
     known = {index["name"] for indexes in found.values() for index in indexes}
     every = expected.metadata.sorted_tables
     present = [table for table in every if table.name in there]
@@ -193,17 +197,17 @@ def refuse_unversioned(
     """Raise SchemaMismatch for tables without alembic's note of their revision: an upgrade would
     make them again. ``heads``: what is noted, None if this role may not read it.
     """
-    inspector = sa.inspect(connection)
     if heads is None or heads:
         return
-    if not inspector.has_table(f"{target.prefix}meta", schema=target.schema):
+    there = target.columns(connection)
+    if f"{target.prefix}meta" not in there:
         return
     version = current(connection, prefix=target.prefix, schema=target.schema)
     if version != SCHEMA_VERSION:
         return
     full = target.full(target.version_table)
     cure = f"INSERT INTO {full} VALUES ('{SCHEMA_REVISION}')"
-    if not inspector.has_table(target.version_table, schema=target.schema):
+    if target.version_table not in there:
         cure = f"CREATE TABLE {full} (version_num varchar(32) PRIMARY KEY); {cure}"
     raise SchemaMismatch(
         f"the tables are there, and {full} does not say of which revision; run in SQL: {cure}"
@@ -215,7 +219,7 @@ def _refuse_hidden_tables(connection: sa.Connection, target: Target) -> None:
     role's rights.
     """
     slots = f"{target.prefix}slots"
-    is_seen = target.schema is not None or sa.inspect(connection).has_table(slots)
+    is_seen = target.schema is not None or slots in target.columns(connection)
     found = [] if is_seen else _schemas(connection, target)
     if not found:
         return
@@ -237,12 +241,13 @@ def _refuse_hidden_tables(connection: sa.Connection, target: Target) -> None:
 
 def _schemas(connection: sa.Connection, target: Target) -> list[str]:
     """Where there are such tables, whoever may use them."""
-    inspector = sa.inspect(connection)
-    return sorted(
-        one
-        for one in inspector.get_schema_names()
-        if inspector.has_table(f"{target.prefix}slots", schema=one)
-    )
+    with target.catalogue(connection):
+        inspector = sa.inspect(connection)
+        return sorted(
+            one
+            for one in inspector.get_schema_names()
+            if inspector.has_table(f"{target.prefix}slots", schema=one)
+        )
 
 
 def include_name(

@@ -226,8 +226,10 @@ def _heads(connection: sa.Connection, target: Target) -> tuple[str, ...] | None:
         )
         if connection.scalar(sa.select(may_read)) is False:
             return None
-    with _alembic(target.options(), connection=connection) as context:
-        return tuple(context.get_current_heads())
+    with target.catalogue(connection) as schema:
+        options = {**target.options(), "version_table_schema": schema}
+        with _alembic(options, connection=connection) as context:
+            return tuple(context.get_current_heads())
 
 
 def applied(connection: sa.Connection, target: Target) -> str | None:

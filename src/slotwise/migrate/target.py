@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -31,6 +32,19 @@ _IN_THE_WAY = sa.text(
     "WHERE found.name = ANY (CAST(:names AS text[])) AND found.place = "
     "coalesce(CAST(:schema AS text), pg_catalog.current_schema()::text)::regnamespace::oid "
     "ORDER BY found.name LIMIT 1"
+)
+
+
+#: The schema in which the search_path finds the tables, else the first one.
+_SCHEMA = sa.text(
+    "SELECT coalesce((SELECT n.nspname::text FROM pg_catalog.pg_namespace AS n "
+    "JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid "
+    "WHERE c.oid = CAST(coalesce(pg_catalog.to_regclass(CAST(:meta AS text)), "
+    "pg_catalog.to_regclass(CAST(:slots AS text)), pg_catalog.to_regclass(CAST(:tasks AS text))) "
+    "AS oid)), pg_catalog.current_schema()::text), pg_catalog.current_setting('search_path')"
+)
+_SEARCH = sa.text(
+    "SELECT pg_catalog.set_config('search_path', CAST(:path AS text), true)"
 )
 
 
@@ -147,13 +161,35 @@ class Target:
         if self.schema:
             execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
 
+    @contextmanager
+    def catalogue(self, connection: sa.Connection) -> Iterator[str | None]:
+        """Let this transaction find functions and operators of PostgreSQL alone, and yield the
+        schema of the tables, which must be named meanwhile.
+
+        SQLAlchemy and alembic compare types of the catalogue that other roles may have made an
+        operator for.
+        """
+        if connection.dialect.name != "postgresql":
+            yield self.schema
+            return
+        quote = connection.dialect.identifier_preparer.quote
+        names = {
+            name: quote(f"{self.prefix}{name}") for name in ("meta", "slots", "tasks")
+        }
+        schema, path = connection.execute(_SCHEMA, names).one()
+        connection.execute(_SEARCH, {"path": "pg_catalog"})
+        yield self.schema or schema
+        # after an error the transaction ends, and this with it
+        connection.execute(_SEARCH, {"path": path})
+
     def columns(self, connection: sa.Connection) -> dict[str, set[str]]:
         """Return the tables and views of our names, each with its columns."""
-        found = sa.inspect(connection).get_multi_columns(
-            schema=self.schema,
-            filter_names=sorted(self.table_names),
-            kind=ObjectKind.ANY,
-        )
+        with self.catalogue(connection) as schema:
+            found = sa.inspect(connection).get_multi_columns(
+                schema=schema,
+                filter_names=sorted(self.table_names),
+                kind=ObjectKind.ANY,
+            )
         return {
             name: {column["name"] for column in columns}
             for (_, name), columns in found.items()
