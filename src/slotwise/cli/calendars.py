@@ -7,13 +7,14 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 
 from slotwise import Calendar, ConfigurationError, InvalidSchedule
+from slotwise.cli.shared.given_days import given_days
 from slotwise.cli.shared.options import (
     Command,
     Given,
@@ -192,9 +193,6 @@ def _show_days(given: Given, name: str, years: range | None) -> None:
     say(f"used by {', '.join(line.jobs)}" if line.jobs else "no job uses it")
 
 
-_DAY = timedelta(days=1)
-#: Longer ranges are typing mistakes.
-_LONGEST_RANGE = 366
 _MOST_TOLD = 20
 _LONGEST_READING = 30  # seconds
 _LARGEST_FILE = 1_048_576  # bytes
@@ -403,7 +401,7 @@ def add_days(
     """
     if not days and weekend is None:
         raise click.UsageError("nothing to add: give days, or a --weekend")
-    free, worked = _dates(days)
+    free, worked = given_days(days)
 
     def edit(before: Calendar | None) -> Calendar:
         start = before or Calendar(name=name)
@@ -443,7 +441,7 @@ def remove_days(
     if not days:
         _remove_whole(given, name, yes=yes, dry=dry_run, note=note)
         return
-    free, worked = _dates(days)
+    free, worked = given_days(days)
 
     def edit(before: Calendar | None) -> Calendar:
         assert before is not None  # it is not to be created
@@ -470,34 +468,6 @@ def _remove_whole(
             print_json({"removed": gone.as_json(), "dry_run": dry})
         else:
             say(f"{'would remove' if dry else 'removed'} {name}")
-
-
-def _dates(texts: Sequence[str]) -> tuple[frozenset[date], frozenset[date]]:
-    """Parse days and ranges of days, and those with a + before them. Raises UsageError."""
-    free: set[date] = set()
-    worked: set[date] = set()
-    for text in texts:
-        (worked if text.startswith("+") else free).update(_range(text.removeprefix("+")))
-    if both := free & worked:
-        raise click.UsageError(f"{min(both)} is given with and without a +")
-    return frozenset(free), frozenset(worked)
-
-
-def _range(text: str) -> Iterator[date]:
-    first, _, last = text.partition("..")
-    try:
-        low = date.fromisoformat(first)
-        high = date.fromisoformat(last or first)
-    except ValueError:
-        raise click.UsageError(
-            f"{text}: write a day, 2026-12-24, or a range, 2026-12-28..2026-12-31"
-        ) from None
-    if not 0 <= (high - low).days <= _LONGEST_RANGE:
-        raise click.UsageError(
-            f"{text}: a range ends after its start, and is at most {_LONGEST_RANGE} days long"
-        )
-    for number in range((high - low).days + 1):
-        yield low + number * _DAY
 
 
 # -- the result -----------------------------------------------------------------------------------

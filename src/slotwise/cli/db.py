@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
@@ -104,7 +104,8 @@ def _warn(warnings: list[str]) -> None:
 @pass_given
 def check(given: Given) -> None:
     """Show the schema version and the revision of the database, and check that all tables, columns
-    and indexes exist; if not, print what is missing and which command repairs it.
+    and indexes exist; if not, print what is missing and which command repairs it. Warn of a
+    snapshot that has kept vacuum from its work for five minutes.
     """
     schema = Schema(given.table_settings())
     found = schema.version()
@@ -119,11 +120,29 @@ def check(given: Given) -> None:
         else:
             say(f"{has}; this slotwise needs version {found.needed}")
         raise
+    warnings = [*warnings, *_old_snapshots(given)]
     if given.json:
         print_json({**as_json(found), "problem": None, "warnings": warnings})
     else:
         say(f"all in place: {has}")
         _warn(warnings)
+
+
+#: An older snapshot is reported: vacuum keeps all rows that have died since.
+OLD_SNAPSHOT = timedelta(minutes=5)
+
+
+def _old_snapshots(given: Given) -> list[str]:
+    """What keeps vacuum from removing dead rows, the oldest first."""
+    with given.inspection(import_app=False) as inspect:
+        now = inspect.now()
+        holders = inspect.database().snapshots
+    return [
+        f"a {one.kind} has held a snapshot since {moment(one.since)}: {one.name}; vacuum keeps "
+        f"all rows that have died since, so end it"
+        for one in holders
+        if one.since is not None and now - one.since > OLD_SNAPSHOT
+    ]
 
 
 @db.command(
