@@ -351,6 +351,11 @@ def test_a_migrator_may_check(
     [
         ("repeat('a', 201)", "NULL", "NULL"),
         ("'ceo@corp (database role r_op)'", "NULL", "NULL"),
+        ("U&'ceo\\00A0(database role postgres)'", "NULL", "NULL"),
+        ("'ceo (Database  role postgres)'", "NULL", "NULL"),
+        ("E'ceo\\n(database role postgres)'", "NULL", "NULL"),
+        ("E'ceo\\nsecond line'", "NULL", "NULL"),
+        ("'ceo'", "'{\"a\": \"' || repeat('x', 100000) || '\"}'", "NULL"),
         ("'ceo'", "'x'", "NULL"),
         ("'ceo'", "'[]'", "NULL"),
         ("'ceo'", "'1'", "NULL"),

@@ -25,6 +25,8 @@ from slotwise.store.slots.retention import PRUNED_UNTIL, TURN
 #: What these statements leave in the schema beside rights, by name without the prefix.
 FUNCTIONS = ("refuse_rows", "refuse_slots", "refuse_notes", "sign_controls")
 
+#: The longest arguments of an entry of the audit, as JSON.
+MOST_ARGUMENTS = 100_000
 #: What an application that only schedules writes of a row; all other columns keep their defaults.
 WRITTEN = (
     "kind",
@@ -176,13 +178,18 @@ def _refused(event: str, allowed: str, right: str) -> str:
 
 #: Each row of the audit has the server's time, and ends its author with the session's user; no row
 #: changes. The function runs as the inserting role; ``session_user`` is the role that logged in.
+_LETTERS = SIGNED_BY.replace(" ", "").replace(
+    "(", ""
+)  # whatever else stands between them
 _SIGNED = "GRANT USAGE ON SEQUENCE {sequence} TO {role};\n" + _trigger(
     "sign_controls",
     "INSERT OR UPDATE OR DELETE",
     f"""\
   IF TG_OP = 'INSERT' THEN
-    IF strpos(NEW.author, '{SIGNED_BY}') > 0 OR length(NEW.author) > {AUTHOR_LIMIT}
-      OR length(NEW.note) > {NOTE_LIMIT} OR jsonb_typeof(NEW.arguments::jsonb) <> 'object' THEN
+    IF regexp_replace(NEW.author, '[^a-z]+', '', 'gi') ~* '{_LETTERS}'
+      OR length(NEW.author) > {AUTHOR_LIMIT} OR NEW.author ~ '[[:cntrl:]]'
+      OR length(NEW.note) > {NOTE_LIMIT} OR length(NEW.arguments::text) > {MOST_ARGUMENTS}
+      OR jsonb_typeof(NEW.arguments::jsonb) <> 'object' THEN
       RAISE EXCEPTION 'such an author, note or argument is not kept'
         USING ERRCODE = 'check_violation';
     END IF;

@@ -53,3 +53,22 @@ def test_a_bad_mark_of_the_pruner_ends_no_explanation(bench: Bench, value: str) 
     with bench.store.transaction() as connection:
         connection.execute(meta.insert().values(key="pruned_until", value=value))
     assert bench.inspect.explain("plain", at(-5)).sentences
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x", "[]", "{}", "5", '{"since": 5}', '{"since": "nope"}', '{"author": "x"}'],
+)
+def test_a_bad_note_of_a_pause_of_all_ends_no_listing(bench: Bench, value: str) -> None:
+    """All is paused; by whom is unknown."""
+    bench.planned()
+    bench.tick(1)
+    meta = bench.tables.meta
+    with bench.store.transaction() as connection:
+        connection.execute(meta.insert().values(key="paused", value=value))
+    assert bench.claim("plain") == []
+    assert bench.inspect.jobs()
+    paused = bench.inspect.health().paused
+    assert paused is not None
+    assert "cannot be read" in paused
+    assert bench.inspect.explain("plain", at(1)).sentences

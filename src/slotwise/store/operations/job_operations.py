@@ -36,7 +36,7 @@ import sqlalchemy as sa
 from slotwise.decide.pause import owed_by, passing
 from slotwise.decide.slot_choice import slots_in
 from slotwise.errors import ConfigurationError
-from slotwise.model.records import FOREVER, Row, to_micros
+from slotwise.model.records import EPOCH, FOREVER, Row, to_micros
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Missed, PauseScope, Reason, RowState
 from slotwise.schedules.text import readable
@@ -358,12 +358,14 @@ def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
     )
     if found is None:
         return None
-    value = json.loads(found)
-    return Paused(
-        since=utc(datetime.fromisoformat(value["since"])),
-        author=value["author"],
-        note=value["note"],
-    )
+    try:
+        value = json.loads(found)
+        since = utc(datetime.fromisoformat(value["since"]))
+        return Paused(since=since, author=str(value["author"]), note=value["note"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        # whoever may pause all may also write this
+        note = "its author and time cannot be read"
+        return Paused(since=EPOCH, author="unknown", note=note)
 
 
 def delete(
