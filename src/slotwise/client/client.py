@@ -144,6 +144,8 @@ class Client(Commands["SyncConnection"]):
         have called ``ctx.count_down`` with its id.
         """
         name, row, if_exists = self._follow(task, data, **options)
+        if options.get("id") is not None:
+            name = self._home(name, row.instance, "schedule", connection).task_name
         word = name if self._is_soon(row.when) and not row.waits_for else None
         key = Key(name, row.instance)
         has_id = options.get("id") is not None

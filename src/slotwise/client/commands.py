@@ -101,7 +101,7 @@ class Commands(Generic[C]):
         "running": a worker holds it; the time applies to the next attempt, if there is one.
         "exists": it is dead and unchanged; retry it. "gone": it has ended, or never existed.
         """
-        key = self._key(task, id, "reschedule")
+        key = self._home(task, id, "reschedule", connection)
         due = when(at, delay, task_name(task), "reschedule")
         rank = (
             None
@@ -120,7 +120,7 @@ class Commands(Generic[C]):
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made:
         it ends as cancelled, unless it succeeds.
         """
-        key = self._key(task, id, "cancel")
+        key = self._home(task, id, "cancel", connection)
         receipt = self._command(
             connection, key, lambda queue, own: queue.tasks.cancel(own, key)
         )
@@ -143,12 +143,15 @@ class Commands(Generic[C]):
         stop. Uses transactions of 500 each; in the caller's transaction all at once.
         """
         name, _ = self._known(task, "cancel_all")
-        count = 0
-        last: str | None = None
         if state not in (None, *set(TASK_STATES) - {ListedState.RUNNING}):
             raise ConfigurationError(
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )
+        return sum(self._cancel_all(one, state, connection) for one in self._names(name))
+
+    def _cancel_all(self, name: str, state: str | None, connection: C | None) -> int:
+        count = 0
+        last: str | None = None
         while True:
             with self._transactions.joining(connection, name, surely=True) as (
                 queue,
@@ -185,12 +188,15 @@ class Commands(Generic[C]):
         wanted = (
             None if ids is None else [existing_id(one, name, "retry") for one in ids]
         )
-        dead = self._retry_dead(connection, name, wanted, due)
+        dead: dict[str, None] = {}
+        for one in self._names(name):
+            dead |= self._retry_dead(connection, one, wanted, due)
         found = []
         for id in dead if wanted is None else wanted:
             receipt = Receipt(task=name, id=id, status="scheduled")
             if id not in dead:
-                receipt = self._move(connection, Key(name, id), due)
+                key = self._home(task, id, "retry", connection)
+                receipt = self._move(connection, key, due)
             found.append(receipt)
         return self._transactions.done(
             connection, found, name if self._is_soon(due) else None
@@ -241,7 +247,7 @@ class Commands(Generic[C]):
         self, task: Task, id: str, *, connection: C | None = None
     ) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
-        key = self._key(task, id, "get")
+        key = self._home(task, id, "get", connection)
         with self._transactions.joining(connection, key.task_name, reads=True) as (
             queue,
             own,
@@ -272,9 +278,20 @@ class Commands(Generic[C]):
             queue,
             own,
         ):
-            return queue.reader.page(
-                own, name=name, state=state, after=place, size=limit, where=where
-            )
+            found: builtins.list[TaskInfo] = []
+            for one in self._names_after(name, place):
+                is_begun = place is not None and one in (None, place.task_name)
+                found += queue.reader.page(
+                    own,
+                    name=one,
+                    state=state,
+                    after=place if is_begun else None,
+                    size=limit - len(found),
+                    where=where,
+                )
+                if len(found) >= limit:
+                    break
+            return found
 
     @call
     def history(
@@ -288,7 +305,12 @@ class Commands(Generic[C]):
             queue,
             own,
         ):
-            return queue.reader.ends(own, key)
+            ends = [
+                end
+                for name in self._names(key.task_name)
+                for end in queue.reader.ends(own, Key(name, key.task_instance))
+            ]
+        return sorted(ends, key=lambda end: end.finished, reverse=True)
 
     @call
     def result(
@@ -397,6 +419,36 @@ class Commands(Generic[C]):
         store = self._make_store()
         with self._transactions.beside(connection, name) as own:
             return Instances(store).remove(own, name, instance)
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        """Return the name of a task, and its former ones."""
+        known = self._make_store().definitions.get(name)
+        return (name, *(known.aliases if known else ()))
+
+    def _names_after(
+        self, name: str | None, place: Key | None
+    ) -> builtins.list[str | None]:
+        """Return the names that a listing from this place on has, in order; None: all names."""
+        if name is None:
+            return [None]
+        names = self._names(name)
+        known = place is not None and place.task_name in names
+        first = names.index(place.task_name) if place is not None and known else 0
+        return [*names[first:]]
+
+    def _home(self, task: object, id: str, call: str, connection: C | None) -> Key:
+        """Return the key of a task: under a former name, if its row waits there."""
+        key = self._key(task, id, call)
+        names = self._names(key.task_name)
+        if len(names) == 1:
+            return key
+        keys = [Key(name, key.task_instance) for name in names]
+        with self._transactions.joining(connection, key.task_name, reads=True) as (
+            queue,
+            own,
+        ):
+            found = (one for one in keys if queue.reader.find(own, one) is not None)
+            return next(found, key)
 
     def _key(self, task: object, id: str, call: str = "arrive") -> Key:
         name, _ = self._known(task, call)

@@ -74,6 +74,12 @@ PAGE = 100
 class Reads(NameReads):
     """The reads of Inspection and AsyncInspection."""
 
+    def _names(self, job: AnyTask) -> tuple[str, ...]:
+        """Return the name of a job, and the former ones that its declaration here lists."""
+        name = name_of(job)
+        known = self._store.definitions.get(name)
+        return (name, *(known.aliases if known else ()))
+
     # -- jobs and their slots ---------------------------------------------------------------------
 
     @read
@@ -128,11 +134,14 @@ class Reads(NameReads):
         """
         begin = _instant(since)
         end = _instant(before)
-        return list(
-            slots.slots(
-                self._store, name_of(job), id, limit=limit, since=begin, before=end
+        found = [
+            one
+            for name in self._names(job)
+            for one in slots.slots(
+                self._store, name, id, limit=limit, since=begin, before=end
             )
-        )
+        ]
+        return sorted(found, key=lambda one: one.place, reverse=True)[:limit]
 
     @read
     def pending(
@@ -155,7 +164,12 @@ class Reads(NameReads):
         """Return one slot as the ledger has it; None for one that has not started, or is part
         of a gap.
         """
-        return slots.slot(self._store, name_of(job), instant_of(slot), id or RECURRING)
+        wanted = instant_of(slot)
+        found = (
+            slots.slot(self._store, name, wanted, id or RECURRING)
+            for name in self._names(job)
+        )
+        return next((one for one in found if one is not None), None)
 
     @read
     def slots_within(
@@ -179,7 +193,13 @@ class Reads(NameReads):
 
         Without ``slot``, those of the one-time tasks with this ``id``, if the task keeps a record.
         """
-        return slots.attempts(self._store, name_of(job), id or RECURRING, _instant(slot))
+        return [
+            attempt
+            for name in reversed(self._names(job))
+            for attempt in slots.attempts(
+                self._store, name, id or RECURRING, _instant(slot)
+            )
+        ]
 
     @read
     def trace(self, task: AnyTask, id: str) -> dict[str, str] | None:
@@ -192,8 +212,11 @@ class Reads(NameReads):
         self, job: AnyTask, slot: datetime, *, id: str | None = None
     ) -> Explanation:
         """Return why a slot ran, or did not, in sentences."""
-        name = name_of(job)
+        name, *former = self._names(job)
         wanted = instant_of(slot)
+        for one in former:  # the slots from before the job was renamed
+            if slots.slot(self._store, one, wanted, id or RECURRING) is not None:
+                name = one
         return explain(facts(self._store, name, wanted, id or RECURRING))
 
     @read

@@ -303,7 +303,7 @@ class SignIn:
         return any(one.is_change for one in found if one.job == job.name)
 
     def _jobs(self) -> list[Definition]:
-        return [found for found in self._store.definitions.values() if found.is_job]
+        return [found for found in self._store.definitions.values() if found.is_planned]
 
     def _plan(
         self,

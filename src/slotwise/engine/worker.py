@@ -127,6 +127,7 @@ class Worker:
             name: definitions[name]
             for name in definitions
             if name in (settings.only or definitions)
+            or definitions[name].renamed_to in settings.only
         }
         # This worker claims what it has the tags for. It plans and takes over the others, too.
         claimed = sorted(
@@ -283,7 +284,7 @@ class Worker:
             return
         for service in self.loops:
             service.start()
-        jobs = sum(found.is_job for found in self.definitions.values())
+        jobs = sum(found.is_planned for found in self.definitions.values())
         self.listeners.publish(
             events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs)
         )

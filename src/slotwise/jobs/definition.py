@@ -101,6 +101,11 @@ def _tags(value: Iterable[object], where: str) -> frozenset[object]:
     return frozenset(value)
 
 
+def _former_names(value: Iterable[object], where: str) -> tuple[str, ...]:
+    names = {checked_name(name, f"{where}: a former name") for name in value}
+    return tuple(sorted(names))
+
+
 def _one_of(words: str) -> Read:
     """Accept one of the words that this text has in quotes."""
     known = words.split('"')[1::2]
@@ -125,6 +130,7 @@ _RECORDS = '"none", "failures" or "all"'
 _PLACES = '"process", or None'
 _A_RATE = '"100/m": how many in which time'
 _SOME_TAGS = 'a set of tags: {"gpu"}'
+_SOME_NAMES = 'former names: ("send-post",)'
 _A_NUMBER = "a whole number such as 3"
 
 
@@ -172,6 +178,10 @@ class Definition:
     )
     isolation: Annotated[str | None, Policy('"process"', _one_of(_PLACES))] = None
     runs_on: Annotated[frozenset[str], Policy(_SOME_TAGS, _tags)] = frozenset()
+    #: Former names, whose rows it runs as well.
+    aliases: Annotated[tuple[str, ...], Policy(_SOME_NAMES, _former_names)] = ()
+    #: The present name, of a definition that stands for a former one.
+    renamed_to: str | None = None
     record: Annotated[str, Policy(_RECORDS, _one_of(_RECORDS))] = "none"
     result_retention: Span = None
     concurrency: Annotated[int | None, Policy(_A_NUMBER, _count)] = None
@@ -196,6 +206,11 @@ class Definition:
             or self.catch_up.mode == "none"
             or self.overlap.detaches
         )
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it is a job with a row of its own, and not a former name of one."""
+        return self.is_job and self.renamed_to is None
 
     def may_run_on(self, tags: AbstractSet[str]) -> bool:
         """Whether a worker that carries these tags may run it."""
@@ -379,22 +394,26 @@ def instance_of(subject: object) -> AnyDeclaration:
 
 
 def name_of(source: object, where: str) -> str:
-    name = declared(source, "name")
+    return checked_name(declared(source, "name"), f"{where}.name")
+
+
+def checked_name(name: object, where: str) -> str:
+    """Return a name of a job or task. Raise InvalidJob."""
     if not isinstance(name, str):
         raise InvalidJob(
-            f"{where}.name is {name!r}; expected a string that is unique in the cluster"
+            f"{where} is {name!r}; expected a string that is unique in the cluster"
         )
     if not name.strip() or name != name.strip():
         raise InvalidJob(
-            f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank"
+            f"{where} is {name!r}; a name cannot be blank, nor begin or end with a blank"
         )
     if len(name) > NAME_LIMIT:
         raise InvalidJob(
-            f"{where}.name has {len(name)} characters; at most {NAME_LIMIT} are "
+            f"{where} has {len(name)} characters; at most {NAME_LIMIT} are "
             f"allowed: {name[:40]!r}…"
         )
     if not name.isprintable():
-        raise InvalidJob(f"{where}.name is {name!r}; control characters are not allowed")
+        raise InvalidJob(f"{where} is {name!r}; control characters are not allowed")
     return name
 
 
@@ -443,15 +462,18 @@ def handler_of(source: AnyDeclaration, where: str) -> Callable[..., object]:
     return handler
 
 
+_SETS = {"runs_on": "a set of tags", "aliases": "a set of former names"}
+
+
 def policy_of(source: object, where: str, word: str) -> Any:
     """Return a policy as declared; _UNSAID if it is not. Raise InvalidJob with the cure."""
     policy = POLICIES[word]
     value = declared(source, word, _UNSAID)
     if value is _UNSAID:
         return value
-    if word == "runs_on" and isinstance(value, str):
+    if word in _SETS and isinstance(value, str):
         raise InvalidJob(
-            f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}"
+            f"{where}.{word} is {value!r}; expected {_SETS[word]}: write {{{value!r}}}"
         )
     is_bool = isinstance(value, bool) and bool not in policy.types
     if is_bool or not isinstance(value, policy.types):

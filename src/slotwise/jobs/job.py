@@ -62,6 +62,8 @@ class Declaration(ABC):
     isolation: Literal["process"] | None
     #: Tags that a worker must carry to run it.
     runs_on: Sequence[str] | AbstractSet[str]
+    #: Former names: rows that wait under them run as well.
+    aliases: Sequence[str] | AbstractSet[str]
 
 
 class DistributedJob(Declaration, Generic[T_contra, S_contra]):
@@ -168,6 +170,7 @@ class Policies(TypedDict, total=False):
     priority: int
     isolation: Literal["process"] | None
     runs_on: Sequence[str] | AbstractSet[str]
+    aliases: Sequence[str] | AbstractSet[str]
 
 
 class JobPolicies(Policies, total=False):

@@ -206,7 +206,7 @@ class JobRegistry(Generic[S_co]):
         return [
             self.definitions[name]
             for name in sorted(self.definitions)
-            if self.definitions[name].is_job
+            if self.definitions[name].is_planned
         ]
 
     @property

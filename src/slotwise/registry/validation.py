@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TypeAlias, TypeVar
 
@@ -140,7 +141,25 @@ def unique(definitions: list[Definition]) -> dict[str, Definition]:
             "names must be unique within a registry; more than once: "
             f"{', '.join(map(repr, double))}"
         )
-    return {found.name: found for found in definitions}
+    return _with_former_names({found.name: found for found in definitions})
+
+
+def _with_former_names(known: dict[str, Definition]) -> dict[str, Definition]:
+    """Return the definitions, and one for each former name. Raise InvalidJob for a former name
+    that is another's.
+    """
+    found = dict(known)
+    for definition in known.values():
+        for alias in definition.aliases:
+            if alias in found:
+                raise InvalidJob(
+                    f"{definition.name}.aliases has {alias!r}, which is a name of "
+                    f"{found[alias].renamed_to or alias!r}; remove it from one of them"
+                )
+            found[alias] = replace(
+                definition, name=alias, aliases=(), renamed_to=definition.name
+            )
+    return found
 
 
 def job_named(definitions: Mapping[str, Definition], name: str) -> Definition:

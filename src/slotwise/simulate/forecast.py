@@ -80,7 +80,7 @@ def forecast(
     """
     ordered = _checked(outages, start, end)
     with closing(ManualWorker.database_in_memory()) as database:
-        jobs = {name: found for name, found in definitions.items() if found.is_job}
+        jobs = {name: found for name, found in definitions.items() if found.is_planned}
         return _Play(
             database, jobs, start, end, ordered, takes or {}, calendars, tell
         ).run()

@@ -29,11 +29,14 @@ from slotwise import (
     Once,
     Overlap,
     Retry,
+    TaskContext,
     UnknownTask,
     parse_schedule,
+    task,
 )
 from slotwise.operations import Calendars
 from slotwise.spi import Database
+from slotwise.testing import ManualWorker
 
 DEFINITIONS = (
     a_job("feed", Disabled()),
@@ -699,3 +702,21 @@ def test_changed_schedules_have_a_history(bench: Bench) -> None:
     ]
     assert "was changed from 02:00 UTC to 03:55 UTC by the application at" in told[0]
     assert "was changed" not in told[1]
+
+
+def test_a_worker_of_tasks_alone_runs_their_instances(database: Database) -> None:
+    """Each slot, although it has no job of its own that may come due."""
+    ran: list[int] = []
+
+    @task(name="feed")
+    def feed(ctx: TaskContext, customer: int) -> None:
+        ran.append(customer)
+
+    with ManualWorker([feed], database) as worker:
+        for customer in (1, 2):
+            worker.client.schedule_recurring(
+                feed.call(customer), str(customer), "EVERY|1h"
+            )
+            worker.tick("1h")
+            worker.run_due()
+    assert sorted(ran) == [1, 1, 2]

@@ -65,7 +65,7 @@ def compare(
     store = Store(database, definitions, keep=False)
     with store.transaction() as connection:
         rows = _own_rows(connection, store)
-    jobs = [found for found in definitions.values() if found.is_job]
+    jobs = [found for found in definitions.values() if found.is_planned]
     plans = Planner(store).plan(jobs, revision)
     # after planning: what starts at once is planned for the instant of its planning
     with store.transaction() as connection:

@@ -25,6 +25,7 @@ from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Author, Operation, is_plan_of
 from slotwise.store.planning.calendars import Known, calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
+from slotwise.store.planning.renames import follow
 from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
 
@@ -74,6 +75,11 @@ class Instances:
         old one cannot be read, the new one starts from now, or from the newest decided slot if
         that is later.
         """
+        if aliases := self._store.definitions[wanted.task].aliases:
+            operation = Operation.within(connection, self._store, NOBODY)
+            wanted = replace(
+                wanted, task=follow(operation, wanted.key, aliases).task_name
+            )
         self._store.dialect.latch(connection, wanted.task, shared=True)
         schedule = self.bound(connection, wanted, {})
         row, _ = lock(connection, self._store, wanted.key)
@@ -112,6 +118,14 @@ class Instances:
         """Delete the instance; False if there is none. Waiting slots end; running ones finish; the
         history stays.
         """
+        known = self._store.definitions.get(task)
+        found = [
+            self._remove(connection, name, id)
+            for name in sorted({task, *(known.aliases if known else ())})
+        ]
+        return any(found)
+
+    def _remove(self, connection: sa.Connection, task: str, id: str) -> bool:
         self._store.dialect.latch(connection, task, shared=True)
         operation = Operation.within(connection, self._store, NOBODY)
         rows = operation.family(task, id)

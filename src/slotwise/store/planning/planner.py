@@ -24,6 +24,7 @@ from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import LATE, born, lock, replanned, write
+from slotwise.store.planning.renames import follow
 from slotwise.store.planning.revision import Declared, Revision
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_plan
@@ -147,13 +148,14 @@ class Planner:
 
     def missing(self, jobs: Sequence[Definition]) -> list[Definition]:
         """Return the jobs without a row."""
-        named = self._dialect.among(self._tasks.c.task_name, [job.name for job in jobs])
+        names = [name for job in jobs for name in (job.name, *job.aliases)]
+        named = self._dialect.among(self._tasks.c.task_name, names)
         own_rows = sa.select(self._tasks.c.task_name).where(
             self._tasks.c.task_instance == RECURRING, named
         )
         with self._store.transaction() as connection:
             found = set(connection.scalars(own_rows))
-        return [job for job in jobs if job.name not in found]
+        return [job for job in jobs if found.isdisjoint((job.name, *job.aliases))]
 
     def _bound(self, connection: sa.Connection, job: Definition) -> Schedule:
         """Return the job's schedule with its calendars, which stay locked."""
@@ -259,6 +261,8 @@ class Planner:
         ):
             schedule = self._bound(connection, job)
             key = Key(job.name, RECURRING)
+            if not self._follows(connection, job):
+                return _kept(job.name, str(job.schedule), None)
             row, plan = lock(connection, self._store, key)
             # Race: only under the row's lock is no slot claimed that is younger than the
             # activation.
@@ -276,6 +280,14 @@ class Planner:
                     _kept(job.name, str(job.schedule), None), change="deleted"
                 )
             return self._change(at, job, row, plan, schedule, deploy.revision)
+
+    def _follows(self, connection: sa.Connection, job: Definition) -> bool:
+        """Let the row of a renamed job follow; return whether it has, or there is none."""
+        if not job.aliases:
+            return True
+        operation = Operation.within(connection, self._store, self._author)
+        key = Key(job.name, RECURRING)
+        return follow(operation, key, job.aliases) == key
 
     def _insert(
         self, at: Transaction, job: Definition, schedule: Schedule, deploy: Deploy
@@ -382,6 +394,7 @@ def _is_simple(job: Definition) -> bool:
     """Whether the row of a new job depends on nothing but the code."""
     return (
         job.schedule is not None
+        and not job.aliases
         and not job.schedule.calendars
         and job.min_interval is None
         and _data_of(job) is None
@@ -447,7 +460,9 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     """Whether planning would leave a row as it stands. Of one that goes by calendars, only
     planning knows.
     """
-    if job.schedule is None or job.schedule.calendars or row["orphaned"]:
+    if job.schedule is None or job.schedule.calendars or job.aliases:
+        return False
+    if row["orphaned"]:
         return False
     planned = readable(row["schedule"])
     try:

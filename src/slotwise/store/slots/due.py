@@ -81,7 +81,8 @@ class Due:
         due = self._first(names, lost, since)
         if due is None or tasks:
             is_known = due is not None
-            no_slots = is_known or not any(map(self._is_job, names))
+            # A task may have recurring instances, whose rows wait for slots as those of jobs do.
+            no_slots = is_known or not names
             unknown = () if is_known else names
             with self.reading() as connection:
                 later, begin = self.dialect.next_due(

@@ -1,0 +1,113 @@
+"""Let the row of a job, or of a recurring instance, follow when its task was renamed.
+
+Races: workers of the old release claim, plan and settle the row under the former name meanwhile.
+Whatever happens here happens under the row's lock, which claims skip, and to a row that no worker
+holds. A job's former row is replaced by one that sleeps, which a worker of the old release finds
+at its start in place of none. So the job has one row that is awake, at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from slotwise.decide.claim import Advance
+from slotwise.decide.pause import asleep
+from slotwise.model.records import RECURRING, Key, Row
+from slotwise.model.vocabulary import RowState
+from slotwise.schedules.text import readable
+from slotwise.store.dialects.conditions import of_key
+from slotwise.store.operations import job_operations
+from slotwise.store.operations.transaction import Operation, is_plan_of
+from slotwise.store.planning.plan_rows import born, lock, write
+from slotwise.store.schema.rows import expect
+
+logger = logging.getLogger(__name__)
+
+#: The operation, in the audit.
+RENAME = "rename"
+
+HELD = (
+    "%s: its row under the former name %s is held, or has slots that have not ended: it keeps that "
+    "name until a worker starts while it is idle"
+)
+
+
+def follow(at: Operation, key: Key, aliases: Sequence[str]) -> Key:
+    """Give the row of a former name this key; return the key under which the row is.
+
+    That is the former one while the row is held, or slots beside it have not ended. If there are
+    rows under both names, the former one of a job is put to sleep, and that of an instance
+    deleted.
+    """
+    for name in sorted({key.task_name, *aliases}):
+        at.dialect.latch(at.connection, name, shared=False)
+    for alias in aliases:
+        former = Key(alias, key.task_instance)
+        family = at.family(*former)
+        row = next((one for one in family if is_plan_of(one, key.task_instance)), None)
+        if row is None or _was_left_behind(at, row):
+            continue
+        if lock(at.connection, at.store, key)[0] is not None:
+            _silence(at, row, family, key)
+        elif row.picked or len(family) > 1 or readable(row.schedule) is None:
+            logger.warning(HELD, key.task_name, alias)
+            return former
+        else:
+            _move(at, row, key)
+    return key
+
+
+def _was_left_behind(at: Operation, row: Row) -> bool:
+    """Whether a rename has put this row to sleep."""
+    if row.state != RowState.PAUSED:
+        return False
+    controls = at.store.tables.controls
+    mine = of_key(at.tasks.c, row)
+    command = sa.select(controls.c.command).where(
+        controls.c.id == at.tasks.c.control, *mine
+    )
+    return at.connection.scalar(command) == RENAME
+
+
+def _silence(at: Operation, row: Row, family: Sequence[Row], key: Key) -> None:
+    if row.task_instance != RECURRING:
+        job_operations.end(at, list(family))
+    elif row.state is None:
+        _put_to_sleep(at, row, _sign(at, row, key))
+
+
+def _sign(at: Operation, row: Row, key: Key) -> int:
+    return at.sign(RENAME, job=key.task_name, id=key.task_instance, former=row.task_name)
+
+
+def _put_to_sleep(at: Operation, row: Row, number: int) -> None:
+    columns: dict[str, object] = {"state": RowState.PAUSED, "control": number}
+    if not row.picked:  # the settlement of a held row parks it
+        columns |= asleep(row.due)
+    write(at.transaction, row, Advance(row=columns))
+
+
+def _move(at: Operation, row: Row, key: Key) -> None:
+    tasks = at.tasks
+    plan = lock(at.connection, at.store, row.key)[1]
+    mine = [*of_key(tasks.c, row), tasks.c.version == row.version, ~tasks.c.picked]
+    moved = tasks.update().where(*mine).values(task_name=key.task_name)
+    expect(at.connection.execute(moved).rowcount, 1, row)
+    pauses = at.store.tables.pauses
+    own = [*of_key(pauses.c, Key(row.task_name, _scope_of(key)))]
+    at.connection.execute(pauses.update().where(*own).values(task_name=key.task_name))
+    number = _sign(at, row, key)
+    schedule = readable(row.schedule)
+    if key.task_instance == RECURRING and schedule is not None:
+        sleeping = born(row.key, schedule.last, row.watermark, at.now)
+        sleeping |= asleep(sleeping["execution_time"])
+        sleeping |= {"control": number, "plan": plan, "priority": row.priority}
+        at.dialect.insert_new(at.connection, tasks, sleeping)
+
+
+def _scope_of(key: Key) -> str:
+    """Return the id under which the pauses of this row are noted."""
+    return "" if key.task_instance == RECURRING else key.task_instance
