@@ -156,6 +156,8 @@ def test_an_older_deploy_would_be_refused(
         )
     )
     assert {line["job"]: line["change"] for line in lines}["changed"] == "outdated"
+    shown = say("plan", "--app", "deployed", "--revision", "8", expected=exits.CHANGES)
+    assert "rejected: " in shown
 
 
 def test_slots_that_a_second_deploy_skips_are_told_before_and_logged_after(

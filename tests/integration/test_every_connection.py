@@ -14,7 +14,12 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session
 from tests.kit.programs import missing
 
@@ -125,6 +130,16 @@ async def async_session_of(url: str, name: str) -> AsyncIterator[object]:
 
 
 @asynccontextmanager
+async def async_scoped_session_of(url: str, name: str) -> AsyncIterator[object]:
+    engine = create_async_engine(driver(url, name), poolclass=sa.NullPool)
+    make = async_sessionmaker(engine)
+    scoped = async_scoped_session(make, scopefunc=asyncio.current_task)
+    async with scoped.begin():
+        yield scoped
+    await scoped.remove()
+
+
+@asynccontextmanager
 async def async_psycopg(url: str, _: str) -> AsyncIterator[object]:
     async with await psycopg.AsyncConnection.connect(url) as connection:
         yield connection
@@ -138,6 +153,7 @@ KINDS: dict[str, tuple[Callable[[str, str], Any], str]] = {
     "psycopg2": (session_of, "psycopg2"),
     "async engine": (async_engine_of, "psycopg"),
     "async session": (async_session_of, "psycopg"),
+    "async scoped session": (async_scoped_session_of, "psycopg"),
     "psycopg async": (async_psycopg, "psycopg"),
     "asyncpg": (async_engine_of, "asyncpg"),
     "asyncpg session": (async_session_of, "asyncpg"),

@@ -120,11 +120,18 @@ def _row(change: DeployChange) -> list[str | Text]:
         change.job,
         Text(change.change, style=_STYLES.get(change.change, "")),
         _side(change.before, change.before_slots) if change.change != "added" else "–",
-        _side(change.after, change.after_slots)
-        if change.change not in ("orphaned", "policies", "kept")
-        else "–",
+        _after(change),
         _now(change) or "–",
     ]
+
+
+def _after(change: DeployChange) -> str:
+    if change.change in ("orphaned", "policies", "kept"):
+        return "–"
+    if change.change == "outdated":  # the row keeps its schedule
+        rejected = describe_schedule(change.after or "")
+        return f"{_side(change.before, change.before_slots)}; rejected: {rejected}"
+    return _side(change.after, change.after_slots)
 
 
 def _now(change: DeployChange) -> str:

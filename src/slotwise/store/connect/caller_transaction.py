@@ -269,7 +269,10 @@ def _refusal(
         cure = "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
         why = f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
     elif isinstance(connection, Joined) or _is_psycopg(connection):
-        why = "psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none"
+        why = (
+            "psycopg's connections cannot be used for this call, which needs one of SQLAlchemy, "
+            "or none"
+        )
     elif kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
         cure = "or within it: await connection.run_sync(lambda inner: ….(inner))"
         why = f"{kind} cannot be used from here; await client.aio.…(…, connection=…), {cure}"
@@ -314,14 +317,23 @@ def within(
     connection: object, work: Callable[[Joinable], None]
 ) -> Awaitable[None] | None:
     """Do ``work`` in the transaction of ``connection``; return an awaitable if that is async."""
+    connection = _of_this_scope(connection)
     if hasattr(connection, "run_sync") or _is_async_psycopg(connection):
         return call_within(connection, lambda inner: work(_executor(inner)))
     work(_executor(connection))
     return None
 
 
+def _of_this_scope(connection: object) -> object:
+    """Return the session of an ``async_scoped_session``, which lacks its ``run_sync``."""
+    if type(connection).__name__ == "async_scoped_session" and callable(connection):
+        return connection()
+    return connection
+
+
 async def call_within(connection: object, work: Callable[[object], Result]) -> Result:
     """Do ``work`` with the synchronous side of an async connection."""
+    connection = _of_this_scope(connection)
     if (
         run_sync := getattr(connection, "run_sync", None)
     ) is not None:  # AsyncConnection, AsyncSession
