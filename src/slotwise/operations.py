@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slotwise.client.operations import AsyncOperations, Operations
     from slotwise.migrate.schema import Schema, SchemaUpgrade, SchemaVersion
     from slotwise.store.operations.backfill import Backfill
+    from slotwise.store.operations.instance_operations import InstanceFilter
     from slotwise.store.operations.job_operations import (
         Epoch,
         Paused,
@@ -34,6 +35,7 @@ _HOMES = {
     # jobs and slots
     "slotwise.client.operations": ("AsyncOperations", "Operations"),
     "slotwise.store.operations.backfill": ("Backfill",),
+    "slotwise.store.operations.instance_operations": ("InstanceFilter",),
     "slotwise.store.operations.job_operations": (
         "Epoch",
         "Paused",
@@ -62,6 +64,7 @@ __all__ = [
     "DeployChange",
     "Epoch",
     "HandlerStack",
+    "InstanceFilter",
     "Operations",
     "Paused",
     "Resumed",

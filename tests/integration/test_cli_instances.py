@@ -1,151 +1,185 @@
-"""Recurring instances from the shell: counted among the jobs, listed by id, each with its own
-slots.
-"""
+"""Recurring instances from the shell: a scope from a CSV file, and operations on many of them."""
 
 from __future__ import annotations
 
+import io
 import json
-import os
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from typing import Any
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from slotwise import Disabled, JobContext, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.testing import ManualClock, ManualWorker
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+APP = """
+from dataclasses import dataclass
 
-Say = Callable[..., str]
-Ask = Callable[..., Any]
-
-
-@job(name="feed", schedule=Disabled())
-def feed(ctx: JobContext) -> None:
-    """Fails where the data says so."""
-    if ctx.data == "bad":
-        raise RuntimeError("no such feed")
+from slotwise import JobRegistry, TaskContext, task
 
 
-@pytest.fixture(params=["pg_url", "sqlite_url"])
-def worker(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ManualWorker]:
-    """25 instances, of which one fails, after their first slot."""
-    url = request.getfixturevalue(request.param)
-    monkeypatch.setenv("DATABASE_URL", url)
-    monkeypatch.setenv("TZ", "UTC")
-    with ManualWorker([feed], url, ManualClock(NOON)) as made:
-        for number in range(25):
-            made.client.schedule_recurring(
-                feed, f"c-{number:02}", "EVERY|1h", "bad" if number == 7 else "good"
-            )
-        made.tick("1h")
-        while made.run_due():
-            pass
-        yield made
+@dataclass
+class Customer:
+    number: int
+
+
+@task(name="report")
+def report(ctx: TaskContext[Customer]) -> None:
+    pass
+
+
+registry = JobRegistry(tasks=[report])
+"""
+CUSTOMERS = """\
+id,schedule,data,tags,priority
+customer-1,CRON|H 7 * * *|Europe/Vienna,"{""number"": 1}",gold eu,
+customer-2,EVERY|5m,"{""number"": 2}",,90
+other-3,@daily,"{""number"": 3}",gold,
+"""
+SYNC = ("schedule", "sync", "report", "customers.csv", "--scope", "crm")
+
+
+@pytest.fixture(autouse=True)
+def application(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Path:
+    """A directory with an application and a list of customers."""
+    monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("pg_url"))
+    monkeypatch.setenv("SLOTWISE_APP", "reports_by_customer")
+    monkeypatch.setenv("SLOTWISE_AUTHOR", "ada")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reports_by_customer.py").write_text(APP)
+    (tmp_path / "customers.csv").write_text(CUSTOMERS)
+    return tmp_path
 
 
 @pytest.fixture
-def say(worker: ManualWorker, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run a command; what it prints, errors included."""
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command; what it printed."""
 
     def run(*arguments: str, expected: int = exits.OK) -> str:
         capsys.readouterr()
-        found = status(list(arguments))
-        captured = capsys.readouterr()
-        assert found == expected, captured
-        return captured.out + captured.err
+        found = status(arguments)
+        out, err = capsys.readouterr()
+        assert found == expected, out + err
+        return err + out
 
     return run
 
 
-@pytest.fixture
-def ask(say: Say) -> Ask:
-    """Run a command with --json; its answer."""
-    return lambda *arguments: json.loads(say(*arguments, "--json"))
+def ids(say: Callable[..., str]) -> list[str]:
+    if not json.loads(say("jobs", "--json")):
+        return []
+    lines = json.loads(say("jobs", "report", "--instances", "--json"))
+    return [line["id"] for line in lines]
 
 
-def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -> None:
-    """One line for all of them, and the command that lists them."""
-    (listed,) = ask("jobs")
-    assert (listed["job"], listed["id"], listed["instances"]) == (
-        "feed",
-        "recurring",
-        25,
+def test_a_file_becomes_a_scope(application: Path, say: Callable[..., str]) -> None:
+    """After a dry run; a second time nothing is left to do."""
+    found = say(*SYNC, "--dry-run")
+    assert "added: customer-1, customer-2, other-3\n" in found
+    assert (
+        "report, scope crm: would be 3 added, 0 changed, 0 removed; 0 unchanged" in found
     )
-    assert "feed: 25 recurring instances; see: slotwise jobs feed --instances" in say(
-        "jobs"
+    assert "3 added" in say(*SYNC)
+    assert json.loads(say(*SYNC, "--json"))["unchanged"] == 3
+    assert ids(say) == ["customer-1", "customer-2", "other-3"]
+    shown = json.loads(say("jobs", "report", "--id", "customer-2", "--json"))
+    assert (shown["priority"], shown["schedule"]) == (
+        90,
+        "EVERY|5m|1970-01-01T00:00:00Z",
     )
+
+
+def test_from_the_standard_input(
+    say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the columns that are needed."""
+    text = "schedule,id\n@daily,a\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    found = say(
+        "schedule", "sync", "report", "-", "--scope", "crm", expected=exits.FAILED
+    )
+    assert "-:2: task_data does not fit the task's type" in found
+    assert ids(say) == []
 
 
 @pytest.mark.parametrize(
-    "page",
-    [7, *(pytest.param(one, marks=pytest.mark.extended) for one in (1, 500))],
-    ids=lambda page: f"pages-of-{page}",
+    ("text", "message"),
+    [
+        ("id\na\n", "customers.csv:1: no column 'schedule'; the first line names"),
+        ("id,schedule,zone\n", "customers.csv:1: column 'zone'"),
+        ("", "no column 'id'"),
+        ("id,schedule\na\n", "customers.csv:2: this line has more or fewer values"),
+        ("id,schedule\na,b,c\n", "customers.csv:2: this line has more or fewer values"),
+        ("id,schedule,data\na,@daily,{\n", "customers.csv:2: data is no JSON"),
+        ("id,schedule,priority\na,@daily,x\n", "priority 'x': write a number"),
+        ('id,schedule\n"a,@daily\n', "write a CSV file in UTF-8"),
+        (
+            'id,schedule,data\na,@daily,"{""number"": ""x""}"\n',
+            "customers.csv:2: task_data",
+        ),
+    ],
 )
-def test_instances_are_listed_by_id(
-    say: Say, ask: Ask, monkeypatch: pytest.MonkeyPatch, page: int
+def test_bad_files(
+    application: Path, say: Callable[..., str], text: str, message: str
 ) -> None:
-    """Twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
-    monkeypatch.setattr("slotwise.cli.jobs.PAGE", page)
-    everything = [line["id"] for line in ask("jobs", "feed", "--instances", "--all")]
-    assert everything == [f"c-{number:02}" for number in range(25)]
-    told = say("jobs", "feed", "--instances")
-    assert "… more: slotwise jobs feed --instances --after c-19" in told
-    assert [
-        line["id"] for line in ask("jobs", "feed", "--instances", "--after", "c-19")
-    ] == everything[20:]
-    failing = [
-        line["id"]
-        for line in ask("jobs", "feed", "--instances", "--all")
-        if line["consecutive_failures"]
-    ]
-    assert failing == ["c-07"]
+    """By file, line, value and cure; nothing is changed."""
+    (application / "customers.csv").write_text(text)
+    found = say(*SYNC, expected=exits.FAILED)
+    assert message in found
+    assert ids(say) == []
 
 
-def test_one_instance(say: Say, ask: Ask) -> None:
-    """Its row, and its slots apart from all others'."""
-    shown = ask("jobs", "feed", "--id", "c-07")
-    assert (shown["id"], shown["next_slot"], shown["consecutive_failures"]) == (
-        "c-07",
-        "2026-01-01T14:00:00Z",
-        1,
+def test_what_a_short_file_would_remove(
+    application: Path, say: Callable[..., str]
+) -> None:
+    """It is refused, and forced."""
+    say(*SYNC)
+    (application / "customers.csv").write_text(CUSTOMERS.rpartition("other-3")[0])
+    assert "needs --force" in say(*SYNC, "--dry-run")
+    assert "1 of 3 instances would be removed" in say(*SYNC, expected=exits.FAILED)
+    assert "1 removed" in say(*SYNC, "--force")
+    assert ids(say) == ["customer-1", "customer-2"]
+
+
+def test_a_file_that_is_not_there(application: Path, say: Callable[..., str]) -> None:
+    """In one line."""
+    (application / "customers.csv").unlink()
+    assert "check the path" in say(*SYNC, expected=exits.FAILED)
+
+
+@pytest.mark.parametrize("verb", ["pause", "trigger", "skip-next", "delete"])
+def test_operations_by_filter(say: Callable[..., str], verb: str) -> None:
+    """Previewed, asked, done."""
+    say(*SYNC)
+    found = say(verb, "report", "--tag", "gold", "--dry-run")
+    assert "report: customer-1, other-3\n" in found
+    assert "Confirm with --yes" in say(
+        verb, "report", "--tag", "gold", expected=exits.USAGE
     )
-    assert say("jobs", "feed", "--id", "c-07").splitlines()[1].split() == [
-        "id",
-        "c-07",
-    ]
-    lines = ask("slots", "feed", "--id", "c-07")
-    assert [(line["id"], line["outcome"]) for line in lines] == [
-        ("c-07", "waiting"),
-        ("c-07", "failed"),
-    ]
-    assert say("slots", "feed", "-n", "3").split()[0] == "ID"
-    assert len(ask("slots", "feed", "--all")) == 50
-    assert len(ask("slots", "feed", "-n", "3")) == 3
-
-
-def test_what_is_not_there(say: Say) -> None:
-    """One line, with the command that lists what is."""
-    told = say("jobs", "feed", "--id", "nobody", expected=exits.FAILED)
-    assert (
-        "'feed' has no recurring instance 'nobody'; see: slotwise jobs feed --instances"
-        in told
+    done = json.loads(say(verb, "report", "--tag", "gold", "--yes", "--json"))
+    assert done["ids"] == ["customer-1", "other-3"]
+    assert say(verb, "report", "--scope", "none", "--yes").startswith(
+        "report: no instance"
     )
-    assert "no job 'food'" in say("jobs", "food", "--instances", expected=exits.FAILED)
 
 
-def test_a_task_that_has_instances_only_is_listed(ask: Ask) -> None:
-    """It has no row of its own."""
-    with ManualWorker([task(name="other")(print)], os.environ["DATABASE_URL"]) as other:
-        other.client.schedule_recurring("other", "x", "EVERY|1h")
-    assert ask("jobs")[-1] == {"job": "other", "state": "instances", "instances": 1}
+def test_resume_by_filter(say: Callable[..., str]) -> None:
+    """By the beginning of the id."""
+    say(*SYNC)
+    say(
+        "pause", "report", "--scope", "crm", "--yes", "--note", "moving", "--until", "2h"
+    )
+    found = say("resume", "report", "--prefix", "customer-", "--yes")
+    assert "report: 2 instances resumed" in found
+    states = json.loads(say("jobs", "report", "--instances", "--json"))
+    assert [line["state"] for line in states].count("paused") == 1
 
 
-def test_the_month_counts_instances(say: Say) -> None:
-    """Each as often as it goes by its schedule."""
-    assert "18,600 starts of 26 jobs" in say("schedule", "next", "--month", "2026-01")
+def test_one_instance_is_deleted(say: Callable[..., str]) -> None:
+    """By its id."""
+    say(*SYNC)
+    assert "1 instances deleted" in say("delete", "report", "--id", "other-3", "--yes")
+    assert ids(say) == ["customer-1", "customer-2"]

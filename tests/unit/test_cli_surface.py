@@ -23,12 +23,14 @@ MOST_OPTIONS = 85
 #: the options that only they take.
 BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "alarms": ("watch", "alarms list", "alarms silence", "alarms test"),
+    "a schedule for every customer": ("schedule sync",),
     "on call": ("db restored", "top", "workers stack"),
     "the statement of a month": ("statement",),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
     "pauses that end by themselves": ("--until",),
     "the statement of a month": ("--csv", "--html"),
+    "a schedule for every customer": ("--scope", "--tag", "--prefix"),
 }
 #: Said between processes of one worker, or by a shell for its own use.
 UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}

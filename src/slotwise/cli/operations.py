@@ -7,11 +7,13 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, Literal, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 import click
 
+from slotwise.cli.instances import chosen, for_each
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.given_slots import exact_slot
 from slotwise.cli.shared.options import (
@@ -21,6 +23,7 @@ from slotwise.cli.shared.options import (
     id_option,
     job_command,
     lines_option,
+    of_instances,
     pass_given,
     sure,
 )
@@ -41,7 +44,7 @@ from slotwise.cli.shared.values import (
     within,
 )
 from slotwise.inspect import RECURRING, AuditEntry, Inspection, json_value
-from slotwise.operations import Backfill, Resumed
+from slotwise.operations import Backfill, InstanceFilter, Resumed
 
 UTC: Final = ZoneInfo("UTC")
 #: The revision and days of a calendar in the text form of a schedule.
@@ -74,6 +77,8 @@ class BackfillOptions(TypedDict):
         help="If the job is running: run beside it, wait for its end, or do not run.",
     ),
     id_option,
+    of_instances,
+    sure,
 )
 def trigger(
     given: Given, name: str, overlap: Literal["beside", "queue", "skip"], id: str
@@ -81,9 +86,14 @@ def trigger(
     """Run the job NAME now; its schedule stays as it is. The slot of the run is the time of this
     request.
 
-    If the job is paused, the run waits until the job is resumed.
+    If the job is paused, the run waits until the job is resumed. With --scope, --tag or --prefix
+    all recurring instances run that meet them.
     """
     with given.operations() as (operations, inspect):
+        if (where := chosen(given, id)) is not None:
+            act = partial(operations.trigger_instances, overlap=overlap)
+            for_each(given, name, where, act, "triggered")
+            return
         slot = operations.trigger(name, id=id, overlap=overlap, **given.how)
         zone = inspect.zone(name, id=id)
     print_result(
@@ -97,6 +107,7 @@ def trigger(
     slotwise pause nightly-report --note "the disk is full"
     slotwise pause nightly-report --until 2h               ends by itself, after two hours
     slotwise pause report --id customer-7 --until "2026-11-30T06:00 Europe/Vienna" --replay
+    slotwise pause report --tag gold --dry-run             which recurring instances these are
     slotwise pause --all --note maintenance --yes
     """,
     click.option(
@@ -115,6 +126,7 @@ def trigger(
     click.option(
         "--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."
     ),
+    of_instances,
     sure,
     optional=True,
 )
@@ -131,10 +143,16 @@ def pause(
 
     Running handlers continue. Slots of the pause are skipped when the job is resumed, or left to
     its catch-up with --replay, and stay in the ledger. With --until the pause ends by itself, by
-    the database's clock, and the reason of its slots is maintenance.
+    the database's clock, and the reason of its slots is maintenance. With --scope, --tag or
+    --prefix all recurring instances are paused that meet them.
     """
     one = _job_or_all(name, everything)
     with given.operations() as (operations, inspect):
+        if one is not None and (where := chosen(given, id)) is not None:
+            end = _end(inspect, one, until)
+            act = partial(operations.pause_instances, until=end, replay=replay)
+            for_each(given, one, where, act, "paused")
+            return
         if one is None:
             given.confirm("Nothing will start any more, on any worker.")
         end = _end(inspect, one, until)
@@ -160,6 +178,7 @@ def pause(
     click.option(
         "--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."
     ),
+    of_instances,
     sure,
     optional=True,
 )
@@ -176,6 +195,10 @@ def resume(
     paused = None
     zone = UTC
     with given.operations() as (operations, inspect):
+        if one is not None and (where := chosen(given, id)) is not None:
+            act = partial(operations.resume_instances, replay=replay)
+            for_each(given, one, where, act, "resumed")
+            return
         if one is not None:
             found = operations.resume(one, id=id, replay=replay, **given.how) or None
             paused = None if given.json else inspect.all_paused()
@@ -249,6 +272,8 @@ def _skipped(lines: list[Resumed]) -> str:
     """,
     click.argument("slot", required=False, callback=instant),
     id_option,
+    of_instances,
+    sure,
 )
 def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     """Skip the next slot of the job NAME that has not begun: it ends as skipped (operator).
@@ -256,6 +281,9 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     With SLOT, skip it only if it is the next one, so that two operators do not skip two slots.
     """
     with given.operations() as (operations, inspect):
+        if (where := chosen(given, id)) is not None:
+            for_each(given, name, where, operations.skip_instances, "skipped")
+            return
         zone = inspect.zone(name, id=id)
         skipped = operations.skip_next(
             name, within(slot, zone, "SLOT"), id=id, **given.how
@@ -465,20 +493,28 @@ def _show_slots(found: Backfill, zone: ZoneInfo) -> None:
     """
     slotwise jobs --app jobs                          which jobs are orphans
     slotwise delete old-report --yes
+    slotwise delete report --id customer-7            one of its recurring instances
     """,
     click.option(
         "--force",
         is_flag=True,
         help="Even if a live worker registers the job, and will plan it again.",
     ),
+    id_option,
+    of_instances,
     sure,
 )
-def delete(given: Given, name: str, force: bool) -> None:
+def delete(given: Given, name: str, force: bool, id: str) -> None:
     """Remove the rows of the job NAME. Its history stays, so that its slots never start again.
+    With --id, --scope, --tag or --prefix only the recurring instances that meet them go.
 
     The command fails while the job runs, and while a live worker registers it.
     """
     with given.operations() as (operations, _):
+        if (where := chosen(given, id)) is not None or id != RECURRING:
+            where = where or InstanceFilter(id=id)
+            for_each(given, name, where, operations.delete_instances, "deleted")
+            return
         rows = operations.delete(name, force=force, dry_run=True)
         if not given.dry_run:
             given.confirm(f"{name} will not run any more.")

@@ -21,6 +21,7 @@ from slotwise import (
     Schedule,
     parse_schedule,
 )
+from slotwise.cli.schedule_sync import sync
 from slotwise.cli.shared.options import (
     Command,
     Given,
@@ -58,6 +59,7 @@ from slotwise.spi import parse_duration, zone_named
     slotwise schedule explain "30 2 * * *" --tz Europe/Vienna
     slotwise schedule next "30 2 * * *" --tz Europe/Vienna -n 20
     slotwise schedule diff "0 2 * * *" "H 2 * * *" --name nightly-report --days 30
+    slotwise schedule sync report customers.csv --scope crm --app jobs --dry-run
     slotwise schedule next --app jobs --plot starts.svg
     """,
 )
@@ -412,3 +414,6 @@ def instant(text: str | None, zone: ZoneInfo) -> datetime:
         forms = f"neither {FORMS} nor {DURATIONS} (2h)"
         raise click.UsageError(f"--after {text}: {forms}") from None
     return written.within(zone, "--after")
+
+
+schedule.add_command(sync)

@@ -6,6 +6,7 @@ import getpass
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, Unpack, cast
@@ -14,6 +15,7 @@ import tenacity
 
 from slotwise.client.arguments import AnyTask, instant_of, name_of
 from slotwise.client.calls import Awaited, call
+from slotwise.client.scoped_items import checked_label
 from slotwise.client.stacks import stacks_of
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
@@ -23,11 +25,13 @@ from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.operations import (
     backfill,
+    instance_operations,
     job_operations,
     slot_operations,
     task_operations,
 )
 from slotwise.store.operations.backfill import Backfill
+from slotwise.store.operations.instance_operations import ChosenInstances, InstanceFilter
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
 from slotwise.store.operations.pauses import Window
 from slotwise.store.operations.stacks import HandlerStack
@@ -167,11 +171,7 @@ class Requests:
         its end (``queue``), or is skipped (``skip``; the ledger lists it). If the job is paused,
         it waits until the job is resumed.
         """
-        if overlap not in ("beside", "queue", "skip"):
-            raise ConfigurationError(
-                f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'"
-            )
-        rule = None if overlap == "beside" else overlap
+        rule = _overlap(overlap)
         return self._operate(
             partial(
                 slot_operations.trigger_now, job=name_of(job), overlap=rule, instance=id
@@ -312,6 +312,81 @@ class Requests:
         return self._chunks(
             partial(job_operations.delete, job=name_of(job), known=force), **how
         ).rows
+
+    @call
+    def pause_instances(
+        self,
+        job: AnyTask,
+        where: InstanceFilter,
+        *,
+        until: datetime | timedelta | None = None,
+        replay: bool = False,
+        **how: Unpack[How],
+    ) -> list[str]:
+        """Pause the recurring instances that meet the filter, as ``pause`` does with one; return
+        the ids of those that were not paused so.
+
+        Each transaction takes 500 instances. If it is interrupted, call it again.
+        """
+        chosen = _instances("pause_instances", job, where)
+        window = _window(until, replay=replay)
+        operation = partial(instance_operations.pause, chosen=chosen, window=window)
+        return list(self._chunks(operation, **how).found)
+
+    @call
+    def resume_instances(
+        self,
+        job: AnyTask,
+        where: InstanceFilter,
+        *,
+        replay: bool = False,
+        **how: Unpack[How],
+    ) -> list[str]:
+        """End the pauses of these instances, as ``resume`` does with one; return the ids of those
+        that were paused.
+        """
+        chosen = _instances("resume_instances", job, where)
+        operation = partial(instance_operations.resume, chosen=chosen, replay=replay)
+        return list(self._chunks(operation, **how).found)
+
+    @call
+    def trigger_instances(
+        self,
+        job: AnyTask,
+        where: InstanceFilter,
+        *,
+        overlap: Literal["beside", "queue", "skip"] = "beside",
+        **how: Unpack[How],
+    ) -> list[str]:
+        """Run these instances now, as ``trigger`` does with one; return their ids. If it is
+        interrupted and called again, those that came first run twice.
+        """
+        chosen = _instances("trigger_instances", job, where)
+        rule = _overlap(overlap)
+        operation = partial(instance_operations.trigger, chosen=chosen, overlap=rule)
+        return list(self._chunks(operation, **how).found)
+
+    @call
+    def skip_instances(
+        self, job: AnyTask, where: InstanceFilter, **how: Unpack[How]
+    ) -> list[str]:
+        """Skip the next slot of these instances, as ``skip_next`` does with one; return the ids
+        of those that have a next slot.
+        """
+        chosen = _instances("skip_instances", job, where)
+        operation = partial(instance_operations.skip_next, chosen=chosen)
+        return list(self._chunks(operation, **how).found)
+
+    @call
+    def delete_instances(
+        self, job: AnyTask, where: InstanceFilter, **how: Unpack[How]
+    ) -> list[str]:
+        """Delete these instances, as ``client.unschedule_recurring`` does with one; return their
+        ids. Running handlers finish, and the history stays.
+        """
+        chosen = _instances("delete_instances", job, where)
+        operation = partial(instance_operations.delete, chosen=chosen)
+        return list(self._chunks(operation, **how).found)
 
     @call
     def retry_tasks(
@@ -546,3 +621,25 @@ def _this_user() -> str:
     except (KeyError, OSError):  # a container's user need not have a name
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
+
+
+def _overlap(given: str) -> str | None:
+    if given not in ("beside", "queue", "skip"):
+        raise ConfigurationError(
+            f"trigger(overlap={given!r}): write 'beside', 'queue' or 'skip'"
+        )
+    return None if given == "beside" else given
+
+
+def _instances(verb: str, job: AnyTask, where: object) -> ChosenInstances:
+    """Return the instances of this filter. Raise ConfigurationError for an empty one."""
+    name = name_of(job)
+    if not isinstance(where, InstanceFilter) or where == InstanceFilter():
+        raise ConfigurationError(
+            f"{verb}({name!r}, {where!r:.60}): say which instances, for example "
+            "InstanceFilter(scope='crm'); pause, resume and delete are for the whole job"
+        )
+    for what, given in asdict(where).items():
+        if given is not None:
+            checked_label(what, given)
+    return ChosenInstances(job=name, where=where)

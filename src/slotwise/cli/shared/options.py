@@ -84,6 +84,8 @@ class Given:
         self.author: str | None = None
         self.how: How = {"note": None, "dry_run": False, "progress": DONE}
         self.is_sure = False
+        #: Options that choose recurring instances of a job.
+        self.chosen: dict[str, str] = {}
 
     def text(self, name: str) -> str | None:
         """The value of an option that takes one; None if it is missing."""
@@ -352,6 +354,8 @@ def _note(ctx: click.Context, option: click.Parameter, value: str | bool | None)
             given.how["note"] = value
         case "author", str():
             given.author = value
+        case "scope" | "tag" | "prefix" as name, str():
+            given.chosen[name] = value
 
 
 _noted = partial(click.option, expose_value=False, callback=_note)
@@ -370,6 +374,12 @@ operation = with_options(
     ),
 )
 sure = _noted("--yes", is_flag=True, help="Do not ask.")
+#: The options that choose many recurring instances of a job. Their values go into ``Given``.
+of_instances = with_options(
+    _noted("--scope", metavar="NAME", help="All recurring instances of this scope."),
+    _noted("--tag", metavar="TAG", help="All recurring instances with this tag."),
+    _noted("--prefix", metavar="TEXT", help="All whose ids begin so."),
+)
 
 
 def named(

@@ -115,7 +115,7 @@ def pause(
         return so_far.beyond(rows, after)
     number = so_far.number or pauses.sign(at, window, job, id)
     if rows:
-        _update(at, rows, **_paused(at, number))
+        update(at, rows, **paused(at, number))
     return so_far.beyond(rows, after, number=number, found=(True,))
 
 
@@ -128,7 +128,7 @@ def _pause_tasks(at: Operation, name: str, so_far: Progress, window: Window) -> 
     return so_far.beyond((), None, found=found)
 
 
-def _paused(at: Operation, number: int) -> dict[str, object]:
+def paused(at: Operation, number: int) -> dict[str, object]:
     """Return the columns of a row that this operation pauses."""
     tasks = at.tasks.c
     due = tasks.execution_time
@@ -144,7 +144,7 @@ def _paused(at: Operation, number: int) -> dict[str, object]:
     }
 
 
-def _update(
+def update(
     at: Operation, rows: Sequence[Row], *conditions: Condition, **values: object
 ) -> None:
     """Write the same columns into those of these locked rows of a job that meet the conditions."""
@@ -199,7 +199,7 @@ def resume(
     if not rows and not kept:
         return so_far.beyond(rows, after)
     number = so_far.number or at.sign("resume", job=job, id=id, replay=replay or None)
-    woken = _wake_rows(at, rows, kept, replay=replay)
+    woken = wake_rows(at, rows, kept, replay=replay)
     return so_far.beyond(rows, after, number=number, found=so_far.found + woken)
 
 
@@ -214,7 +214,7 @@ def _resume_tasks(
     return so_far.beyond((), None, found=found)
 
 
-def _wake_rows(
+def wake_rows(
     at: Operation, rows: Sequence[Row], kept: list[Pause], *, replay: bool
 ) -> tuple[Resumed, ...]:
     """Resume locked rows of a job, each by its pause, or that of the job."""
@@ -227,7 +227,7 @@ def _wake_rows(
         for row in plans
     )
     is_asleep = at.tasks.c.state == RowState.PAUSED
-    _update(at, rows, is_asleep, **_awake(at))  # the others have passed slots
+    update(at, rows, is_asleep, **_awake(at))  # the others have passed slots
     return found
 
 
@@ -268,7 +268,7 @@ def _end_pauses_of(
     mine = [at.tasks.c.task_name == job, is_asleep, _wakes(at, kept, ended)]
     some = at.connection.scalars(sa.select(id).where(*mine).order_by(id).limit(CHUNK))
     rows = at.rows(*mine, id.in_(some.all()))
-    _wake_rows(at, rows, ended, replay=False)
+    wake_rows(at, rows, ended, replay=False)
     if len(rows) == CHUNK:
         return
     pauses.forget(at, *ended)

@@ -169,7 +169,9 @@ class Progress:
     number: int | None = None
     found: tuple[Any, ...] = ()
 
-    def beyond(self, rows: Sequence[Row], after: str | None, **others: Any) -> Progress:
+    def beyond(
+        self, rows: Sequence[object], after: str | None, **others: Any
+    ) -> Progress:
         """Return the progress with another chunk; ``after``: where the next one begins, None at
         the end.
         """

@@ -1,0 +1,200 @@
+"""Operations on many recurring instances of a job, chosen by a filter.
+
+Each transaction takes up to 500 instances, in the order of their ids. Race: an operation on one of
+them, or a synchronisation, waits for the job's latch; claims and settlements meet it by the rows'
+locks. An instance that is created behind the place of the operation is not in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+
+from slotwise.errors import ConfigurationError
+from slotwise.model.records import RECURRING, Row
+from slotwise.model.vocabulary import PauseScope, RowState
+from slotwise.store.operations import job_operations, pauses, slot_operations
+from slotwise.store.operations.pauses import Window
+from slotwise.store.operations.transaction import CHUNK, Operation, Progress
+from slotwise.store.schema.tables import Columns, Condition, Tables, is_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceFilter:
+    """Recurring instances of a job: those that meet all that is given.
+
+    ``id``: this one. ``scope``: those that a synchronisation keeps. ``tag``: those with this tag.
+    ``prefix``: those whose ids begin so.
+    """
+
+    id: str | None = None
+    scope: str | None = None
+    tag: str | None = None
+    prefix: str | None = None
+
+
+def matching(tables: Tables, rows: Columns, where: InstanceFilter) -> list[Condition]:
+    """Return the conditions that plan rows meet the filter; a scope is read by its index."""
+    placed = tables.instances.c
+    found = [is_plan(rows), rows.task_instance != RECURRING]
+    found.append(rows.state.is_distinct_from(RowState.DELETED))
+    if where.id is not None:
+        found.append(rows.task_instance == where.id)
+    if where.prefix is not None:
+        found.append(rows.task_instance.startswith(where.prefix, autoescape=True))
+    mine = [placed.task_name == rows.task_name]
+    if where.scope is not None:
+        mine.append(placed.scope == where.scope)
+    if where.tag is not None:
+        word = json.dumps(where.tag, ensure_ascii=False)
+        mine.append(placed.tags.contains(word, autoescape=True))
+    if len(mine) > 1:
+        found.append(
+            rows.task_instance.in_(sa.select(placed.task_instance).where(*mine))
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenInstances:
+    """The instances of a job that an operation is about."""
+
+    job: str
+    where: InstanceFilter
+
+    def sign(self, at: Operation, verb: str, so_far: Progress, **facts: object) -> int:
+        """Write the operation to the audit, with its first chunk; return its number."""
+        said = asdict(self.where) | facts
+        return so_far.number or at.sign(verb, job=self.job, **said)
+
+    def chunk(self, at: Operation, so_far: Progress) -> Sequence[str]:
+        """Return the next ids. Raises UnknownTask without a plan row."""
+        at.dialect.latch(at.connection, self.job, shared=False)
+        if not so_far.after:
+            at.expect_plan(self.job)
+        tasks = at.tasks.c
+        mine = [tasks.task_name == self.job, tasks.task_instance > so_far.after]
+        mine += matching(at.store.tables, tasks, self.where)
+        some = sa.select(tasks.task_instance).where(*mine)
+        found = at.connection.scalars(some.order_by(tasks.task_instance).limit(CHUNK))
+        return found.all()
+
+    def rows(
+        self, at: Operation, ids: Sequence[str], *conditions: Condition
+    ) -> list[Row]:
+        """Lock the plan rows of these instances and the rows beside them."""
+        tasks = at.tasks.c
+        family = tasks.task_instance.in_(ids) | tasks.plan_instance.in_(ids)
+        return at.rows(tasks.task_name == self.job, family, *conditions)
+
+
+#: Does something to these instances; returns the number in the audit, and those that it changed.
+Act = Callable[[Operation, Sequence[str], Progress], tuple[int | None, Collection[str]]]
+
+
+def carry_on(
+    at: Operation, chosen: ChosenInstances, act: Act, so_far: Progress
+) -> Progress:
+    """Act on the next chunk."""
+    ids = chosen.chunk(at, so_far)
+    number, changed = act(at, ids, so_far) if ids else (so_far.number, ())
+    found = so_far.found + tuple(id for id in ids if id in changed)
+    after = ids[-1] if len(ids) == CHUNK else None
+    return so_far.beyond(found[len(so_far.found) :], after, number=number, found=found)
+
+
+def pause(
+    at: Operation, chosen: ChosenInstances, window: Window, so_far: Progress
+) -> Progress:
+    """Start nothing of these instances any more."""
+
+    def act(
+        at: Operation, ids: Sequence[str], so_far: Progress
+    ) -> tuple[int | None, Collection[str]]:
+        rows = chosen.rows(at, ids, at.tasks.c.state.is_(None))
+        is_of = PauseScope.INSTANCE, chosen.job
+        changed = {id for id in ids if pauses.keep(at, *is_of, id, window)}
+        changed |= {row.task_instance for row in rows if row.is_plan}
+        if not changed and not rows:
+            return so_far.number, ()
+        end = window.end(at.now)
+        until = None if end is None else end.isoformat()
+        number = chosen.sign(at, "pause", so_far, until=until)
+        if rows:
+            job_operations.update(at, rows, **job_operations.paused(at, number))
+        return number, changed
+
+    return carry_on(at, chosen, act, so_far)
+
+
+def resume(
+    at: Operation, chosen: ChosenInstances, so_far: Progress, *, replay: bool
+) -> Progress:
+    """Resume these instances."""
+
+    def act(
+        at: Operation, ids: Sequence[str], so_far: Progress
+    ) -> tuple[int | None, Collection[str]]:
+        rows = chosen.rows(at, ids, at.tasks.c.state == RowState.PAUSED)
+        kept = pauses.kept(at, chosen.job)
+        mine = [one for one in kept if one.id in ids]
+        changed = {row.task_instance for row in rows if row.is_plan}
+        changed |= {one.id for one in mine if one.id is not None}
+        if not changed and not rows:
+            return so_far.number, ()
+        number = chosen.sign(at, "resume", so_far, replay=replay or None)
+        job_operations.wake_rows(at, rows, kept, replay=replay)
+        pauses.forget(at, *mine)
+        return number, changed
+
+    return carry_on(at, chosen, act, so_far)
+
+
+def trigger(
+    at: Operation, chosen: ChosenInstances, so_far: Progress, *, overlap: str | None
+) -> Progress:
+    """Run these instances once, beside their schedules; each has its entry in the audit."""
+
+    def act(
+        at: Operation, ids: Sequence[str], so_far: Progress
+    ) -> tuple[int | None, Collection[str]]:
+        for id in ids:
+            slot_operations.trigger_now(at, chosen.job, overlap, id)
+        return None, ids
+
+    return carry_on(at, chosen, act, so_far)
+
+
+def skip_next(at: Operation, chosen: ChosenInstances, so_far: Progress) -> Progress:
+    """Skip the next slot of these instances; each has its entry in the audit. One without a next
+    slot stays.
+    """
+
+    def act(
+        at: Operation, ids: Sequence[str], so_far: Progress
+    ) -> tuple[int | None, Collection[str]]:
+        chosen.rows(at, ids)  # in the order of their keys
+        changed = set()
+        for id in ids:
+            with suppress(ConfigurationError):
+                slot_operations.skip_next(at, chosen.job, None, id)
+                changed.add(id)
+        return None, changed
+
+    return carry_on(at, chosen, act, so_far)
+
+
+def delete(at: Operation, chosen: ChosenInstances, so_far: Progress) -> Progress:
+    """Delete these instances; the row of a run is deleted when that has ended."""
+
+    def act(
+        at: Operation, ids: Sequence[str], so_far: Progress
+    ) -> tuple[int | None, Collection[str]]:
+        job_operations.end(at, chosen.rows(at, ids))
+        return chosen.sign(at, "delete", so_far), ids
+
+    return carry_on(at, chosen, act, so_far)
