@@ -143,7 +143,7 @@ CASES: dict[str, tuple[Scene, int, tuple[str, ...]]] = {
     "Has a deploy": (
         deployed,
         exits.OK,
-        ("was changed from every 1 h to every 2 h by revision 3 at",),
+        ("was changed from every 1h to every 2h by revision 3 at",),
     ),
     "Which calendar": (
         closed,

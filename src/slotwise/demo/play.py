@@ -84,7 +84,7 @@ class Play:
     def _freeze(self) -> None:
         victim = self._catch("report")
         self._view.say(
-            f"SIGSTOP: {victim.label} is frozen for longer than its lease of {LEASE:.0f} s"
+            f"SIGSTOP: {victim.label} is frozen for longer than its lease of {LEASE:.0f}s"
         )
         self._until(
             lambda: bool(self._scene.jobs) and self._holder("report") is not victim,

@@ -5,8 +5,9 @@ elsewhere.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -19,7 +20,11 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.demo.jobs import digests
 from slotwise.demo.stage import Stage
-from slotwise.spi import Outcome, tables
+from slotwise.spi import Outcome, short_duration, tables
+
+#: Lines of slots that were taken over, and the fewest of the story.
+MOST_TAKEN_OVER = 3
+LEAST_STORY = 2
 
 #: A row of a listing, by column.
 ViewRow: TypeAlias = dict[str, Any]
@@ -175,7 +180,7 @@ class PlainView:
 
     def say(self, text: str) -> None:
         self._console.print(
-            f"[{time.monotonic() - self._begun:5.1f} s] {text}",
+            f"[{time.monotonic() - self._begun:5.1f}s] {text}",
             markup=False,
             highlight=False,
         )
@@ -202,34 +207,44 @@ class LiveView:
         self._live.stop()
 
     def show(self, scene: Scene, stage: Stage, left: float) -> None:
-        said = Text("\n".join(self._said[-6:]), style="bold")
-        title = Text(f"slotwise demo, {left:.0f} s to go", style="bold cyan")
-        away = (
-            Text("the database is down", style="bold red")
-            if scene.at is None
-            else Text("")
-        )
-        self._live.update(
-            Group(
-                title,
-                _jobs_table(scene, stage),
-                _workers_table(scene, stage),
-                _taken_over_table(scene),
-                away,
-                said,
-            )
-        )
+        height = self._live.console.size.height
+        self._live.update(picture(scene, stage, left, self._said, height))
 
     def say(self, text: str) -> None:
-        self._said.append(f"{time.monotonic() - self._begun:5.1f} s  {text}")
+        self._said.append(f"{time.monotonic() - self._begun:5.1f}s  {text}")
+
+
+def picture(
+    scene: Scene, stage: Stage, left: float, said: Sequence[str], height: int
+) -> Group:
+    """Return what fits into so many lines: 24 are enough for a line of each table and the story."""
+    title = Text(f"slotwise demo, {short_duration(timedelta(seconds=left))} to go")
+    title.stylize("bold cyan")
+    if scene.at is None:
+        title.append("  the database is down", style="bold red")
+    tables = [_jobs_table(scene, stage), _workers_table(scene, stage)]
+    if scene.taken_over:
+        tables.append(_taken_over_table(scene))
+    used = 1 + sum(table.row_count + 1 for table in tables)
+    story = said[-max(height - 1 - used, LEAST_STORY) :]
+    lines = [
+        Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in story
+    ]
+    return Group(title, *tables, *lines)
+
+
+def _table(*headings: str) -> Table:
+    """A table without rules, one line per row."""
+    table = Table(
+        box=None, pad_edge=False, expand=True, padding=(0, 2, 0, 0), header_style="bold"
+    )
+    for heading in headings:
+        table.add_column(heading.upper(), no_wrap=True, overflow="ellipsis")
+    return table
 
 
 def _jobs_table(scene: Scene, stage: Stage) -> Table:
-    table = Table(title="jobs", title_justify="left", expand=True)
-    for heading in ("job", "slot", "state", "attempt", "succeeded", "failed", "lost"):
-        table.add_column(
-            heading, justify="left" if heading in ("job", "slot", "state") else "right"
-        )
+    table = _table("job", "slot", "state", "attempt", "succeeded", "failed", "lost")
     for row in scene.jobs:
         holder = _label(stage, row["picked_by"])
         state = f"[green]running on {holder}[/]" if holder else "waiting"
@@ -241,9 +256,7 @@ def _jobs_table(scene: Scene, stage: Stage) -> Table:
 
 
 def _workers_table(scene: Scene, stage: Stage) -> Table:
-    table = Table(title="workers", title_justify="left", expand=True)
-    for heading in ("worker", "pid", "state", "last heartbeat"):
-        table.add_column(heading)
+    table = _table("worker", "pid", "state", "last heartbeat")
     seen = {row["pid"]: row for row in scene.workers}
     for worker in stage.workers:
         row = seen.get(worker.process.pid)
@@ -251,22 +264,15 @@ def _workers_table(scene: Scene, stage: Stage) -> Table:
         style = {"killed": "red", "frozen": "yellow", "running": "green"}.get(
             state, "dim"
         )
-        age = (
-            f"{(scene.at - row['last_seen']).total_seconds():.1f} s ago"
-            if row and scene.at
-            else ""
-        )
+        silent = scene.at - row["last_seen"] if row and scene.at else None
+        age = "" if silent is None else f"{short_duration(silent)} ago"
         table.add_row(worker.label, str(worker.process.pid), f"[{style}]{state}[/]", age)
     return table
 
 
 def _taken_over_table(scene: Scene) -> Table:
-    table = Table(
-        title="taken over from dead workers", title_justify="left", expand=True
-    )
-    for heading in ("job", "slot", "attempts", "now"):
-        table.add_column(heading)
-    for row in scene.taken_over:
+    table = _table("taken over from dead workers", "slot", "attempts", "now")
+    for row in scene.taken_over[:MOST_TAKEN_OVER]:
         table.add_row(
             row["task_name"], _clock(row["slot"]), str(row["attempts"]), row["outcome"]
         )

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol, TypedDict
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import EARLIEST, EPOCH, FOREVER, TICK, from_micros, to_micros
-from slotwise.schedules.words import spaced
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -322,7 +321,7 @@ class Schedule(ABC):
         return None
 
     def in_words(self) -> str:
-        """In a few words: ``02:00 Europe/Vienna``, ``every 5 min``."""
+        """In a few words: ``02:00 Europe/Vienna``, ``every 5m``."""
         return str(self)
 
     def sentences(self) -> list[str]:
@@ -458,7 +457,7 @@ class Every(Schedule):
         self._set(_text=f"EVERY|{format_duration(span)}|{instant_text(self.anchor)}")
 
     def in_words(self) -> str:
-        every = f"every {spaced(self.interval)}"
+        every = f"every {format_duration(self.interval)}"
         if self.anchor == EPOCH:
             return every
         return f"{every} from {instant_text(self.anchor)}"
@@ -517,7 +516,7 @@ class FixedDelay(Schedule):
         return in_utc(t)
 
     def in_words(self) -> str:
-        return f"{spaced(self.delay)} after each run"
+        return f"{format_duration(self.delay)} after each run"
 
     def sentences(self) -> list[str]:
         delay = format_duration(self.delay)

@@ -35,7 +35,7 @@ from slotwise.schedules.calendars import (
     calendar_name,
 )
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
-from slotwise.schedules.words import listed, spaced
+from slotwise.schedules.words import listed
 
 MOST_PARTS = 32
 _PORTION: Final = 4 * DAY  # few enough one-second slots to hold in memory
@@ -310,7 +310,7 @@ class Spread(Combined):
         return Spread(schedules[0], self.by)
 
     def in_words(self) -> str:
-        return f"{self.schedule.in_words()}, {spaced(self.by)} later"
+        return f"{self.schedule.in_words()}, {format_duration(self.by)} later"
 
     def sentences(self) -> list[str]:
         by = format_duration(self.by)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import time, timedelta
-
-from slotwise.model.durations import format_duration
+from datetime import time
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -28,14 +25,6 @@ def ranges(values: Sequence[int], names: Sequence[str] = ()) -> str:
         told = [names[value] if names else str(value) for value in run]
         parts += [f"{told[0]} to {told[-1]}"] if len(told) > 2 else told
     return listed(parts)
-
-
-def spaced(duration: timedelta) -> str:
-    """``1 h 30 min``, where `format_duration` writes ``1h30m``."""
-    text = format_duration(duration)
-    parts = re.findall(r"([0-9.]+)([a-z]+)", text)
-    words = [f"{number} {'min' if unit == 'm' else unit}" for number, unit in parts]
-    return " ".join(words) or text
 
 
 def time_text(value: time) -> str:

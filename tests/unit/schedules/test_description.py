@@ -88,18 +88,18 @@ SHORT = [
     ("*/5 * * * ?", "*/5 * * * ? UTC"),
     ("H 2 * * *", "H 2 * * * UTC"),
     ("DAILY|12:00,13:45|Europe/Rome", "12:00, 13:45 Europe/Rome"),
-    ("EVERY|90m", "every 90 min"),
-    ("EVERY|7d|2026-01-05T06:00Z", "every 7 d from 2026-01-05T06:00:00Z"),
-    ("FIXED_DELAY|1500ms", "1500 ms after each run"),
+    ("EVERY|90m", "every 90m"),
+    ("EVERY|7d|2026-01-05T06:00Z", "every 7d from 2026-01-05T06:00:00Z"),
+    ("FIXED_DELAY|1500ms", "1500ms after each run"),
     ("ONCE|2026-01-01T01:00+01:00", "once at 2026-01-01T00:00:00Z"),
     ("-", "never"),
-    ("ANY(0 2 * * *; EVERY|3s)", "02:00 UTC; every 3 s"),
+    ("ANY(0 2 * * *; EVERY|3s)", "02:00 UTC; every 3s"),
     (
         "BETWEEN(CRON|0 2 * * *|Europe/Vienna; 2026-03-31T22:00Z; 2026-10-31T23:00Z)",
         "02:00 Europe/Vienna from 2026-04-01T00:00:00+02:00 until 2026-11-01T00:00:00+01:00",
     ),
-    ("BETWEEN(EVERY|3s; -; 2026-10-31T23:00Z)", "every 3 s until 2026-10-31T23:00:00Z"),
-    ("SPREAD(0 2 * * *; 73s)", "02:00 UTC, 73 s later"),
+    ("BETWEEN(EVERY|3s; -; 2026-10-31T23:00Z)", "every 3s until 2026-10-31T23:00:00Z"),
+    ("SPREAD(0 2 * * *; 73s)", "02:00 UTC, 73s later"),
     (
         "EXCLUDING(0 9 * * *; AT@3[SAT,SUN 2026:0101,0106], US; following)",
         "09:00 UTC excluding AT, US (following)",
@@ -109,7 +109,7 @@ SHORT = [
         "09:00 UTC, last business day of AT",
     ),
     ("BUSINESS_DAY(0 9 * * *; 3)", "09:00 UTC, business day 3"),
-    ("0 2 * * * >> 2026-01-01T00:00Z >> EVERY|3s", "every 3 s"),
+    ("0 2 * * * >> 2026-01-01T00:00Z >> EVERY|3s", "every 3s"),
     ("SOLSTICE|2026", "SOLSTICE|2026"),
 ]
 
