@@ -25,10 +25,11 @@ from tests.databases import provision
 from tests.integration.test_cli_listings import add
 from tests.kit.store import Store
 
-from slotwise import Settings
+from slotwise import Calendar, Cron, JobContext, Settings, TaskContext, job, task
 from slotwise.cli.entry import COMMANDS, status
 from slotwise.cli.shared import exits
 from slotwise.spi import Database
+from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 #: Clears the screen, forges a line, turns the direction of what follows, rings, moves up, ends a
@@ -165,6 +166,10 @@ LINES = [
     "audit",
     f"audit {NAME}",
     "workers",
+    f"workers stack {NAME} --timeout 10ms",
+    f"workers stack x{NAME}",
+    "top",
+    "top --json",
     "health",
     "health --allow-orphans",
     "tasks",
@@ -212,6 +217,8 @@ LINES = [
     f"bench --cells {NAME}",
     f"db check --schema {NAME}",
     f"db settle-until {NAME}",
+    f"db restored --at {NAME}",
+    f"db restored --at now --note {NAME} --dry-run",
     "db check",
     "db upgrade --sql",
     f"completion {NAME}",
@@ -524,3 +531,53 @@ def test_malformed_rows(
             ask(f"{line} {name}")
     assert status(["workers"]) == status(["jobs"]) == exits.OK
     assert "bad-4 is unreadable: plan is " in capsys.readouterr().err
+
+
+@pytest.mark.extended
+def test_lists_stay_lists_at_80_columns(tmp_path: Path) -> None:
+    """With names and zones as people have them; a long id is folded."""
+    file = tmp_path / "usual.db"
+    provision(f"sqlite:///{file}")
+    database = Database(Settings.load(environ={}, database_url=f"sqlite:///{file}"))
+    now = datetime.now(UTC)
+    clock = ManualClock(now - timedelta(hours=3))
+
+    @job(name="settle-accounts", schedule=Cron("*/20 * * * *", tz="Europe/Vienna"))
+    def settle(ctx: JobContext) -> None:
+        """Succeeds."""
+
+    @task(name="send-invoice-mail", record="all", retry=None)
+    def send(ctx: TaskContext[None]) -> None:
+        raise OSError("the mail server does not answer, and says so at some length")
+
+    with ManualWorker([settle, send], database, clock) as worker:
+        worker.operations.by("ann@ops").skip_next("settle-accounts", note="month end")
+        worker.client.schedule_many(send, [None] * 3)
+        for _ in range(9):
+            worker.tick("20m")
+            worker.run_due()
+        worker.client.schedule(send, id="order-4711")
+        named = {"worker": "worker-7c9f8b6d5-x2x4z:7:90acb1", "last_seen": now}
+        add(worker.store, "workers", named)
+        calendars = worker.operations.calendars
+        calendars.change("AT", lambda _: Calendar(name="AT"), "calendar_add")
+    database.close()
+    listings = {
+        "jobs": "JOB",
+        "slots": "JOB",
+        "slots settle-accounts": "SLOT",
+        "failures": "FAILED",
+        "audit": "AT",
+        "workers": "WORKER",
+        "tasks": "TASK",
+        "tasks list": "TASK",
+        "calendar show": "CALENDAR",
+    }
+    printed = on_a_terminal(file, tmp_path, list(listings), notes=False)
+    for (line, title), text in zip(listings.items(), printed, strict=True):
+        told = COLOURS.sub("", text).replace("\r", "").strip("\n").split("\n")
+        assert told[0].split()[0] == title, (line, told)
+        assert len(told) > 1, line
+        assert not [part for part in told if part.startswith("  slot")], (line, told)
+        if line.startswith("slots"):
+            assert any("  succeeded" in part for part in told), told

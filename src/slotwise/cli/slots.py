@@ -25,6 +25,7 @@ from slotwise.cli.shared.options import (
     pass_given,
 )
 from slotwise.cli.shared.output import (
+    RANGE,
     outcome,
     print_attempts,
     print_fields,
@@ -345,7 +346,8 @@ def _print(
             ]
         )
     spare = ("WORKER", "ORIGIN", "TRIES", "TOOK", "STARTED")
-    print_table(columns, rows, spare=spare, folds="WHY")
+    folds = {"WHY": 18, "SLOT": RANGE, "ID": 12}
+    print_table(columns, rows, spare=spare, folds=folds, last="WHY")
     say_zones(zones.get((job, line.id), UTC) for job, line in shown)
 
 

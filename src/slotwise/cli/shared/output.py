@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _UNBOUNDED = 10_000
 #: A column is folded to no less than this.
 NARROWEST = 24
+#: The same of one that has ranges of instants: an instant, and an ellipsis.
+RANGE = 27
 #: What stands between two columns.
 _GAP = "  "
 
@@ -114,19 +116,23 @@ def print_table(
     rows: Iterable[Sequence[str | Text]],
     *,
     spare: Sequence[str] = (),
-    folds: str | None = None,
+    folds: str | Mapping[str, int] | None = None,
+    last: str | None = None,
 ) -> None:
     """Print a table without rules.
 
     On a terminal that is too narrow, the columns ``spare`` are left out, the first one first, with
-    a note on stderr; then the column ``folds`` is folded. If that does not do, each row becomes a
-    few lines.
+    a note on stderr; then the column ``folds`` is folded, or several, each to no less than its
+    width; then the column ``last`` is left out. If that does not do, each row becomes a few lines.
     """
+    least = {folds: NARROWEST} if isinstance(folds, str) else dict(folds or {})
     cells = [list(map(_cell, row)) for row in rows]
     console = _console()
     lines = [[Text(column, style="bold") for column in columns], *cells]
     widths = [max(map(_cell_width, column)) for column in zip(*lines, strict=True)]
-    kept = _fitting(columns, widths, console.width, spare, folds)
+    kept = _fitting(columns, widths, console.width, spare, least)
+    if kept is None and last is not None:
+        kept = _fitting(columns, widths, console.width, [*spare, last], least)
     if kept is None:
         _print(console, Group(*(_stacked(columns, row) for row in cells)))
         return
@@ -136,7 +142,8 @@ def print_table(
         text = Text("\n").join(_aligned(line, widths) for line in lines)
         _print(console, text, fits=True)
     else:
-        _print(console, _folded(lines, widths, kept.index(columns.index(folds or ""))))
+        narrow = [least.get(columns[number]) for number in kept]
+        _print(console, _folded(lines, _shared(widths, narrow, console.width)))
     left = [column for number, column in enumerate(columns) if number not in kept]
     if left:
         say(f"not shown at this width: {', '.join(left)}; --json has all", err=True)
@@ -147,7 +154,7 @@ def _fitting(
     widths: Sequence[int],
     room: int,
     spare: Sequence[str],
-    folds: str | None,
+    folds: Mapping[str, int],
 ) -> list[int] | None:
     """Return the numbers of the columns that fit; None if those that are not ``spare`` do not."""
     kept = list(range(len(columns)))
@@ -157,7 +164,7 @@ def _fitting(
         if column in columns:
             kept.remove(columns.index(column))
     least = [
-        min(widths[number], NARROWEST) if columns[number] == folds else widths[number]
+        min(widths[number], folds.get(columns[number], widths[number]))
         for number in kept
     ]
     return kept if _total(least) <= room else None
@@ -167,14 +174,30 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
-def _folded(lines: Sequence[Sequence[Text]], widths: Sequence[int], folds: int) -> Table:
-    """The same as a grid of rich, which folds the cells of one column."""
+def _folded(lines: Sequence[Sequence[Text]], widths: Sequence[int]) -> Table:
+    """The same as a grid of rich, which folds the cells that are too wide."""
     table = _grid()
-    for number, width in enumerate(widths):
-        table.add_column(overflow="fold", width=None if number == folds else width)
+    for width in widths:
+        table.add_column(overflow="fold", width=width)
     for line in lines:
         table.add_row(*line)
     return table
+
+
+def _shared(
+    widths: Sequence[int], least: Sequence[int | None], room: int
+) -> Sequence[int]:
+    """Return the widths of the columns: those with a least width share what the others leave."""
+    found = [
+        width if narrow is None else min(width, narrow)
+        for width, narrow in zip(widths, least, strict=True)
+    ]
+    left = room - _total(found)
+    for number, width in enumerate(widths):
+        more = min(width - found[number], left)
+        found[number] += more
+        left -= more
+    return found
 
 
 def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:
