@@ -33,7 +33,7 @@ from slotwise.contrib.metrics.figures import (
     from_plain,
 )
 from slotwise.contrib.metrics.meter import ClusterReader, Sums
-from slotwise.inspect import SinceSuccess
+from slotwise.inspect import DatabaseInfo, SinceSuccess
 from slotwise.spi import Database
 from slotwise.testing import ManualWorker
 
@@ -215,6 +215,12 @@ def test_a_database_that_does_not_answer_holds_up_no_scrape(
 
         def since_success(self, jobs: object) -> dict[str, SinceSuccess]:
             return {"report": success}
+
+        def troubles(self) -> list[object]:
+            return []
+
+        def database(self) -> DatabaseInfo:
+            return DatabaseInfo()
 
     success = SinceSuccess(since=timedelta(seconds=7), overdue=timedelta(0))
 

@@ -332,7 +332,7 @@ tests:
       - {series: 'slotwise_workers{instance="a"}', values: '1x30'}
       - {series: 'slotwise_loop_busy_seconds{instance="a",loop="poller"}', values: '0+60x30'}
       - {series: 'slotwise_backlog_age_seconds{instance="a"}', values: '0+60x30'}
-      - {series: 'slotwise_success_overdue_seconds{instance="a",name="report"}', values: '3600+3600x30'}
+      - {series: 'slotwise_overdue_seconds{instance="a",name="report"}', values: '3600+3600x30'}
       - {series: 'slotwise_database_up{instance="a"}', values: '1x30'}
     alert_rule_test:
       - eval_time: 1m

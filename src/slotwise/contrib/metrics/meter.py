@@ -16,7 +16,7 @@ from typing import Final
 from slotwise import ConfigurationError, JobRegistry
 from slotwise.contrib.metrics.figures import ROWS, SECONDS, Snapshot, Value
 from slotwise.contrib.metrics.health import ProbeResult, WorkerHealth, busy_for
-from slotwise.inspect import Backlog, Inspection, SinceSuccess
+from slotwise.inspect import Backlog, Inspection, SinceSuccess, Trouble
 from slotwise.spi import (
     REASONS,
     BatchClaimed,
@@ -44,6 +44,9 @@ MAX_NAMES: Final = 1000
 #: shown after a while.
 FRESH = 10.0
 STALE = 60.0
+#: How long a handler runs before its usual duration is read, and of how many jobs it is.
+LONG: Final = timedelta(minutes=1)
+SOME: Final = 20
 #: How long a scrape waits for a reading, in seconds.
 PATIENCE: Final = 2.0
 
@@ -263,6 +266,13 @@ class Sums:
             found[self.label(name),] = span.total_seconds()
         return found
 
+    def added(self, counts: Mapping[str, int]) -> dict[tuple[str, ...], Value]:
+        """Return these counts by label; those that share one are added up."""
+        found: Counter[tuple[str, ...]] = Counter()
+        for name, count in counts.items():
+            found[self.label(name),] += count
+        return dict(found)
+
     def heartbeat_age(self) -> float | None:
         """Seconds since the last successful heartbeat; None before the first."""
         return None if self._beat is None else elapsed() - self._beat[0]
@@ -272,6 +282,18 @@ class Sums:
         return (
             None if self._beat is None or self._beat[1] is None else abs(self._beat[1])
         )
+
+
+def _running(worker: Worker) -> dict[str, timedelta]:
+    """Return for how long the oldest running handler of each name has run."""
+    now = elapsed()
+    found = dict[str, timedelta]()
+    for holding in worker.active_claims:
+        if holding.started and not holding.ended:
+            name = holding.claim.row.task_name
+            span = timedelta(seconds=max(now - holding.since, 0.0))
+            found[name] = max(span, found.get(name, span))
+    return found
 
 
 def _lateness(named: _Named, attempt: Finished, began: float) -> None:
@@ -308,6 +330,9 @@ class Reading:
     at: float
     backlog: Sequence[Backlog] = ()
     since_success: Mapping[str, SinceSuccess] = field(default_factory=dict)
+    troubles: Sequence[Trouble] = ()
+    usual: Mapping[str, timedelta] = field(default_factory=dict)
+    oldest_snapshot: timedelta | None = None
     is_up: bool = False
 
 
@@ -320,10 +345,15 @@ class ClusterReader:
     """
 
     def __init__(
-        self, inspect: Callable[[], Inspection], jobs: Callable[[], Sequence[str]]
+        self,
+        inspect: Callable[[], Inspection],
+        jobs: Callable[[], Sequence[str]],
+        long: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        """``long``: the jobs that have run for long, of which the usual duration is read."""
         self._inspect = inspect
         self._jobs = jobs
+        self._long = long
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._last: Reading | None = None
@@ -350,11 +380,23 @@ class ClusterReader:
         try:
             inspect = self._inspect()
             self._last = Reading(
-                at, inspect.backlog(), inspect.since_success(self._jobs()), is_up=True
+                at,
+                inspect.backlog(),
+                inspect.since_success(self._jobs()),
+                inspect.troubles(),
+                _usual(inspect, self._long()),
+                inspect.database().oldest_snapshot,
+                is_up=True,
             )
         except Exception as error:
             logger.debug("the figures of the cluster cannot be read: %s", error)
             self._last = Reading(at) if last is None else replace(last, is_up=False)
+
+
+def _usual(inspect: Inspection, jobs: Sequence[str]) -> dict[str, timedelta]:
+    """Return the usual durations of these jobs, of those that have run before."""
+    found = {name: inspect.rates(name).week.duration_p95 for name in jobs}
+    return {name: span for name, span in found.items() if span is not None}
 
 
 class Metrics:
@@ -381,7 +423,9 @@ class Metrics:
         self._worker = worker or (lambda: registry.worker)
         self.health = WorkerHealth(self._worker, stuck_after)
         self._cluster = ClusterReader(
-            lambda: registry.inspect, lambda: [job.name for job in registry.jobs]
+            lambda: registry.inspect,
+            lambda: [job.name for job in registry.jobs],
+            self._long,
         )
 
     def check(self) -> ProbeResult:
@@ -427,6 +471,7 @@ class Metrics:
             "slotwise_capacity": {(): worker.capacity},
             "slotwise_busy": {(): sum(holding.started for holding in held)},
             "slotwise_hanging": self._hanging(worker),
+            "slotwise_running_seconds": self._sums.longest(_running(worker)),
             "slotwise_claims_held": {(): len(worker.active_claims)},
             "slotwise_loop_busy_seconds": {
                 (loop.name,): busy_for(loop) for loop in worker.loops if loop.has_started
@@ -437,6 +482,13 @@ class Metrics:
                 if value is not None
             },
         }
+
+    def _long(self) -> list[str]:
+        """Return some jobs whose handlers have run in this process for longer than ``LONG``."""
+        worker = self._worker()
+        running = {} if worker is None else _running(worker)
+        long = [name for name, span in running.items() if span > LONG]
+        return [name for name in long if name in self.registry.definitions][:SOME]
 
     def _hanging(self, worker: Worker) -> dict[tuple[str, ...], Value]:
         hanging = Counter(
@@ -450,8 +502,12 @@ class Metrics:
         found: Snapshot = {"slotwise_database_up": {(): int(reading.is_up)}}
         if elapsed() - reading.at > STALE or not reading.at:
             return found
+        if reading.oldest_snapshot is not None:
+            age = reading.oldest_snapshot.total_seconds()
+            found["slotwise_oldest_snapshot_seconds"] = {(): age}
         waiting = self._sums.labelled(reading.backlog)
         successes = reading.since_success
+        troubles = reading.troubles
         return found | {
             "slotwise_backlog": {(name,): count for name, (count, _) in waiting.items()},
             "slotwise_oldest_due_age_seconds": {
@@ -463,7 +519,14 @@ class Metrics:
             "slotwise_since_success_seconds": self._sums.longest(
                 {name: one.since for name, one in successes.items()}
             ),
-            "slotwise_success_overdue_seconds": self._sums.longest(
+            "slotwise_overdue_seconds": self._sums.longest(
                 {name: one.overdue for name, one in successes.items()}
             ),
+            "slotwise_paused_seconds": self._sums.longest(
+                {one.name: one.paused for one in troubles if one.paused is not None}
+            ),
+            "slotwise_dead_tasks": self._sums.added(
+                {one.name: one.dead for one in troubles if one.dead}
+            ),
+            "slotwise_usual_duration_seconds": self._sums.longest(reading.usual),
         }

@@ -55,6 +55,8 @@ class DatabaseInfo(Value):
     max_connections: int | None = None
     #: How far a replica is behind; None of a primary. Without writes there, it grows.
     replica_delay: timedelta | None = None
+    #: The age of the oldest snapshot of which the server says since when it is held.
+    oldest_snapshot: timedelta | None = None
 
 
 _TABLES = """
@@ -83,7 +85,8 @@ UNION ALL
 SELECT 'prepared', gid, prepared, pg_catalog.age(transaction) FROM pg_catalog.pg_prepared_xacts
 ) AS holders ORDER BY age DESC, since LIMIT :most"""
 _SERVER = """
-SELECT (SELECT CAST(pg_catalog.sum(numbackends) AS integer)
+SELECT pg_catalog.clock_timestamp() AS at,
+       (SELECT CAST(pg_catalog.sum(numbackends) AS integer)
         FROM pg_catalog.pg_stat_database) AS used,
        CAST(pg_catalog.current_setting('max_connections') AS integer) AS most,
        CASE WHEN pg_catalog.pg_is_in_recovery()
@@ -98,11 +101,15 @@ def database(store: Store) -> DatabaseInfo:
     with reading(store) as at:
         (server,) = at.read(_SERVER, {})
         holders = at.read(_SNAPSHOTS, {"most": _MOST})
+        snapshots = [
+            filled(SnapshotHolder, row, since=utc(row["since"])) for row in holders
+        ]
+        now = utc(server["at"])
+        ages = [now - one.since for one in snapshots if one.since is not None]
         return DatabaseInfo(
             tables=_tables(at),
-            snapshots=[
-                filled(SnapshotHolder, row, since=utc(row["since"])) for row in holders
-            ],
+            snapshots=snapshots,
+            oldest_snapshot=max(ages, default=timedelta(0)),
             connections=server["used"],
             max_connections=server["most"],
             replica_delay=server["delay"],
