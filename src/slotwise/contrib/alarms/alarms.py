@@ -21,7 +21,7 @@ from slotwise.contrib.alarms.incidents import (
     Silence,
     covering,
 )
-from slotwise.contrib.alarms.observation import observe
+from slotwise.contrib.alarms.observation import Observation, observe
 from slotwise.contrib.alarms.rules import DECLARED, RuleBook, Rules
 from slotwise.contrib.alarms.targets import Target
 from slotwise.spi import Database, Definition, Event, growing_pauses, parse_duration
@@ -113,8 +113,16 @@ class Alarms:
         Raises DatabaseProblem, SchemaMissing or SchemaMismatch.
         """
         client, incidents = self._open()
-        since = self._since
-        seen = observe(client.inspect, since or client.inspect.health().now - LOOK_BACK)
+        since = self._since or client.inspect.health().now - LOOK_BACK
+        seen = observe(client.inspect, since)
+        began, ended = self._keep(incidents, seen)
+        sent, failed = self._deliver(incidents, seen.now)
+        self._tidy(incidents, seen.now)
+        self._since = seen.now - OVERLAP
+        return Round(began=began, ended=ended, sent=sent, failed=failed)
+
+    def _keep(self, incidents: Incidents, seen: Observation) -> tuple[int, int]:
+        """Write which incidents begin and end; return how many this process has written."""
         found = findings(seen, self.rules)
         wanted = changes(found, incidents.latest(), seen.failing)
         began = [
@@ -123,10 +131,7 @@ class Alarms:
         for finding, incident in wanted.renew:
             incidents.renew(incident, finding)
         ended = [incidents.close(incident, seen.now) for incident in wanted.end]
-        sent, failed = self._deliver(incidents, seen.now)
-        self._tidy(incidents, seen.now)
-        self._since = seen.now - OVERLAP
-        return Round(began=sum(began), ended=sum(ended), sent=sent, failed=failed)
+        return sum(began), sum(ended)
 
     def _deliver(self, incidents: Incidents, now: datetime) -> tuple[int, int]:
         """Send what is due and not silenced; return how many messages were sent, and how many

@@ -49,11 +49,7 @@ def read(path: Path, *, is_named: bool = True) -> Configuration:
         path, "file of alarms", f"correct {VARIABLE}", is_named=is_named
     )
     table = _table(content, path.name)
-    unknown = [key for key in table if key not in _TABLES]
-    if unknown:
-        raise InvalidSetting(
-            f"{path.name}: {unknown[0]!r:.60} is not known; known are {', '.join(_TABLES)}"
-        )
+    _refuse_others(table, path.name)
     every = table.get("every", "15s")
     if not isinstance(every, str):
         raise InvalidSetting(
@@ -71,6 +67,14 @@ def read(path: Path, *, is_named: bool = True) -> Configuration:
         },
         targets=tuple(_target(name, one) for name, one in targets.items()),
     )
+
+
+def _refuse_others(table: dict[str, object], place: str) -> None:
+    for key in table:
+        if key not in _TABLES:
+            raise InvalidSetting(
+                f"{place}: {key!r:.60} is not known; known are {', '.join(_TABLES)}"
+            )
 
 
 def _table(content: object, place: str) -> dict[str, object]:

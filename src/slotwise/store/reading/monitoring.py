@@ -172,13 +172,20 @@ def since_success(
         rows = _standing(at, jobs, now)
         skipped = _skipped(at, _with_slots_since(rows, now), now)
         is_paused = all_paused(at.connection, at.tables) is not None
+    found = _by_name(rows, skipped, now)
+    if is_paused:
+        return {name: replace(one, overdue=_NONE) for name, one in found.items()}
+    return found
+
+
+def _by_name(
+    rows: Sequence[sa.RowMapping], skipped: Mapping[str, datetime], now: datetime
+) -> dict[str, SinceSuccess]:
     found = dict[str, SinceSuccess]()
     for row in rows:
         name = row["task_name"]
         one = _since(row, skipped.get(name), now)
         found[name] = one.worse(found.get(name, one))
-    if is_paused:
-        return {name: replace(one, overdue=_NONE) for name, one in found.items()}
     return found
 
 
