@@ -68,7 +68,7 @@ FAULTS: dict[int, Callable[[Month], object]] = {
     # a mail dies, and somebody deletes it a day later
     20 * 24: lambda month: month.client.schedule("mail", "x", id="1"),
     21 * 24: lambda month: month.client.cancel("mail", "1"),
-    # no worker runs for five hours of the night of the 26th: from 01:00 to 06:00
+    # no worker runs in the night of Monday the 26th: from 01:00 to 06:00
     25 * 24 + 1: lambda month: month.works.clear(),
     25 * 24 + 6: lambda month: month.works.add("worker"),
 }
@@ -81,9 +81,9 @@ def hours(day: int, first: int, last_day: int, last: int) -> set[int]:
 
 #: When which rule is to fire, and about which name: success is missed for more than two hours.
 EXPECTED: dict[tuple[str, str], set[int]] = {
-    ("SlotwiseNoSuccess", "weekly"): hours(5, 5, 12, 2),
+    ("SlotwiseNoSuccess", "weekly"): hours(5, 5, 12, 2) | hours(26, 5, 26, 6),
     ("SlotwiseNoSuccess", "report"): hours(8, 9, 10, 6),
-    ("SlotwiseNoSuccess", "hourly"): hours(26, 4, 26, 6),
+    ("SlotwiseNoSuccess", "hourly"): hours(26, 5, 26, 6),
     ("SlotwiseNoSuccess", "daily"): hours(26, 5, 26, 6),
     ("SlotwiseTasksDead", "mail"): hours(21, 0, 22, 0),
 }

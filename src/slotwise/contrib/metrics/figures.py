@@ -147,6 +147,12 @@ _ALL: Final = (
         "name",
     ),
     _gauge(
+        "slotwise_running_seconds",
+        "How long the oldest running handler of a name has run",
+        "name",
+        combine=Combine.MAX,
+    ),
+    _gauge(
         "slotwise_claims_held",
         "Claims that the worker holds: handlers that run, wait to start, or are settled",
     ),
@@ -223,12 +229,6 @@ _ALL: Final = (
         "name",
         combine=Combine.MAX,
         of_cluster=True,
-    ),
-    _gauge(
-        "slotwise_running_seconds",
-        "How long the oldest running handler of a name has run",
-        "name",
-        combine=Combine.MAX,
     ),
     _gauge(
         "slotwise_usual_duration_seconds",

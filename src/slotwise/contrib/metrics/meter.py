@@ -424,7 +424,7 @@ class Metrics:
         self.health = WorkerHealth(self._worker, stuck_after)
         self._cluster = ClusterReader(
             lambda: registry.inspect,
-            lambda: [job.name for job in registry.jobs],
+            lambda: list(registry.definitions),
             self._long,
         )
 
