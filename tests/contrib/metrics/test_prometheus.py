@@ -361,6 +361,43 @@ tests:
         alertname: SlotwiseNoWorker
   - interval: 1m
     input_series:
+      - {series: 'slotwise_running_seconds{instance="a",name="slow"}', values: '0+60x60'}
+      - {series: 'slotwise_usual_duration_seconds{instance="a",name="slow"}', values: '300x60'}
+      - {series: 'slotwise_running_seconds{instance="a",name="long"}', values: '0+60x60'}
+      - {series: 'slotwise_usual_duration_seconds{instance="a",name="long"}', values: '3600x60'}
+      - {series: 'slotwise_running_seconds{instance="a",name="new"}', values: '0+60x60'}
+      - {series: 'slotwise_oldest_snapshot_seconds{instance="a"}', values: '0+120x60'}
+      - {series: 'slotwise_paused_seconds{instance="a",name="report"}', values: '2588400+60x60'}
+      - {series: 'slotwise_dead_tasks{instance="a",name="mail"}', values: '0x9 2x50'}
+    alert_rule_test:
+      - eval_time: 15m
+        alertname: SlotwiseHandlerSlow
+      - eval_time: 16m
+        alertname: SlotwiseHandlerSlow
+        exp_alerts:
+          - exp_labels: {severity: warning, name: slow}
+            exp_annotations:
+              summary: "A handler of slow has run for 16m 0s, three times as long as usual"
+      - eval_time: 34m
+        alertname: SlotwiseOldSnapshot
+      - eval_time: 37m
+        alertname: SlotwiseOldSnapshot
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: "A transaction is 1h 14m 0s old and keeps vacuum from dead rows; see: slotwise dashboard, Database"
+      - eval_time: 60m
+        alertname: SlotwisePaused
+      - eval_time: 9m
+        alertname: SlotwiseTasksDead
+      - eval_time: 12m
+        alertname: SlotwiseTasksDead
+        exp_alerts:
+          - exp_labels: {severity: warning, name: mail}
+            exp_annotations:
+              summary: "mail has 2 dead rows, which are not retried; see: slotwise tasks list --state dead"
+  - interval: 1m
+    input_series:
       - {series: 'slotwise_database_up{instance="a"}', values: '1x10 0x10'}
     alert_rule_test:
       - eval_time: 5m

@@ -82,7 +82,7 @@ def hours(day: int, first: int, last_day: int, last: int) -> set[int]:
 #: When which rule is to fire, and about which name: success is missed for more than two hours.
 EXPECTED: dict[tuple[str, str], set[int]] = {
     ("SlotwiseNoSuccess", "weekly"): hours(5, 5, 12, 2) | hours(26, 5, 26, 6),
-    ("SlotwiseNoSuccess", "report"): hours(8, 9, 10, 6),
+    ("SlotwiseNoSuccess", "report"): hours(8, 9, 10, 6) | hours(26, 5, 26, 6),
     ("SlotwiseNoSuccess", "hourly"): hours(26, 5, 26, 6),
     ("SlotwiseNoSuccess", "daily"): hours(26, 5, 26, 6),
     ("SlotwiseTasksDead", "mail"): hours(21, 0, 22, 0),
@@ -146,9 +146,9 @@ class Month:
 
 
 @pytest.fixture
-def month(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Month]:
+def month(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Month]:
     monkeypatch.setattr("slotwise.contrib.metrics.meter.FRESH", 0.0)
-    found = Month(pg_url)
+    found = Month(sqlite_url)
     try:
         yield found
     finally:
