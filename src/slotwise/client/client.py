@@ -145,7 +145,7 @@ class Client(Commands["SyncConnection"]):
         """
         name, row, if_exists = self._follow(task, data, **options)
         if options.get("id") is not None:
-            name = self._home(name, row.instance, "schedule", connection).task_name
+            name = self._home(Key(name, row.instance), connection).task_name
         word = name if self._is_soon(row.when) and not row.waits_for else None
         key = Key(name, row.instance)
         has_id = options.get("id") is not None

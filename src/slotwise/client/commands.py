@@ -101,7 +101,7 @@ class Commands(Generic[C]):
         "running": a worker holds it; the time applies to the next attempt, if there is one.
         "exists": it is dead and unchanged; retry it. "gone": it has ended, or never existed.
         """
-        key = self._home(task, id, "reschedule", connection)
+        key = self._home(self._key(task, id, "reschedule"), connection)
         due = when(at, delay, task_name(task), "reschedule")
         rank = (
             None
@@ -120,7 +120,7 @@ class Commands(Generic[C]):
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made:
         it ends as cancelled, unless it succeeds.
         """
-        key = self._home(task, id, "cancel", connection)
+        key = self._home(self._key(task, id, "cancel"), connection)
         receipt = self._command(
             connection, key, lambda queue, own: queue.tasks.cancel(own, key)
         )
@@ -195,7 +195,7 @@ class Commands(Generic[C]):
         for id in dead if wanted is None else wanted:
             receipt = Receipt(task=name, id=id, status="scheduled")
             if id not in dead:
-                key = self._home(task, id, "retry", connection)
+                key = self._home(self._key(task, id, "retry"), connection)
                 receipt = self._move(connection, key, due)
             found.append(receipt)
         return self._transactions.done(
@@ -247,7 +247,7 @@ class Commands(Generic[C]):
         self, task: Task, id: str, *, connection: C | None = None
     ) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
-        key = self._home(task, id, "get", connection)
+        key = self._home(self._key(task, id, "get"), connection)
         with self._transactions.joining(connection, key.task_name, reads=True) as (
             queue,
             own,
@@ -436,9 +436,8 @@ class Commands(Generic[C]):
         first = names.index(place.task_name) if place is not None and known else 0
         return [*names[first:]]
 
-    def _home(self, task: object, id: str, call: str, connection: C | None) -> Key:
-        """Return the key of a task: under a former name, if its row waits there."""
-        key = self._key(task, id, call)
+    def _home(self, key: Key, connection: C | None) -> Key:
+        """Return the key of a task's row: under a former name, if it waits there."""
         names = self._names(key.task_name)
         if len(names) == 1:
             return key
