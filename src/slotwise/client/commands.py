@@ -279,15 +279,10 @@ class Commands(Generic[C]):
             own,
         ):
             found: builtins.list[TaskInfo] = []
-            for one in self._names_after(name, place):
-                is_begun = place is not None and one in (None, place.task_name)
+            for one, begin in self._places(name, place):
+                left = limit - len(found)
                 found += queue.reader.page(
-                    own,
-                    name=one,
-                    state=state,
-                    after=place if is_begun else None,
-                    size=limit - len(found),
-                    where=where,
+                    own, name=one, state=state, after=begin, size=left, where=where
                 )
                 if len(found) >= limit:
                     break
@@ -425,16 +420,20 @@ class Commands(Generic[C]):
         known = self._make_store().definitions.get(name)
         return (name, *(known.aliases if known else ()))
 
-    def _names_after(
+    def _places(
         self, name: str | None, place: Key | None
-    ) -> builtins.list[str | None]:
-        """Return the names that a listing from this place on has, in order; None: all names."""
+    ) -> builtins.list[tuple[str | None, Key | None]]:
+        """Return the names that a listing from this place on has, in order, each with the place
+        where it begins; None: all names.
+        """
         if name is None:
-            return [None]
+            return [(None, place)]
         names = self._names(name)
-        known = place is not None and place.task_name in names
-        first = names.index(place.task_name) if place is not None and known else 0
-        return [*names[first:]]
+        first = 0
+        if place is not None and place.task_name in names:
+            first = names.index(place.task_name)
+        others = [(one, None) for one in names[first + 1 :]]
+        return [(names[first], place), *others]
 
     def _home(self, key: Key, connection: C | None) -> Key:
         """Return the key of a task's row: under a former name, if it waits there."""

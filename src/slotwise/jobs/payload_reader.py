@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Never, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Never, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from slotwise.errors import InvalidJob, InvalidPayload, located
 from slotwise.jobs.context import JobContext, TaskContext
@@ -43,16 +43,7 @@ def _type_of(
     """Return the type of the data, and its converter. Raise InvalidJob or InvalidPayload."""
     kind = declared(source, "payload")
     if isinstance(source, OfFunction) and not source.signature.is_context_alone:
-        if kind is not None:
-            raise InvalidJob(
-                f"{where}.payload: the data are the arguments of {where}; remove payload"
-            )
-        if _of_handler(source.execute, where) not in (None, type(None)):
-            raise InvalidJob(
-                f"{where}: ctx.data has a type, and there are arguments; write TaskContext or "
-                "JobContext alone, or TaskContext[None, …] with a type of ctx.state"
-            )
-        return dict, source.signature.shape
+        return dict, _shape_of_arguments(source, kind, where)
     if kind is None:
         kind = _of_class(source if isinstance(source, type) else type(source), where)
     if kind is None or isinstance(kind, TypeVar):
@@ -67,6 +58,19 @@ def _type_of(
             f"{where}: {called(kind)} contains itself, which only models of "
             "pydantic and msgspec may; take one of these, or dict[str, Any]"
         ) from None
+
+
+def _shape_of_arguments(source: OfFunction, kind: object, where: str) -> Shape:
+    if kind is not None:
+        raise InvalidJob(
+            f"{where}.payload: the data are the arguments of {where}; remove payload"
+        )
+    if _of_handler(source.execute, where) not in (None, type(None)):
+        raise InvalidJob(
+            f"{where}: ctx.data has a type, and there are arguments; write TaskContext or "
+            "JobContext alone, or TaskContext[None, …] with a type of ctx.state"
+        )
+    return source.signature.shape
 
 
 def payload_of_job(
@@ -153,11 +157,14 @@ def _of_class(kind: type, where: str) -> object:
     return next((one for one in found if one is not None), None)
 
 
-def _filled(found: Any, given: Mapping[object, object]) -> object:
+def _filled(found: object, given: Mapping[object, object]) -> object:
     if isinstance(found, TypeVar):
         return given.get(found, found)
     names = getattr(found, "__parameters__", ())
-    return found[tuple(given.get(name, name) for name in names)] if names else found
+    if not names:
+        return found
+    generic = cast("Mapping[object, object]", found)
+    return generic[tuple(given.get(name, name) for name in names)]
 
 
 def _resolved(argument: object, kind: type, where: str) -> object:

@@ -8,6 +8,7 @@ import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Protocol, TypeAlias, cast, get_origin, get_type_hints
 
 from slotwise.errors import InvalidJob, InvalidPayload, located
@@ -125,29 +126,32 @@ class Signature:
         Raises InvalidJob or InvalidPayload with the cure.
         """
         self.check()
-        shapes: dict[str, Shape] = {}
-        for parameter in self.parameters:
-            with located(f"{self.name}({parameter.name})", InvalidPayload):
-                shapes[parameter.name] = shape_of(_type_of(parameter, self._function))
-        required = {
-            parameter.name
-            for parameter in self.parameters
-            if parameter.default is parameter.empty
+        shapes = {one.name: self._shape_of(one) for one in self.parameters}
+        return Shape(partial(self._convert, shapes), frozenset({dict, type(None)}))
+
+    def _shape_of(self, parameter: inspect.Parameter) -> Shape:
+        with located(f"{self.name}({parameter.name})", InvalidPayload):
+            return shape_of(_type_of(parameter, self._function))
+
+    def _convert(
+        self, shapes: Mapping[str, Shape], value: object, writing: bool
+    ) -> object:
+        given = self._arguments_of(value)
+        self._refuse_others(given, writing)
+        found = {
+            name: member(name, shapes[name].convert, one, writing)
+            for name, one in given.items()
         }
+        return found or None if writing else found
 
-        def convert(value: object, writing: bool) -> object:
-            given = self._arguments_of(value)
-            if unknown := sorted(given.keys() - shapes.keys()):
-                raise Misfit(self._no_argument(unknown[0], writing))
-            if missing := [name for name in shapes if name in required - given.keys()]:
-                raise Misfit(f"{missing[0]} is missing; {self.name} takes {self}")
-            found = {
-                name: member(name, shapes[name].convert, one, writing)
-                for name, one in given.items()
-            }
-            return found or None if writing else found
-
-        return Shape(convert, frozenset({dict, type(None)}))
+    def _refuse_others(self, given: Arguments, writing: bool) -> None:
+        """Raise Misfit for arguments that the function lacks, and for missing ones."""
+        names = [parameter.name for parameter in self.parameters]
+        if unknown := sorted(given.keys() - set(names)):
+            raise Misfit(self._no_argument(unknown[0], writing))
+        for parameter in self.parameters:
+            if parameter.default is parameter.empty and parameter.name not in given:
+                raise Misfit(f"{parameter.name} is missing; {self.name} takes {self}")
 
     def _arguments_of(self, value: object) -> Arguments:
         if value is None:
@@ -170,24 +174,26 @@ class Signature:
     @functools.cached_property
     def handler(self) -> Callable[[HasData], object]:
         """The function as a handler, which takes the context."""
-        function = self._function
-        positional = [
-            parameter.name
-            for parameter in self.parameters
-            if parameter.kind is parameter.POSITIONAL_ONLY
-        ]
-
-        def call(ctx: HasData) -> object:
-            arguments: dict[str, object] = dict(self._arguments_of(ctx.data))
-            first = [arguments.pop(name) for name in positional if name in arguments]
-            return function(*([ctx] if self.takes_context else []), *first, **arguments)
+        call = self._call
 
         async def call_async(ctx: HasData) -> object:
             return await cast("Awaitable[object]", call(ctx))
 
-        is_async = inspect.iscoroutinefunction(function)
-        found = call_async if is_async else call
-        return functools.update_wrapper(found, function)
+        def call_plainly(ctx: HasData) -> object:
+            return call(ctx)
+
+        is_async = inspect.iscoroutinefunction(self._function)
+        found = call_async if is_async else call_plainly
+        return functools.update_wrapper(found, self._function)
+
+    def _call(self, ctx: HasData) -> object:
+        named = dict(self._arguments_of(ctx.data))
+        first: list[object] = [ctx] if self.takes_context else []
+        for parameter in self.parameters:
+            is_unnamed = parameter.kind is parameter.POSITIONAL_ONLY
+            if is_unnamed and parameter.name in named:
+                first.append(named.pop(parameter.name))
+        return self._function(*first, **named)
 
 
 def _own_parameters(function: Callable[..., object]) -> list[inspect.Parameter]:

@@ -9,7 +9,7 @@ at its start in place of none. So the job has one row that is awake, at any time
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -45,19 +45,25 @@ def follow(at: Operation, key: Key, aliases: Sequence[str]) -> Key:
     for name in sorted({key.task_name, *aliases}):
         at.dialect.latch(at.connection, name, shared=False)
     for alias in aliases:
-        former = Key(alias, key.task_instance)
-        family = at.family(*former)
-        row = next((one for one in family if is_plan_of(one, key.task_instance)), None)
-        if row is None or _was_left_behind(at, row):
-            continue
-        if lock(at.connection, at.store, key)[0] is not None:
-            _silence(at, row, family, key)
-        elif row.picked or len(family) > 1 or readable(row.schedule) is None:
-            logger.warning(HELD, key.task_name, alias)
-            return former
-        else:
-            _move(at, row, key)
+        if not _follow_from(at, key, alias):
+            return Key(alias, key.task_instance)
     return key
+
+
+def _follow_from(at: Operation, key: Key, alias: str) -> bool:
+    """Deal with the row of a former name; return False if it keeps that name for now."""
+    family = at.family(alias, key.task_instance)
+    row = next((one for one in family if is_plan_of(one, key.task_instance)), None)
+    if row is None or _was_left_behind(at, row):
+        return True
+    if lock(at.connection, at.store, key)[0] is not None:
+        _silence(at, row, family, key)
+        return True
+    if row.picked or len(family) > 1 or readable(row.schedule) is None:
+        logger.warning(HELD, key.task_name, alias)
+        return False
+    _move(at, row, key)
+    return True
 
 
 def _was_left_behind(at: Operation, row: Row) -> bool:
@@ -96,18 +102,27 @@ def _move(at: Operation, row: Row, key: Key) -> None:
     mine = [*of_key(tasks.c, row), tasks.c.version == row.version, ~tasks.c.picked]
     moved = tasks.update().where(*mine).values(task_name=key.task_name)
     expect(at.connection.execute(moved).rowcount, 1, row)
-    pauses = at.store.tables.pauses
-    own = [*of_key(pauses.c, Key(row.task_name, _scope_of(key)))]
-    at.connection.execute(pauses.update().where(*own).values(task_name=key.task_name))
+    _move_pause(at, row, key)
     number = _sign(at, row, key)
+    if key.task_instance == RECURRING:
+        _leave_asleep(at, row, plan, number)
+
+
+def _move_pause(at: Operation, row: Row, key: Key) -> None:
+    """Let a pause that ends by itself follow the row."""
+    pauses = at.store.tables.pauses
+    id = "" if key.task_instance == RECURRING else key.task_instance
+    mine = of_key(pauses.c, Key(row.task_name, id))
+    at.connection.execute(pauses.update().where(*mine).values(task_name=key.task_name))
+
+
+def _leave_asleep(
+    at: Operation, row: Row, plan: Mapping[str, object] | None, number: int
+) -> None:
+    """Insert a row that sleeps in place of one that was moved, as its code declares it."""
     schedule = readable(row.schedule)
-    if key.task_instance == RECURRING and schedule is not None:
-        sleeping = born(row.key, schedule.last, row.watermark, at.now)
-        sleeping |= asleep(sleeping["execution_time"])
-        sleeping |= {"control": number, "plan": plan, "priority": row.priority}
-        at.dialect.insert_new(at.connection, tasks, sleeping)
-
-
-def _scope_of(key: Key) -> str:
-    """Return the id under which the pauses of this row are noted."""
-    return "" if key.task_instance == RECURRING else key.task_instance
+    assert schedule is not None  # else the row is not moved
+    sleeping = born(row.key, schedule.last, row.watermark, at.now)
+    sleeping |= asleep(sleeping["execution_time"])
+    sleeping |= {"control": number, "plan": plan, "priority": row.priority}
+    at.dialect.insert_new(at.connection, at.tasks, sleeping)
