@@ -29,6 +29,7 @@ from slotwise import (
     Every,
     JobContext,
     JobRegistry,
+    RecurringItem,
     TaskContext,
     task,
 )
@@ -54,6 +55,7 @@ CALLS: dict[str, tuple[object, ...]] = {
     "result": (mail, "kept"),
     "schedule_recurring": (sync, "customer", Every("1h")),
     "unschedule_recurring": (sync, "customer"),
+    "sync_schedules": (sync, [RecurringItem(id="one", schedule="EVERY|1h")]),
     "cancel": (mail, "kept"),
     "cancel_all": (mail,),
 }
@@ -67,6 +69,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     ],
     "schedule_many": [{}, {"if_exists": "keep"}, {"copy": True}],
     "schedule_recurring": [{}, {"priority": 10}],
+    "sync_schedules": [{"scope": "customers"}, {"scope": "customers", "dry_run": True}],
 }
 #: What is refused, in words: there is no way to do it over this kind of connection.
 REFUSED = {
@@ -74,7 +77,7 @@ REFUSED = {
     for kinds, calls, words in (
         (
             ("psycopg", "psycopg async"),
-            ("schedule_recurring", "unschedule_recurring"),
+            ("schedule_recurring", "unschedule_recurring", "sync_schedules"),
             "psycopg's connections cannot be used for this",
         ),
         (
