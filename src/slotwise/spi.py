@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from slotwise.model.error_text import (
         error_summary,
+        escaped,
         hide_password,
         redact,
         storable,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         Settled,
         SlotsSkipped,
         SlotsSuperseded,
+        log_record,
     )
     from slotwise.model.identity import Identity
     from slotwise.model.records import (
@@ -139,6 +141,7 @@ _HOMES = {
         "Settled",
         "SlotsSkipped",
         "SlotsSuperseded",
+        "log_record",
     ),
     # hooks around an insert, and the connections that they may join
     "slotwise.store.queue.queue": ("Inserted",),
@@ -224,6 +227,7 @@ _HOMES = {
     # errors as text
     "slotwise.model.error_text": (
         "error_summary",
+        "escaped",
         "hide_password",
         "redact",
         "storable",
@@ -337,6 +341,7 @@ __all__ = [
     "describe_error",
     "elapsed",
     "error_summary",
+    "escaped",
     "format_duration",
     "growing_pauses",
     "hide_password",
@@ -345,6 +350,7 @@ __all__ = [
     "is_known",
     "is_locked",
     "is_transient",
+    "log_record",
     "model_shape",
     "parse_duration",
     "pasteable",

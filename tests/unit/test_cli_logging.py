@@ -317,7 +317,9 @@ def test_no_line_is_forged_under_a_format_of_the_application(
     logger.propagate = False
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
-    forged = "no\nAPP INFO slotwise settled job=nightly outcome=succeeded"
+    forged = (
+        "no password=hunter2\nAPP INFO slotwise settled job=nightly outcome=succeeded"
+    )
     try:
         raise ValueError(forged)
     except ValueError as error:
@@ -332,8 +334,10 @@ def test_no_line_is_forged_under_a_format_of_the_application(
         outcome="failed",
         exception=trouble,
     )
-    LogListener(logger)(ended)
-    LogListener(logger)(replace(SETTLED, error=forged.replace(" ", "_")))
+    listener = LogListener(logger)
+    listener(ended)
+    listener(replace(SETTLED, error="no\noutcome=succeeded"))
+    assert "hunter2" not in stream.getvalue()
     lines = stream.getvalue().splitlines()
     assert any("ValueError: no" in line for line in lines)
     begun = [line for line in lines if not line.startswith("  ")]

@@ -13,10 +13,10 @@ import sys
 import time
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Final, TextIO
 
 from slotwise.inspect import json_value
+from slotwise.spi import escaped as escaped
 from slotwise.spi import storable
 
 if (
@@ -24,8 +24,6 @@ if (
 ):  # every command imports this module for its escapes, few for the events
     from slotwise.spi import Event
 
-#: As ``sys.exc_info`` has an exception.
-_ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
 #: The attributes of every record; all others come from ``extra`` and are shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
@@ -57,6 +55,9 @@ class LogListener:
     writes_log = True
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
+        from slotwise.spi import log_record  # late, as above
+
+        self._record = log_record
         self._logger = logger or logging.getLogger("slotwise")
 
     def wants(self, kind: type[Event]) -> bool:
@@ -67,21 +68,7 @@ class LogListener:
         if self._logger.isEnabledFor(event.level):
             facts = event.facts()
             text = escaped(" ".join([event.name, *_pairs(facts)]))
-            record = self._logger.makeRecord(
-                self._logger.name,
-                event.level,
-                __file__,
-                0,
-                "%s",
-                (text,),
-                _exc_info(getattr(event, "exception", None)),
-                extra={"event": event.name, **facts},
-            )
-            if record.exc_info:
-                # A formatter of the application writes this as it is, an exception's message too.
-                trace = logging.Formatter().formatException(record.exc_info)
-                record.exc_text = indented_lines(storable(trace))
-            self._logger.handle(record)
+            self._logger.handle(self._record(self._logger, event, text))
 
 
 class HumanFormatter(logging.Formatter):
@@ -195,13 +182,6 @@ def _consoles(logger: logging.Logger) -> list[logging.Handler]:
     return [one for one in logger.handlers if getattr(one, "stream", None) in streams]
 
 
-def escaped(text: str) -> str:
-    """Escape all characters that could move a terminal's cursor or begin a forged line."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def escaped_lines(text: str) -> str:
     """Escape each line of a string."""
     return "\n".join(escaped(line.expandtabs()) for line in text.splitlines())
@@ -283,7 +263,3 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
     # an exception's message may have many megabytes
     return storable("\n".join(part for part in (trace, stack) if part))
-
-
-def _exc_info(error: BaseException | None) -> _ExcInfo | None:
-    return None if error is None else (type(error), error, error.__traceback__)

@@ -173,6 +173,13 @@ def _last_traceback(lines: list[str]) -> list[str]:
 ERROR_LIMIT = 16_384
 
 
+def escaped(text: str) -> str:
+    """Escape all characters that could move a terminal's cursor or begin a forged line."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def storable(said: object) -> str:
     """Return text that a database can store: without secrets and NUL, lone surrogates escaped,
     bounded.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from slotwise.errors import SlotwiseError
-from slotwise.model.error_text import error_summary
+from slotwise.model.error_text import error_summary, escaped, storable
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
@@ -408,6 +408,24 @@ class DatabaseBack(Event, name="database_back"):
 Listener: TypeAlias = "Callable[[Event], None]"
 
 
+def log_record(logger: logging.Logger, event: Event, text: str) -> logging.LogRecord:
+    """Return the record of an event for ``logger``, with the event's fields as attributes.
+
+    A formatter of the application writes the traceback as it stands in ``exc_text``: without
+    secrets, and with each line indented, so that no message of an exception looks like a record.
+    """
+    error: BaseException | None = getattr(event, "exception", None)
+    trouble = None if error is None else (type(error), error, error.__traceback__)
+    facts = {"event": event.name, **event.facts()}
+    place = (logger.name, event.level, __file__, 0)
+    record = logger.makeRecord(*place, "%s", (text,), trouble, extra=facts)
+    if trouble is not None:
+        trace = storable(logging.Formatter().formatException(trouble))
+        lines = (escaped(line.expandtabs()) for line in trace.splitlines())
+        record.exc_text = "\n".join(f"  {line}".rstrip() for line in lines)
+    return record
+
+
 class Listeners:
     """Deliver events to all listeners; the error of a listener is logged and changes nothing.
 
@@ -443,18 +461,9 @@ class Listeners:
 
     def publish(self, event: Event) -> None:
         if self._logs_trouble and event.level >= logging.WARNING:
-            facts = event.facts()
-            trouble = getattr(event, "exception", None)
-            text = " ".join(
-                [event.name, *(f"{name}={value}" for name, value in facts.items())]
-            )
-            logger.log(
-                event.level,
-                "%s",
-                text,
-                extra={"event": event.name, **facts},
-                exc_info=trouble,
-            )
+            told = (f"{name}={value}" for name, value in event.facts().items())
+            text = " ".join([event.name, *told])
+            logger.handle(log_record(logger, event, escaped(text)))
         for listener in self._listeners:
             try:
                 listener(event)
