@@ -110,6 +110,15 @@ def test_a_pause_raises_nothing(here: Cluster) -> None:
     assert here.told == []
 
 
+def test_a_maintenance_window_raises_nothing(here: Cluster) -> None:
+    """Neither while it lasts, nor when it ends by itself."""
+    until = here.clock.now() + 10 * HOUR
+    here.registry.client.operations.pause("hourly", until=until)
+    here.pass_hours(9)
+    here.pass_hours(4)
+    assert here.told == []
+
+
 def test_two_watchers_send_one_message(here: Cluster) -> None:
     """Whoever is first writes the incident, and claims the message."""
     other = here.another()

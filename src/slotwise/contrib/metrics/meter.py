@@ -505,28 +505,37 @@ class Metrics:
         if reading.oldest_snapshot is not None:
             age = reading.oldest_snapshot.total_seconds()
             found["slotwise_oldest_snapshot_seconds"] = {(): age}
+        return found | self._of_backlog(reading) | self._of_names(reading)
+
+    def _of_backlog(self, reading: Reading) -> Snapshot:
         waiting = self._sums.labelled(reading.backlog)
-        successes = reading.since_success
-        troubles = reading.troubles
-        return found | {
+        ages = {name: age for name, (_, age) in waiting.items()}
+        return {
             "slotwise_backlog": {(name,): count for name, (count, _) in waiting.items()},
             "slotwise_oldest_due_age_seconds": {
-                (name,): age for name, (_, age) in waiting.items()
+                (name,): age for name, age in ages.items()
             },
-            "slotwise_backlog_age_seconds": {
-                (): max((age for _, age in waiting.values()), default=0.0)
-            },
-            "slotwise_since_success_seconds": self._sums.longest(
-                {name: one.since for name, one in successes.items()}
-            ),
-            "slotwise_overdue_seconds": self._sums.longest(
-                {name: one.overdue for name, one in successes.items()}
-            ),
-            "slotwise_paused_seconds": self._sums.longest(
-                {one.name: one.paused for one in troubles if one.paused is not None}
-            ),
-            "slotwise_dead_tasks": self._sums.added(
-                {one.name: one.dead for one in troubles if one.dead}
-            ),
-            "slotwise_usual_duration_seconds": self._sums.longest(reading.usual),
+            "slotwise_backlog_age_seconds": {(): max(ages.values(), default=0.0)},
+        }
+
+    def _of_names(self, reading: Reading) -> Snapshot:
+        since = dict[str, timedelta]()
+        overdue = dict[str, timedelta]()
+        paused = dict[str, timedelta]()
+        for name, success in reading.since_success.items():
+            since[name] = success.since
+            overdue[name] = success.overdue
+        dead = dict[str, int]()
+        for trouble in reading.troubles:
+            if trouble.dead:
+                dead[trouble.name] = trouble.dead
+            if trouble.paused is not None:
+                paused[trouble.name] = trouble.paused
+        longest = self._sums.longest
+        return {
+            "slotwise_since_success_seconds": longest(since),
+            "slotwise_overdue_seconds": longest(overdue),
+            "slotwise_paused_seconds": longest(paused),
+            "slotwise_dead_tasks": self._sums.added(dead),
+            "slotwise_usual_duration_seconds": longest(reading.usual),
         }
