@@ -345,6 +345,14 @@ BAD_JOBS = [
         id="a bare function",
     ),
     pytest.param(
+        {"jobs": [tick, 3]},
+        "jobs[1]: 3 is not a job; expected a",
+        id="a number among them",
+    ),
+    pytest.param(
+        {"jobs": [tick], "tasks": ["x"]}, "tasks[0]: 'x' is not a job;", id="a name"
+    ),
+    pytest.param(
         {"jobs": [a_job(catchup="none")]},
         "NightlyReport.catchup: did you mean catch_up?",
         id="catchup",

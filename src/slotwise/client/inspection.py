@@ -24,6 +24,7 @@ from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.pauses import Pause, pauses_in
 from slotwise.store.operations.transaction import AuditEntry
+from slotwise.store.planning.renames import row_name
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.queue.task_filter import TaskFilter
 from slotwise.store.queue.traces import trace_of
@@ -92,7 +93,8 @@ class Reads(NameReads):
     @read
     def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
         """Return a job, or one of its recurring instances; None if there is none."""
-        return jobs.job(self._store, name_of(job), id or RECURRING)
+        name = row_name(self._store, name_of(job))
+        return jobs.job(self._store, name, id or RECURRING)
 
     @read
     def instances(
@@ -224,7 +226,7 @@ class Reads(NameReads):
         self, job: AnyTask, *, id: str | None = None
     ) -> JobExplanation | None:
         """Return why a job does not run now, and when it will; None if there is no such job."""
-        name = name_of(job)
+        name = row_name(self._store, name_of(job))
         return explain_now(self._store, name, id or RECURRING)
 
     @read
@@ -284,8 +286,14 @@ class Reads(NameReads):
         """
         begin = instant_of(start)
         until = instant_of(end)
-        name = None if job is None else name_of(job)
-        return windows.outcome_counts(self._store, begin, until, job=name, kind=kind)
+        names = (None,) if job is None else self._names(job)
+        return [
+            count
+            for name in names
+            for count in windows.outcome_counts(
+                self._store, begin, until, job=name, kind=kind
+            )
+        ]
 
     @read
     def outcome_parts(

@@ -44,6 +44,7 @@ from slotwise.store.operations.transaction import (
     id_of,
 )
 from slotwise.store.planning.calendars import Calendars
+from slotwise.store.planning.renames import row_name
 from slotwise.store.queue.task_filter import TaskFilter
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Requests:
         """
         operation = partial(
             job_operations.pause,
-            job=name_of(job),
+            job=self._row_name(job),
             id=None if id == RECURRING else id,
             window=_window(until, replay=replay),
         )
@@ -137,7 +138,7 @@ class Requests:
         """
         operation = partial(
             job_operations.resume,
-            job=name_of(job),
+            job=self._row_name(job),
             id=None if id == RECURRING else id,
             replay=replay,
         )
@@ -174,7 +175,10 @@ class Requests:
         rule = _overlap(overlap)
         return self._operate(
             partial(
-                slot_operations.trigger_now, job=name_of(job), overlap=rule, instance=id
+                slot_operations.trigger_now,
+                job=self._row_name(job),
+                overlap=rule,
+                instance=id,
             ),
             **how,
         )
@@ -194,7 +198,10 @@ class Requests:
         wanted = None if slot is None else instant_of(slot)
         return self._operate(
             partial(
-                slot_operations.skip_next, job=name_of(job), slot=wanted, instance=id
+                slot_operations.skip_next,
+                job=self._row_name(job),
+                slot=wanted,
+                instance=id,
             ),
             **how,
         )
@@ -217,7 +224,9 @@ class Requests:
         """
         wanted = None if slot is None else instant_of(slot)
         return self._operate(
-            partial(slot_operations.cancel, job=name_of(job), slot=wanted, instance=id),
+            partial(
+                slot_operations.cancel, job=self._row_name(job), slot=wanted, instance=id
+            ),
             **how,
         )
 
@@ -230,7 +239,7 @@ class Requests:
 
         A job with ``on_lost="give_up"`` starts a slot once, so its slots are rejected.
         """
-        name = name_of(job)
+        name = self._row_name(job)
         known = self._make_store().definitions.get(name)
         if known is not None and known.gives_up:
             raise ConfigurationError(
@@ -277,7 +286,7 @@ class Requests:
             )
         operation = partial(
             backfill.backfill,
-            job=name_of(job),
+            job=self._row_name(job),
             first=begin,
             last=end,
             pace=gap,
@@ -297,7 +306,9 @@ class Requests:
         how many.
         """
         return self._chunks(
-            partial(slot_operations.cancel_backfill, job=name_of(job), instance=id),
+            partial(
+                slot_operations.cancel_backfill, job=self._row_name(job), instance=id
+            ),
             **how,
         ).rows
 
@@ -310,7 +321,7 @@ class Requests:
         plan it again.
         """
         return self._chunks(
-            partial(job_operations.delete, job=name_of(job), known=force), **how
+            partial(job_operations.delete, job=self._row_name(job), known=force), **how
         ).rows
 
     @call
@@ -482,6 +493,9 @@ class Requests:
         store = self._make_store()
         with store.database.in_words():
             return stacks_of(store, name_of(name), wanted, within)
+
+    def _row_name(self, job: AnyTask) -> str:
+        return row_name(self._make_store(), name_of(job))
 
     def _operate(
         self, operation: Callable[[Operation], Result], **how: Unpack[How]

@@ -19,6 +19,7 @@ from slotwise import (
     task,
 )
 from slotwise.spi import Database, define
+from slotwise.store.slots.counts import Counts
 from slotwise.testing import ManualClock, ManualWorker
 
 ran: list[str] = []
@@ -86,6 +87,11 @@ def test_a_job_keeps_its_slots(cluster: Cluster) -> None:
     assert len(new.inspect.slots("report")) == 1
     first = new.inspect.slots(NEW)[-1].slot
     assert new.inspect.slot(NEW, first) is not None
+    new.tick("6h")
+    while Counts(new.store).recount_closed():
+        pass
+    counts = new.inspect.outcome_counts(first, first + timedelta(hours=4), job=NEW)
+    assert {one.job for one in counts} == {"report", "sales-report"}
     assert new.inspect.explain(NEW, first).outcome == "succeeded"
     (entry,) = [one for one in new.inspect.audit() if one.operation == "rename"]
     assert entry.job == "sales-report"
@@ -112,6 +118,12 @@ def test_a_held_row_keeps_its_name_until_it_is_idle(cluster: Cluster) -> None:
     old.begin(claim)
     new = cluster.start(NEW)
     assert rows(new) == {"report": "running"}
+    held = new.inspect.job(NEW)
+    assert held is not None
+    assert held.job == "report"
+    assert new.inspect.explain_job(NEW) is not None
+    assert new.operations.pause(NEW)
+    assert new.operations.resume(NEW) != []
     new.tick("1h")
     assert new.run_due() == []
     old.finish(claim)

@@ -23,6 +23,8 @@ from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation, is_plan_of
 from slotwise.store.planning.plan_rows import born, lock, write
 from slotwise.store.schema.rows import expect
+from slotwise.store.schema.tables import is_plan
+from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,21 @@ HELD = (
     "%s: its row under the former name %s is held, or has slots that have not ended: it keeps that "
     "name until a worker starts while it is idle"
 )
+
+
+def row_name(store: Store, name: str) -> str:
+    """Return the name under which a job's row is: a former one until it follows."""
+    known = store.definitions.get(name)
+    if known is None or not known.aliases:
+        return name
+    tasks = store.tables.tasks.c
+    names = (name, *known.aliases)
+    rows = sa.select(tasks.task_name).where(
+        tasks.task_name.in_(names), tasks.task_instance == RECURRING, is_plan(tasks)
+    )
+    with store.transaction() as connection:
+        found = set(connection.scalars(rows))
+    return next((one for one in names if one in found), name)
 
 
 def follow(at: Operation, key: Key, aliases: Sequence[str]) -> Key:
