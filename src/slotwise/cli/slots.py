@@ -459,7 +459,8 @@ def failures(
         columns,
         [_failure(one, zones.get((one.name, one.id), UTC)) for one in shown],
         spare=("TRIES", "ATTEMPT"),
-        folds="ERROR",
+        folds={"ERROR": 18, "SLOT OR ID": 14},
+        last="OUTCOME",
     )
     say_zones(zones.values())
     if len(found) > count:

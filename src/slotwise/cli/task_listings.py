@@ -131,7 +131,8 @@ def _list_rows(
         columns,
         [_row(line, zone) for line in lines],
         spare=("PRIORITY", "ATTEMPT"),
-        folds="LAST ERROR",
+        folds={"LAST ERROR": 16, "ID": 12},
+        last="DUE",
     )
     say_zones([zone])
     for task, line in sorted({line.task: line for line in lines if line.reason}.items()):
