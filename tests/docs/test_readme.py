@@ -150,7 +150,7 @@ def test_steps_work(project: Project) -> None:
 
 
 SLOTS_OF = re.compile(
-    r"^(20\S+(?: … 20\S+)?) +(\w+) +(.+?)  +(\w+) +(\S+) +(–|\S+ m?s|\S+ h \S+ min)",
+    r"^(20\S+(?: … 20\S+)?) +(\w+) +(.+?)  +(\w+) +(\S+) +(–|\+\S+)",
     re.MULTILINE,
 )
 

@@ -52,18 +52,19 @@ def held_by(store: Store, name: str, id: str | None) -> list[HandlerStack]:
     rows = sa.select(store.tables.tasks).where(*wanted).order_by(tasks.version)
     with store.transaction() as connection:
         found = connection.execute(rows).mappings().all()
-    return [
-        HandlerStack(
-            worker=row["picked_by"] or "–",
-            name=row["task_name"],
-            id=row["task_instance"],
-            slot=utc(row["slot"]),
-            attempt=row["attempt"],
-            running_since=claimed_since(row["version"]),
-            token=row["version"],
-        )
-        for row in found
-    ]
+    return [_without_stack(row) for row in found]
+
+
+def _without_stack(row: sa.RowMapping) -> HandlerStack:
+    return HandlerStack(
+        worker=row["picked_by"] or "–",
+        name=row["task_name"],
+        id=row["task_instance"],
+        slot=utc(row["slot"]),
+        attempt=row["attempt"],
+        running_since=claimed_since(row["version"]),
+        token=row["version"],
+    )
 
 
 class Questions:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ENDED_BADLY, Outcome
-from slotwise.store.reading.queries import PAGE, reading
+from slotwise.store.reading.queries import PAGE, ReadTransaction, reading
 from slotwise.store.schema.rows import utc
 from slotwise.store.slots.counts import hour_of
 from slotwise.store.slots.store import Store
@@ -96,21 +96,27 @@ def rates_of(store: Store, jobs: Collection[str]) -> dict[str, JobRates]:
 def _rates(
     store: Store, names: Sequence[str], source: str, newest: int
 ) -> dict[str, JobRates]:
-    text = _RUNS.replace("{names}", source)
     with reading(store) as at:
         now = at.now()
         given: dict[str, object] = {"names": list(names), "name": names[0]}
         given |= {"now": now, "others": newest - 1}
         given |= {"since": hour_of(now - WEEK), "day": hour_of(now - DAY)}
-        found = list[sa.RowMapping]()
-        for of_s, of_o in _FAMILIES:
-            found += at.read(text, given, of_s=of_s, of_o=of_o)
+        runs = _by_name(_runs(at, source, given))
         counts = _by_name(at.read(_COUNTS, given))
-    found.sort(key=lambda row: utc(row["slot"]), reverse=True)
-    runs = _by_name(found)
     return {
         name: _of_one(name, runs[name][:newest], counts[name], now) for name in names
     }
+
+
+def _runs(
+    at: ReadTransaction, source: str, given: Mapping[str, object]
+) -> Sequence[sa.RowMapping]:
+    """Return slots of jobs and of their instances, the newest first."""
+    text = _RUNS.replace("{names}", source)
+    found = list[sa.RowMapping]()
+    for of_s, of_o in _FAMILIES:
+        found += at.read(text, given, of_s=of_s, of_o=of_o)
+    return sorted(found, key=lambda row: utc(row["slot"]), reverse=True)
 
 
 def _by_name(rows: Sequence[sa.RowMapping]) -> Mapping[str, Sequence[sa.RowMapping]]:

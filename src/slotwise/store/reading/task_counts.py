@@ -22,7 +22,7 @@ from slotwise.store.reading.routing import (
     obstacle,
     state_of_stuck,
 )
-from slotwise.store.reading.task_pace import came_per_hour, no_pace, paces
+from slotwise.store.reading.task_pace import Pace, came_per_hour, no_pace, paces
 from slotwise.store.reading.workers import all_workers
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import IS_TASK
@@ -95,16 +95,19 @@ def task_counts(store: Store) -> list[TaskCount]:
             for name, states in sorted(_states_of(at).items())
         ]
         found = paces(at, now)
-    rounded = now + HALF
-    told = []
-    for line in lines:
-        wait = store.due.next_due([], [line.task])
-        pace = found.get(line.task, no_pace(now))
-        line = replace(line, ended=pace.out, left=pace.left(line.due))
-        if wait is not None:
-            line = replace(line, next_due=(rounded + wait).replace(microsecond=0))
-        told.append(line)
-    return told
+    paced = [_with_pace(line, found.get(line.task, no_pace(now))) for line in lines]
+    return [
+        replace(line, next_due=_next_due(store, line.task, now + HALF)) for line in paced
+    ]
+
+
+def _with_pace(line: TaskCount, pace: Pace) -> TaskCount:
+    return replace(line, ended=pace.out, left=pace.left(line.due))
+
+
+def _next_due(store: Store, task: str, now: datetime) -> datetime | None:
+    wait = store.due.next_due([], [task])
+    return None if wait is None else (now + wait).replace(microsecond=0)
 
 
 def _states_of(at: ReadTransaction) -> dict[str, Counter[str]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import sqlalchemy as sa
 
 from slotwise.model.vocabulary import ENDED_BADLY, Outcome
 from slotwise.store.reading.queries import ReadTransaction
@@ -56,22 +60,17 @@ def paces(
     """
     given = {"begin": hour_of(now) - HOUR, "now": now, "name": name}
     of_name = "" if name is None else " AND task_name = :name"
-    ended = dict[str, int]()
-    failed = dict[str, int]()
-    first = dict[str, datetime]()
+    found = defaultdict[str, list[sa.RowMapping]](list)
     for row in at.read(_ENDED, given, of_name=of_name):
-        task = row["task_name"]
-        first[task] = min(first.get(task, now), utc(row["hour"]))
-        if row["outcome"] == Outcome.SUCCEEDED:
-            ended[task] = int(row["number"])
-        elif row["outcome"] in ENDED_BADLY:
-            failed[task] = failed.get(task, 0) + int(row["number"])
-    return {
-        task: Pace(
-            ended=ended.get(task, 0), failed=failed.get(task, 0), span=now - begin
-        )
-        for task, begin in first.items()
-    }
+        found[row["task_name"]].append(row)
+    return {task: _pace(rows, now) for task, rows in found.items()}
+
+
+def _pace(rows: Sequence[sa.RowMapping], now: datetime) -> Pace:
+    first = min(utc(row["hour"]) for row in rows)
+    ended = [row["number"] for row in rows if row["outcome"] == Outcome.SUCCEEDED]
+    failed = [row["number"] for row in rows if row["outcome"] in ENDED_BADLY]
+    return Pace(ended=int(sum(ended)), failed=int(sum(failed)), span=now - first)
 
 
 def no_pace(now: datetime) -> Pace:
