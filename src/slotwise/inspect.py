@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TableSize,
     )
     from slotwise.store.reading.failures import Failure
+    from slotwise.store.reading.finish import FinishForecast
     from slotwise.store.reading.health import Health, Unreadable
     from slotwise.store.reading.histories import DeployInfo, WorkerLife
     from slotwise.store.reading.jobs import JobInfo
@@ -71,6 +72,7 @@ _HOMES = {
     "slotwise.store.queue.task_filter": ("TaskFilter",),
     "slotwise.store.reading.database": ("DatabaseInfo", "SnapshotHolder", "TableSize"),
     "slotwise.store.reading.failures": ("Failure",),
+    "slotwise.store.reading.finish": ("FinishForecast",),
     "slotwise.store.reading.health": ("Health", "Unreadable"),
     "slotwise.store.reading.histories": ("DeployInfo", "WorkerLife"),
     "slotwise.store.reading.jobs": ("JobInfo",),
@@ -97,6 +99,7 @@ __all__ = [
     "DeployInfo",
     "Explanation",
     "Failure",
+    "FinishForecast",
     "Health",
     "Inspection",
     "JobExplanation",

@@ -45,6 +45,7 @@ from slotwise.store.reading import schedule_spans as spans
 from slotwise.store.reading.database import DatabaseInfo
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
+from slotwise.store.reading.finish import FinishForecast, finish_forecasts
 from slotwise.store.reading.health import Health
 from slotwise.store.reading.histories import DeployInfo, WorkerLife
 from slotwise.store.reading.jobs import JobInfo
@@ -346,6 +347,13 @@ class Reads(NameReads):
         until = instant_of(end)
         name = None if job is None else name_of(job)
         return histories.deploys(self._store, begin, until, job=name, id=id, limit=limit)
+
+    @read
+    def finish_forecasts(self) -> list[FinishForecast]:
+        """Return, of the due slots of jobs with ``finish_by``, whether they will end in time; those
+        with too few earlier runs are left out.
+        """
+        return finish_forecasts(self._store)
 
     @read
     def schedule_spans(

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from slotwise.engine.loops.counting import Counting
+from slotwise.engine.loops.finish_watch import FinishWatch
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import Pruning, Reaper, WakeUp
 from slotwise.engine.loops.pause_ends import PauseEnds
@@ -226,6 +227,7 @@ class Worker:
         )
         self.pruning = Pruning(common, keep)
         self.pause_ends = PauseEnds(common, on_end=self.poller.poll_now)
+        finish_watch = FinishWatch(common, self.definitions)
         #: The loops in their start order: those that renew claims, and settle them to the end,
         #: before the others.
         self.keepers: tuple[Service, ...] = (
@@ -241,6 +243,7 @@ class Worker:
             self.pruning,
             self.counting,
             self.pause_ends,
+            *([finish_watch] if finish_watch.names else ()),
         )
 
     # -- start ------------------------------------------------------------------------------------

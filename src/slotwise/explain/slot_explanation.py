@@ -52,8 +52,29 @@ def explain(facts: Facts) -> Explanation:
         slot=facts.slot,
         outcome=outcome,
         reason=reason,
-        sentences=(*sentences, *deployed, *nobody_there(facts, outcome, reason), *asked),
+        sentences=(
+            *sentences,
+            *deployed,
+            *nobody_there(facts, outcome, reason),
+            *asked,
+            *_finish(facts),
+        ),
         attempts=tuple(facts.attempts),
+    )
+
+
+def _finish(facts: Facts) -> Iterator[str]:
+    """Say whether a due slot will end in time."""
+    found = facts.finish
+    if found is None:
+        return
+    if facts.now > found.finish_by:
+        yield f"It should have ended by {when(found.finish_by)}."
+        return
+    verb = "will probably miss" if found.will_miss else "should meet"
+    yield (
+        f"It {verb} its finish_by of {when(found.finish_by)}: {found.share:.0%} of "
+        f"{found.runs} earlier runs that lasted as long would have ended later."
     )
 
 

@@ -23,6 +23,7 @@ from typing import (
 )
 
 from slotwise.errors import InvalidJob, InvalidSchedule, located
+from slotwise.jobs.finish_by import FinishBy
 from slotwise.jobs.functions import AnyDeclaration, OfFunction
 from slotwise.jobs.job import (
     DistributedJob,
@@ -78,6 +79,17 @@ def _count(value: int, where: str) -> int:
 def _priority(value: int, where: str) -> int:
     if not is_priority(value):
         raise InvalidJob(f"{where} is {value}; expected {PRIORITIES}")
+    return value
+
+
+def _finish_by(value: str | timedelta, where: str) -> FinishBy:
+    with located(where, InvalidJob):
+        return FinishBy(value)
+
+
+def _risk(value: float, where: str) -> float:
+    if not 0 < value <= 1:
+        raise InvalidJob(f"{where} is {value}; expected more than 0, up to 1")
     return value
 
 
@@ -173,6 +185,8 @@ class Definition:
     warn_after: Span = None
     min_interval: Span = None
     spread: Span = None
+    finish_by: Annotated[FinishBy | None, Policy('"06:00" or "2h"', _finish_by)] = None
+    finish_risk: Annotated[float, Policy("a share such as 0.5", _risk)] = 0.5
     priority: Annotated[int, Policy("a whole number such as 50", _priority)] = (
         USUAL_PRIORITY
     )
@@ -194,6 +208,9 @@ class Definition:
         spans = (self.timeout, self.warn_after)
         object.__setattr__(self, "is_timed", any(span is not None for span in spans))
         object.__setattr__(self, "is_job", self.schedule is not None)
+        if self.finish_by is not None:
+            wanted = replace(self.finish_by, risk=self.finish_risk)
+            object.__setattr__(self, "finish_by", wanted)
 
     @property
     def is_weighed(self) -> bool:

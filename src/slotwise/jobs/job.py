@@ -99,6 +99,11 @@ class DistributedJob(Declaration, Generic[T_contra, S_contra]):
     #: How late after its slot the first attempt may start; later, it is skipped (late). None: any
     #: time.
     start_within: timedelta | str | None
+    #: By when a run should have ended: ``"06:00"`` in the zone of the job, or a duration after the
+    #: slot. A slot that will probably miss it is reported; nothing else changes. None: any time.
+    finish_by: timedelta | str | None
+    #: From which share of runs that would miss it on a slot is reported.
+    finish_risk: float
     #: Raise it, and workers of older releases leave the job's slots to newer ones.
     payload_version: int
 
@@ -179,6 +184,8 @@ class JobPolicies(Policies, total=False):
     catch_up: CatchUp
     overlap: Overlap
     start_within: timedelta | str | None
+    finish_by: timedelta | str | None
+    finish_risk: float
     min_interval: timedelta | str | None
     spread: timedelta | str | None
     payload_version: int

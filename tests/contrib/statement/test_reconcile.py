@@ -96,6 +96,11 @@ def test_each_slot_is_one_of_these() -> None:
         pytest.param((span(until=5), span(5, text="EVERY|2h")), 8, id="a deploy"),
         pytest.param((span(3, first=True),), 6, id="planned in the month"),
         pytest.param((span(until=4),), 5, id="deleted in the month"),
+        pytest.param(
+            (span(3.2, 3.7, first=True), span(3.7, text="-")),
+            0,
+            id="disabled before its first slot",
+        ),
         pytest.param((span(text="-"),), 0, id="disabled"),
         pytest.param((span(text="MOON|full"),), 1, id="unreadable"),
         pytest.param((span(text="FIXED_DELAY|3600s"),), 1, id="fixed delay"),

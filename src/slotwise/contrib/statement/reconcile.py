@@ -150,7 +150,7 @@ def _expected(books: Books, start: datetime, end: datetime) -> list[datetime]:
             continue
         if span.is_first:
             slot = schedule.first_after(span.since)
-            if slot is not None and start <= slot < end:
+            if slot is not None and start <= slot <= last:
                 found.add(slot)
         found.update(schedule.slots(first, last))
     return sorted(found)

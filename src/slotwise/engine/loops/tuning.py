@@ -74,6 +74,9 @@ COUNT_INTERVAL = timedelta(minutes=1)
 #: the wait. Judged.
 PAUSE_CHECK = timedelta(seconds=5)
 
+#: Time between two forecasts of ends, of jobs with `finish_by` alone. Judged.
+FINISH_CHECK = timedelta(seconds=30)
+
 #: Time between two walks through the ledger, in the whole cluster. Judged.
 PRUNE_INTERVAL = timedelta(hours=1)
 #: Transactions per round, the shortest pause after it, and the pause as a multiple of the time

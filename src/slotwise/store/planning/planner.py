@@ -471,11 +471,14 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     except InvalidSchedule:
         return False
     found = Declared.readable(row["plan"])
-    declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
-    return (
-        ours.is_older(found.by)
-        or (row["priority"], found.fingerprint, found.runs_on) == declared
-    )
+    declared = (job.fingerprint, tuple(sorted(job.runs_on)), job.finish_by)
+    if row["priority"] == job.priority and declared == (
+        found.fingerprint,
+        found.runs_on,
+        found.finish_by,
+    ):
+        return True
+    return ours.is_older(found.by)
 
 
 def _data_of(job: Definition) -> bytes | None:
@@ -502,4 +505,5 @@ def _document_of(
         runs_on=tuple(sorted(job.runs_on)),
         revision=revision.text,
         deployed=started,
+        finish_by=job.finish_by,
     ).document()

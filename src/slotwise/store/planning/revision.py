@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from slotwise.jobs.finish_by import FinishBy
+
 _HASH = re.compile(r"(?=.*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _TRAILING_ZEROS = re.compile(r"(?:\.0+)+$")
@@ -26,6 +28,7 @@ class Declared:
     runs_on: tuple[str, ...] = ()
     revision: str | None = None
     deployed: datetime | None = None
+    finish_by: FinishBy | None = None
 
     @classmethod
     def load(cls, plan: Mapping[str, Any] | None) -> Declared:
@@ -49,6 +52,7 @@ class Declared:
             runs_on=tuple(tags),
             revision=found.get("revision"),
             deployed=datetime.fromisoformat(deployed) if deployed else None,
+            finish_by=FinishBy.read(found.get("finish_by")),
         )
 
     @classmethod
@@ -70,6 +74,7 @@ class Declared:
             "runs_on": list(self.runs_on),
             "revision": self.revision,
             "deployed": self.deployed and self.deployed.isoformat(),
+            "finish_by": self.finish_by and self.finish_by.document(),
         }
         return {name: value for name, value in found.items() if value}
 

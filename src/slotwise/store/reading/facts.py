@@ -21,6 +21,7 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.pauses import Pause, pause_over
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
+from slotwise.store.reading.finish import FinishForecast, finish_forecasts
 from slotwise.store.reading.histories import Absence, DeployInfo, absence, deploys
 from slotwise.store.reading.jobs import paused_by
 from slotwise.store.reading.queries import ReadTransaction, reading
@@ -84,6 +85,8 @@ class Facts:
     deploys: Sequence[DeployInfo] = ()
     #: The time around the slot without a worker.
     absence: Absence | None = None
+    #: Whether the slot, which is due, will end in time.
+    finish: FinishForecast | None = None
     #: What the job declares, if this process knows it.
     definition: Definition | None = None
     #: The pause of its name, of its instance, or of all, as far as one is kept by name.
@@ -190,6 +193,7 @@ def slot_state(store: Store, job: str, slot: datetime) -> Facts:
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
     changes = deploys(store, EARLIEST, FOREVER, job=job, id=instance, limit=MOST_DEPLOYS)
     absent = absence(store, job, slot)
+    finish = _finish_of(store, job, slot, instance)
     with _reading(store, job, instance) as reader:
         state = reader.state(slot)
         started = "s.started IS NOT NULL AND s.slot"
@@ -203,7 +207,17 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
             load=reader.load(),
             deploys=changes,
             absence=absent,
+            finish=finish,
         )
+
+
+def _finish_of(
+    store: Store, job: str, slot: datetime, instance: str
+) -> FinishForecast | None:
+    for one in finish_forecasts(store, [job]):
+        if (one.id, one.slot) == (instance, slot):
+            return one
+    return None
 
 
 def task_facts(store: Store, task: str, id: str) -> TaskFacts:
