@@ -170,6 +170,11 @@ class Row:
         return self.kind != _TASK
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether another program wrote this row for itself."""
+        return self.kind == Kind.FOREIGN
+
+    @property
     def called_off_by(self) -> str | None:
         """Why the attempt is to stop: ``called_off``, or an operation; None if it continues."""
         return (

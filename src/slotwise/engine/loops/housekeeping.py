@@ -34,7 +34,7 @@ from slotwise.model.events import (
     settlement_event,
 )
 from slotwise.model.records import Key, Row
-from slotwise.model.vocabulary import Kind, Outcome, Reason
+from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe_error, is_transient
 from slotwise.store.connect.notifications import LOOK, OPERATIONS, Hearing
@@ -124,7 +124,7 @@ class Reaper(Service):
         others = [
             row
             for row in rows
-            if row.kind != Kind.FOREIGN and not self._active_claims.has_ended(row.fence)
+            if not row.is_foreign and not self._active_claims.has_ended(row.fence)
         ]
         return self._watch.dead(others, now, self.elapsed())
 
