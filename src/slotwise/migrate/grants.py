@@ -108,10 +108,21 @@ _RIGHTS = {
 ROLES = tuple(_RIGHTS)
 
 
+#: Blanks but the space, and characters without a shape, as Python has them; classes of the
+#: server depend on its locale.
+_UNPRINTABLE = (
+    r"\u0080-\u00a0\u00ad\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000"
+    r"\ue000-\uf8ff\ufeff"
+)
+
+
 def _is_name(column: str) -> str:
     """Return the condition that commands can name what stands in a column."""
     value = f"NEW.{column}"
-    return rf"length({value}) <= 250 AND {value} ~ '\S' AND {value} !~ '[[:cntrl:]]'"
+    return (
+        rf"length({value}) <= 250 AND {value} ~ '\S' "
+        f"AND {value} !~ '[[:cntrl:]{_UNPRINTABLE}]'"
+    )
 
 
 #: What a worker notes in ``meta``: its turn to prune, what is pruned and counted, the budget
