@@ -1,6 +1,4 @@
-"""`slotwise watch` as real processes: several at once, killed between delivery and mark, the
-database away and back.
-"""
+"""`slotwise watch` as real processes: several at once, and killed between delivery and mark."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ type = "webhook"
 url = "env:OPS_URL"
 secret = "env:OPS_SECRET"
 """
-_JOB = """
+INSERT_JOB = """
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, schedule, kind, picked,
     version, created_version)
 VALUES (%s, 'recurring', now() - interval '1 minute', now() - interval '1 minute',
@@ -54,8 +52,8 @@ def execute(shell: Shell, statement: str, *given: object) -> None:
 
 def test_it_tells_and_ends_on_a_signal(shell: Shell, receiver: Receiver) -> None:
     """No worker is alive, and a job is late; when the job is gone, so are the incidents."""
-    execute(shell, _JOB, "night")
-    execute(shell, _JOB, "quiet")
+    execute(shell, INSERT_JOB, "night")
+    execute(shell, INSERT_JOB, "quiet")
     watch = shell.start("watch")
     receiver.wait_for(2)
     assert sorted(receiver.told) == [
@@ -80,7 +78,7 @@ def test_three_at_once_send_each_message_once(shell: Shell, receiver: Receiver) 
         one.wait_until_text("watching")
     names = [f"job-{number}" for number in range(20)]
     for name in names:
-        execute(shell, _JOB, name)
+        execute(shell, INSERT_JOB, name)
     receiver.wait_for(len(names) + 1)
     for one in watches:
         assert one.signal(signal.SIGTERM).end() == 0
@@ -92,7 +90,7 @@ def test_three_at_once_send_each_message_once(shell: Shell, receiver: Receiver) 
 def test_killed_between_delivery_and_mark(shell: Shell, receiver: Receiver) -> None:
     """The message is sent again, by another watcher, with the same idempotency key."""
     shell.environment["SLOTWISE_ALARMS"] = "alarms.toml"
-    execute(shell, _JOB, "night")
+    execute(shell, INSERT_JOB, "night")
     receiver.gate.clear()
     first = shell.start("watch")
     receiver.wait_for(1)
@@ -110,29 +108,6 @@ def test_killed_between_delivery_and_mark(shell: Shell, receiver: Receiver) -> N
     assert keys[0] in keys[1:]
     assert len(set(keys)) == 2
     assert second.signal(signal.SIGTERM).end() == 0
-
-
-@pytest.mark.extended
-def test_the_database_away_and_back(
-    shell: Shell, receiver: Receiver, pg_url: str
-) -> None:
-    """One line says so; the alarms go on by themselves."""
-    watch = shell.start("watch")
-    watch.wait_until_text("watching")
-    execute(shell, "ALTER TABLE scheduled_incidents RENAME TO away")
-    watch.wait_until_text("alarms do not work")
-    execute(shell, "ALTER TABLE away RENAME TO scheduled_incidents")
-    watch.wait_until_text("alarms work again")
-    execute(shell, _JOB, "night")
-    receiver.wait_for(2)
-    execute(
-        shell,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE pid <> pg_backend_pid() AND datname = current_database()",
-    )
-    execute(shell, "DELETE FROM scheduled_tasks")
-    receiver.wait_for(2)
-    assert watch.signal(signal.SIGTERM).end() == 0
 
 
 def test_without_targets_it_says_so(shell: Shell) -> None:
@@ -174,7 +149,7 @@ def test_a_worker_tells_by_itself(shell: Shell, receiver: Receiver) -> None:
 def test_rules_of_the_application_count(shell: Shell, receiver: Receiver) -> None:
     """``watch --app`` takes the application's alarms."""
     shell.write("jobs.py", APPLICATION)
-    execute(shell, _JOB, "night")
+    execute(shell, INSERT_JOB, "night")
     watch = shell.start("watch", "--app", "jobs")
     receiver.wait_for(1)
     assert receiver.told == [("opened", "no_worker", "")]
