@@ -105,6 +105,7 @@ def test_a_page_mentions_each_option() -> None:
     ("words", "default"),
     [
         (["db"], "check"),
+        (["workers"], "list"),
         (["tasks"], "list --count"),
         (["calendar", "--json"], "show"),
         (["schedule"], "next"),
@@ -120,6 +121,17 @@ def test_a_group_alone_shows_what_is_there(
         assert status([*where, *arguments]) == exits.OK
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != ""
+
+
+def test_a_group_alone_takes_the_options_of_its_default(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With their values, before or after the common ones."""
+    where = ["--database-url", sqlite_url]
+    for words in (["workers", "-n", "5"], ["workers", *where, "--json"]):
+        assert status([*where, *words]) == exits.OK, capsys.readouterr().err
+    assert status([*where, "workers", "--nonsense"]) == exits.USAGE
+    assert "No such option '--nonsense'" in capsys.readouterr().err
 
 
 def test_a_group_still_helps(capsys: pytest.CaptureFixture[str]) -> None:

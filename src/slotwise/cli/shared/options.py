@@ -540,12 +540,24 @@ class Group(_Sections, click.Group):
         self.default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_bare = all(arg.startswith("-") for arg in args) and not {"-h", "--help"} & {
-            *args
-        }
-        if self.default and is_bare and not ctx.resilient_parsing:  # else it completes
-            args = [*args, *self.default]
+        is_help = not {"-h", "--help"}.isdisjoint(args)
+        if (
+            self.default and not is_help and not ctx.resilient_parsing
+        ):  # else it completes
+            args = self._with_default(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _with_default(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments with the default command, unless they name one. An option that the
+        group lacks is the default command's.
+        """
+        try:
+            _, rest, _ = self.make_parser(ctx).parse_args(list(args))
+        except click.NoSuchOption:
+            return [*self.default, *args]
+        except click.UsageError:  # told with the arguments as they are
+            return args
+        return args if rest else [*args, *self.default]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
