@@ -33,10 +33,11 @@ SELECT 'job-' || to_char(n % {jobs} + 1, 'FM000000'), 'recurring',
     date_trunc('hour', now()) - n / {jobs} * interval '1 hour' - n % 60 * interval '1 minute',
     CASE WHEN n % 997 = 0 THEN 'failed' ELSE 'succeeded' END, 1, n, 'worker-1', now(), now()
 FROM generate_series(1, {slots}) AS n ON CONFLICT DO NOTHING;
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, kind, picked, version,
-    created_version)
-SELECT 'task-' || n % 20, 'id-' || n, now() + n % 600 * interval '1 second', 'task', false, 9, 9
+X || n % 20, 'id-' || n, now() + n % 600 * interval '1 second', 'task', false, 9, 9
 FROM generate_series(1, {tasks}) AS n;
+INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, outcome, ended)
+SELECT task_name, task_instance, slot, token, 1, 'failed', finished
+FROM scheduled_slots WHERE outcome = 'failed';
 INSERT INTO scheduled_counts (task_name, hour, kind, outcome, reason, count)
 SELECT task_name, date_trunc('hour', slot), 'slot', outcome, '', count(*)
 FROM scheduled_slots GROUP BY 1, 2, 4;
@@ -47,15 +48,20 @@ REPEATS = 5
 def pages() -> dict[str, dict[str, str]]:
     """Return each page with the values that it is measured with."""
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    year = {"from": (hour - timedelta(days=360)).isoformat(), "to": hour.isoformat()}
     week = {"from": (hour - timedelta(days=7)).isoformat(), "to": hour.isoformat()}
     return {
         "/": {},
         "/timeline": {},
         "/timeline of a week": week,
+        "/timeline of a year": year,
+        "/timeline with a tag": {"tag": "gpu"},
         "/jobs": {},
         "/job": {"name": "job-000007"},
         "/instant": {"name": "job-000007", "at": hour.isoformat()},
+        "/what-if": {"name": "job-000007", "schedule": "5 * * * *"},
         "/tasks": {"name": "task-7"},
+        "/tasks by error": {"name": "task-7", "error": "refused"},
         "/task": {"name": "task-7", "id": "id-7"},
         "/load": {},
         "/workers": {},

@@ -157,9 +157,9 @@ def _unmark_foreign() -> None:
 
 
 def _index_failing() -> None:
-    """Find failing jobs without a look at the other rows. A row has its entry only while it is failing."""
+    """Find failing jobs and tasks without a look at the other rows. A row has its entry only while it is failing."""
     table = _name("tasks")
-    rows = sa.text("kind = 'plan' AND consecutive_failures > 0")
+    rows = sa.text("consecutive_failures > 0")
     is_locked = op.get_context().dialect.name == "postgresql" and not op.get_context().as_sql
     if is_locked:
         before = op.get_bind().scalar(sa.text("SHOW lock_timeout"))

@@ -128,6 +128,8 @@ def test_a_request_behind_a_proxy_is_refused(local: Site) -> None:
         "X-Forwarded-For",
         "X-Forwarded-Host",
         "x-forwarded-proto",
+        "Via",
+        "X-Real-IP",
     ):
         assert local.get("/jobs", {header: "192.0.2.7"}).status == 403, header
 
@@ -388,3 +390,26 @@ def test_the_command_serves_this_machine_alone(cluster: str) -> None:
         finally:
             process.terminate()
             process.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator", Role.ADMIN])
+def test_a_visitor_may_have_a_role_by_its_name(cluster: str, role: Role | str) -> None:
+    """As the function may return it alone; pages and JSON are shown."""
+    dashboard = Dashboard(cluster, role=lambda _: Visitor(name="ada", role=role))
+    for path in ("/jobs", "/tasks.json", "/task"):
+        query = "name=send-mail&id=order-1"
+        answer = dashboard.respond(Request(method="GET", path=path, query=query))
+        assert answer.status == 200, path
+    dashboard.close()
+
+
+def test_a_role_that_does_not_exist_is_a_mistake_of_the_host(
+    cluster: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The visitor does not see it; the log does."""
+    dashboard = Dashboard(cluster, role=lambda _: "superadmin")
+    answer = dashboard.respond(Request(method="GET", path="/jobs"))
+    dashboard.close()
+    assert answer.status == 500
+    assert b"superadmin" not in answer.body
+    assert "superadmin" in caplog.text

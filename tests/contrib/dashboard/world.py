@@ -60,6 +60,11 @@ WHERE task_name = 'month-end-close';
 INSERT INTO scheduled_calendars (name, revision, weekend, days, updated)
 VALUES ('AT', 3, 'SAT,SUN', '2026:0101,0106,1026,1208,1225,1226', now() - interval '9 days');
 """
+_ATTEMPTS = """
+INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, outcome, ended,
+    error)
+SELECT task_name, task_instance, slot, token, 1, 'failed', finished, error
+FROM scheduled_slots WHERE outcome = 'failed'"""
 #: As the workers would have counted it.
 _COUNTS = """
 INSERT INTO scheduled_counts (task_name, hour, kind, outcome, reason, count)
@@ -106,6 +111,7 @@ def fill(url: str) -> None:
             connection.execute(_SLOTS, given)
         connection.execute(_NOT_RUN)
         connection.execute(_GAP, {"name": "poll-orders", "reason": "worker_absent"})
+        connection.execute(_ATTEMPTS)
         connection.execute(_COUNTS)
         connection.execute(_HISTORY)
         connection.execute(_REST)

@@ -31,6 +31,12 @@ _LOOPBACK: Final = re.compile(
 )
 
 
+#: Headers that proxies add.
+_OF_PROXIES: Final = frozenset(
+    {"forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip"}
+)
+
+
 class Role(StrEnum):
     """What a visitor may do: a viewer reads, an operator also requests operations, and an admin
     also sees data of tasks and deletes.
@@ -48,10 +54,19 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """Who asks: ``name`` is the author of operations in the audit."""
+    """Who asks: ``name`` is the author of operations in the audit. Raises ValueError for a role
+    that does not exist.
+    """
 
-    role: Role
+    role: Role | str
     name: str = "dashboard"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "role", Role(self.role))
+
+    def may(self, role: Role) -> bool:
+        """Whether the visitor may do what this role may."""
+        return Role(self.role).includes(role)
 
 
 RoleOf: TypeAlias = Callable[[Request], "Visitor | Role | str | None"]
@@ -85,7 +100,9 @@ class Access:
         self._is_local = is_local
 
     def visitor(self, request: Request) -> Visitor:
-        """Return who asks. Raise Refused for a request that is not to be answered."""
+        """Return who asks. Raise Refused for a request that is not to be answered, and ValueError
+        if the function returns a role that does not exist.
+        """
         if self._is_local:
             _check_local(request.headers)
         if self._role is None:
@@ -93,13 +110,13 @@ class Access:
         found = self._role(request) if callable(self._role) else self._role
         if found is None:
             raise Refused(NOT_ALLOWED)
-        return found if isinstance(found, Visitor) else Visitor(role=_role(found))
+        return found if isinstance(found, Visitor) else Visitor(role=found)
 
     def token(self, request: Request, visitor: Visitor, hour: int) -> Token | None:
         """Return what the forms of this visitor carry in this hour since 1970; None if operations
         are off.
         """
-        if not visitor.role.includes(Role.OPERATOR):
+        if not visitor.may(Role.OPERATOR):
             return None
         if request.token is not None:
             return request.token
@@ -129,7 +146,7 @@ class Access:
 
 def check_role(visitor: Visitor, role: Role) -> None:
     """Raise Refused unless the visitor may do what this role may."""
-    if not visitor.role.includes(role):
+    if not visitor.may(role):
         raise Refused(f"this needs the role {role}; you have {visitor.role}")
 
 
@@ -156,7 +173,7 @@ def _check_local(headers: Mapping[str, str]) -> None:
             f"the host {host!r:.100} is not this machine; open the dashboard as 127.0.0.1"
         )
     for header in headers:
-        if header == "forwarded" or header.startswith("x-forwarded-"):
+        if header in _OF_PROXIES or header.startswith("x-forwarded-"):
             raise Refused(
                 "this dashboard has no login, so it refuses what a proxy forwards; "
                 "mount it into an application with role="

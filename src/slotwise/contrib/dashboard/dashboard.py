@@ -244,11 +244,7 @@ class Dashboard:
         """
         reason = in_one_line(error)
         logger.warning("the dashboard cannot read its tables: %s", reason)
-        told = (
-            reason
-            if visitor.role.includes(Role.OPERATOR)
-            else "the server's log says why"
-        )
+        told = reason if visitor.may(Role.OPERATOR) else "the server's log says why"
         if is_json:
             return document({"error": told}, status=503)
         html = self._rendering.away(request, visitor, told)

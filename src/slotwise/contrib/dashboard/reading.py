@@ -50,7 +50,10 @@ class Reading:
         )
 
     def part(self, name: str, read: Callable[[], Result]) -> Result | None:
-        """Return what ``read`` returns; None if it took too long, and the page says so."""
+        """Return what ``read`` returns; None if it took too long or failed, and the page says so.
+
+        Raises DatabaseUnreachable, and what slotwise rejects, such as an unknown name.
+        """
         try:
             return read()
         except DatabaseUnreachable:
@@ -59,6 +62,12 @@ class Reading:
             reason = in_one_line(error)
             logger.warning("the part %s of a page could not be read: %s", name, reason)
             self.missing[name] = reason
+            return None
+        except SlotwiseError:
+            raise
+        except Exception:  # a row that another program has written
+            logger.exception("the part %s of a page failed", name)
+            self.missing[name] = "it failed; the log says why"
             return None
 
     def lines(self, name: str, read: Callable[[], list[Result]]) -> list[Result]:

@@ -122,7 +122,7 @@ class Rendering:
             "missing": reading.missing,
             "title": page.title,
             "token": token,
-            "is_admin": reading.visitor.role.includes(Role.ADMIN),
+            "is_admin": reading.visitor.may(Role.ADMIN),
         }
         return self._templates.get_template(page.template).render(values)
 

@@ -5,14 +5,18 @@ back.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, TypeAlias
 
 from slotwise import Client, JobRegistry, Settings
 from slotwise.contrib.dashboard.policies import differences
 from slotwise.contrib.dashboard.recent import Recent
 from slotwise.contrib.dashboard.reconciliation import Reconciliation
-from slotwise.inspect import Inspection
+from slotwise.inspect import Inspection, OutcomeTotal
 from slotwise.operations import Operations
 from slotwise.spi import Definition
 
@@ -22,6 +26,11 @@ Where: TypeAlias = JobRegistry | Settings | str | None
 #: Statements of a page may take two seconds: a third of the lease, which nobody holds here.
 _HEARTBEAT: Final = "2s"
 _MISSED: Final = 3
+_HOUR: Final = timedelta(hours=1)
+#: Workers count an hour again until it has been closed for two hours.
+_OPEN_FOR: Final = 2 * _HOUR
+#: How long the totals of such an hour are kept, in seconds.
+_CLOSED_FOR: Final = 3_600.0
 #: How long a comparison of the code with the rows is shared, in seconds.
 _FRESH: Final = 30.0
 
@@ -37,6 +46,7 @@ class Source:
         self._turn = threading.Lock()
         self._reads: Client | None = None
         self._writes: Client | None = None
+        self._hours = Recent[list[OutcomeTotal]](_CLOSED_FOR)
         self._differences = Recent[dict[str, str]](_FRESH)
         #: What the last comparison of this process has found.
         self.reconciled: Reconciliation | None = None
@@ -57,6 +67,18 @@ class Source:
             return None
         found = self._differences.get("all", lambda: differences(registry))
         return found.get(name)
+
+    def totals(self, start: datetime, now: datetime) -> list[OutcomeTotal]:
+        """The outcomes since an instant: of hours that are closed, as they were read before."""
+        inspect = self.inspect
+        closed = _hour_of(now) - _OPEN_FOR
+        found = list[OutcomeTotal]()
+        hour = _hour_of(start)
+        while hour < closed:
+            begin, end = hour, hour + _HOUR
+            found += self._hours.get(begin, partial(inspect.outcome_totals, begin, end))
+            hour = end
+        return added(found + inspect.outcome_totals(hour, now))
 
     @property
     def inspect(self) -> Inspection:
@@ -96,6 +118,26 @@ class Source:
     def _open(self, settings: Settings) -> Client:
         opening = Client.open(settings, application=self.registry)
         return self._opened.enter_context(opening)
+
+
+def _hour_of(instant: datetime) -> datetime:
+    return instant.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def added(totals: Iterable[OutcomeTotal]) -> list[OutcomeTotal]:
+    """Add up totals of several hours by outcome and reason, the most frequent first. The number of
+    jobs is that of the hour with the most.
+    """
+    found = dict[tuple[str, str | None], OutcomeTotal]()
+    for one in totals:
+        key = one.outcome, one.reason
+        known = found.get(key)
+        if known is None:
+            found[key] = one
+            continue
+        jobs = max(known.jobs, one.jobs)
+        found[key] = replace(known, count=known.count + one.count, jobs=jobs)
+    return sorted(found.values(), key=lambda one: -one.count)
 
 
 def _for_reading(settings: Settings, address: str | None) -> Settings:

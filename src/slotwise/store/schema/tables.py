@@ -139,7 +139,7 @@ def _has(column: str) -> str:
 
 
 _WAITING = "NOT picked AND state IS NULL AND"
-_FAILING = f"kind = '{Kind.PLAN}' AND consecutive_failures > 0"
+_FAILING = "consecutive_failures > 0"
 _INDEXES: dict[str, Sequence[_Index]] = {
     "tasks": (
         _Index("tasks_due", ("execution_time",), f"{_WAITING} {HAS_SLOT}"),

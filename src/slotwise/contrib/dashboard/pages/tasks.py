@@ -135,7 +135,7 @@ def one(reading: Reading) -> Page:
 
 
 def _payload(reading: Reading, task: TaskInfo) -> str:
-    if not reading.visitor.role.includes(Role.ADMIN):
+    if not reading.visitor.may(Role.ADMIN):
         return _HIDDEN
     try:
         return redact(repr(task.data))

@@ -69,12 +69,13 @@ def today(reading: Reading) -> Page:
     inspect = reading.inspect
     midnight = reading.midnight
     counts = reading.part(
-        "verdict", lambda: inspect.outcome_totals(midnight, reading.now)
+        "verdict", lambda: reading.source.totals(midnight, reading.now)
     )
     failures = reading.lines(
         "failures", lambda: inspect.failures(midnight, limit=_MOST_FAILURES)
     )
     backlog = reading.lines("late", inspect.backlog)
+    tasks = reading.lines("tasks", inspect.task_counts)
     data: dict[str, object] = {
         "since": midnight,
         "verdict": None if counts is None else totals_of(counts),
@@ -87,7 +88,7 @@ def today(reading: Reading) -> Page:
         "paused": reading.part("paused", inspect.all_paused),
         "paused_jobs": [],
         "failing": [],
-        "tasks": reading.lines("tasks", inspect.task_counts),
+        "tasks": tasks,
         "pace": pace_of_all(reading.part("pace", lambda: paces(reading)) or {}),
         "workers": reading.lines("workers", inspect.workers),
     }
@@ -95,7 +96,13 @@ def today(reading: Reading) -> Page:
     data["failing"] = _worst(one for one in troubles if one.failing)
     paused = [one for one in troubles if one.paused is not None]
     data["paused_jobs"] = reading.lines("pauses", lambda: _pauses(reading, paused))
-    return Page(template="today.html", title="Today", data=data)
+    shown = {"task_names": {one.task for one in tasks} | _tasks_among(failures)}
+    return Page(template="today.html", title="Today", data=data, shown=shown)
+
+
+def _tasks_among(failures: Iterable[Failure]) -> set[str]:
+    """Return the names of one-time tasks, which have no slot."""
+    return {one.name for one in failures if one.slot is None}
 
 
 def _worst(failing: Iterable[Trouble]) -> list[Trouble]:
