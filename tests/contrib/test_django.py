@@ -81,7 +81,7 @@ def test_a_task_commits_with_the_transaction(shop: str) -> None:
 
     with transaction.atomic():
         order = Order.objects.create(email="ann@example.com")
-        receipt = schedule(send_mail, {"order": order.pk})
+        receipt = schedule(send_mail.call(order=order.pk))
         assert (
             registry().client.get(send_mail, receipt.id) is None
         )  # nobody else sees it yet
@@ -178,7 +178,7 @@ def test_a_connection_outside_a_transaction_is_refused(shop: str) -> None:
         SlotwiseError,
         match=r"'default' is in no transaction; write: with transaction.atomic\(\)",
     ):
-        registry().client.schedule(send_mail, {}, connection=connection)
+        registry().client.schedule(send_mail.call(1), connection=connection)
 
 
 def test_async_handlers_use_the_orm(shop: str) -> None:

@@ -39,6 +39,10 @@ def note(text):
 def well(ctx):
     note(f"well {ctx.slot is not None} {ctx.attempt} {ctx.token > 0} {ctx.lease_left.total_seconds() > 0} {ctx.state}")
 
+@job(name="plain", **options)
+def plain(number: int = 7):
+    note(f"plain {number}")
+
 @job(name="awaited", **options)
 async def awaited(ctx):
     await asyncio.sleep(0.01)
@@ -197,7 +201,7 @@ def paid_too_late(ctx):
     pay(ctx)
 
 engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
-jobs = [alarm, own_loop, own_loop_async, marked, well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn,
+jobs = [alarm, own_loop, own_loop_async, marked, well, plain, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn,
         held, refused, robbed]
 registry = JobRegistry(jobs=jobs, tasks=[paid_and_killed, paid_and_deaf, paid_too_late], lifespan=lifespan,
                        before_start=[before_start])
@@ -318,6 +322,7 @@ def test_what_comes_back(place: Place, run: Run) -> None:
     """
     names = [
         "well",
+        "plain",
         "awaited",
         "raises",
         "cancels",
@@ -331,6 +336,7 @@ def test_what_comes_back(place: Place, run: Run) -> None:
     outcomes = {name: place.entry(name)["outcome"] for name in names}
     assert outcomes == {
         "well": "succeeded",
+        "plain": "succeeded",
         "awaited": "succeeded",
         "raises": "failed",
         "cancels": "cancelled",
@@ -340,7 +346,12 @@ def test_what_comes_back(place: Place, run: Run) -> None:
         "completes": "succeeded",
     }
     texts = {text for _, text in place.notes()}
-    assert texts == {"well True 1 True True a pool", "awaited a pool", "strict running"}
+    assert texts == {
+        "well True 1 True True a pool",
+        "plain 7",
+        "awaited a pool",
+        "strict running",
+    }
     assert process.pid not in {pid for pid, _ in place.notes()}
     assert place.entry("raises")["error"].splitlines()[-1] == "ValueError: no luck"
     assert place.entry("cancels")["reason"] == "not today"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from django.db import connection
 from django.db.transaction import atomic
 
-from slotwise import DistributedJob, JobContext, task
+from slotwise import DistributedJob, JobContext, TaskContext, task
 from slotwise.contrib.discovery import distributed_job
 
 
 @task(name="send-mail")
-def send_mail(ctx: JobContext) -> None:
+def send_mail(ctx: TaskContext, order: int) -> None:
     from tests.contrib.djangoshop.models import Order
 
     with atomic():
-        Order.objects.filter(pk=ctx.data["order"]).update(is_mailed=True)
+        Order.objects.filter(pk=order).update(is_mailed=True)
         ctx.complete_in(connection)
 
 
