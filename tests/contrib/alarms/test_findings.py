@@ -13,7 +13,14 @@ from slotwise.contrib.alarms.findings import Finding, findings
 from slotwise.contrib.alarms.incidents import Incident, pause_after
 from slotwise.contrib.alarms.observation import Observation
 from slotwise.contrib.alarms.rules import AlarmKind, RuleBook, Rules, rules_from
-from slotwise.inspect import Backlog, Failure, Health, SinceSuccess, Trouble
+from slotwise.inspect import (
+    Backlog,
+    Failure,
+    FinishForecast,
+    Health,
+    SinceSuccess,
+    Trouble,
+)
 
 NOW = datetime(2026, 7, 15, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -60,10 +67,37 @@ def failing(**facts: Any) -> dict[str, Trouble]:
     return {"job": Trouble(**{"name": "job", "failing": 1, "in_a_row": 1, **facts})}
 
 
+def forecast(share: float, minutes: int = 60) -> FinishForecast:
+    return FinishForecast(
+        job="job",
+        id="recurring",
+        slot=NOW - HOUR,
+        started=NOW - HOUR,
+        finish_by=NOW + minutes * MINUTE,
+        share=share,
+        runs=40,
+        risk=0.5,
+    )
+
+
+def test_a_missed_finish_by_is_said_as_such() -> None:
+    (will,) = findings(seen(forecasts=[forecast(0.6)]), RuleBook())
+    assert "will miss its finish_by" in will.summary
+    assert "60% of 40 earlier runs" in will.summary
+    (has,) = findings(seen(forecasts=[forecast(1.0, -1)]), RuleBook())
+    assert "has missed its finish_by" in has.summary
+
+
 @pytest.mark.parametrize(
     ("observation", "expected"),
     [
         pytest.param(seen(), [], id="well"),
+        pytest.param(
+            seen(forecasts=[forecast(0.5), forecast(0.9)]),
+            ["finish_by job"],
+            id="will-miss",
+        ),
+        pytest.param(seen(forecasts=[forecast(0.4)]), [], id="will-end-in-time"),
         pytest.param(seen(failures=[failure()]), ["failed job"], id="failed-once"),
         pytest.param(
             seen(failures=[failure(), failure(age=2)], troubles=failing()),

@@ -40,7 +40,7 @@ class Finding:
 def findings(seen: Observation, rules: RuleBook) -> list[Finding]:
     """Return all that is wrong, at most one finding of each kind and name."""
     found = [*_of_slots(seen), *_of_troubles(seen, rules), *_of_times(seen, rules)]
-    found += _of_cluster(seen)
+    found += [*_of_forecasts(seen), *_of_cluster(seen)]
     return [one for one in found if rules.of(one.name).raises(one.kind)]
 
 
@@ -145,6 +145,24 @@ def _of_cluster(seen: Observation) -> Iterator[Finding]:
 def _unroutable(seen: Observation) -> dict[str, str]:
     unknown = dict.fromkeys(seen.health.orphan_tasks, "its name is unknown to them")
     return {**unknown, **seen.health.unroutable}
+
+
+def _of_forecasts(seen: Observation) -> Iterator[Finding]:
+    """Yield the oldest slot of each job that has missed, or will miss, its ``finish_by``."""
+    late = [one for one in seen.forecasts if one.will_miss]
+    oldest = {
+        one.job: one for one in sorted(late, key=lambda one: one.slot, reverse=True)
+    }
+    for name, forecast in sorted(oldest.items()):
+        slot = forecast.slot.isoformat(timespec="seconds")
+        end = forecast.finish_by.isoformat(timespec="seconds")
+        summary = (
+            f"{name}: the slot {slot} will miss its finish_by {end}, as "
+            f"{forecast.share:.0%} of {forecast.runs} earlier runs would"
+        )
+        if forecast.finish_by <= seen.now:
+            summary = f"{name}: the slot {slot} has missed its finish_by {end}"
+        yield Finding(kind=AlarmKind.FINISH_BY, name=name, summary=summary, at=seen.now)
 
 
 def _exceeds(span: timedelta, limit: timedelta | str | None) -> bool:

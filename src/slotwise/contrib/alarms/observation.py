@@ -10,6 +10,7 @@ from typing import Final
 from slotwise.inspect import (
     Backlog,
     Failure,
+    FinishForecast,
     Health,
     Inspection,
     SinceSuccess,
@@ -31,6 +32,8 @@ class Observation:
     since_success: Mapping[str, SinceSuccess] = field(default_factory=dict)
     backlog: Sequence[Backlog] = ()
     troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    #: Of the due slots of jobs with ``finish_by``.
+    forecasts: Sequence[FinishForecast] = ()
 
     @property
     def failing(self) -> set[str]:
@@ -54,4 +57,5 @@ def observe(inspect: Inspection, since: datetime) -> Observation:
         since_success=inspect.since_success(),
         backlog=inspect.backlog(),
         troubles={one.name: one for one in inspect.troubles()},
+        forecasts=inspect.finish_forecasts(),
     )
