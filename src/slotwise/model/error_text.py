@@ -37,10 +37,14 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)([ \t]++)[\w.~+/=-]{8,}+", re.IGNORECASE)
-#: What is a token by its form: a JWT, and those of GitHub, GitLab, Slack and Stripe.
+#: What is a token by its form: a JWT, those of GitHub, GitLab, Slack, Stripe, npm, OpenAI,
+#: Hugging Face and DigitalOcean, of SendGrid, and of Google.
 _TOKEN = re.compile(
     r"\b(?:eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?"
-    r"|(?:gh[opsur]_|github_pat_|glpat-|xox[a-z]-|[rs]k_live_)[\w-]{10,}+)"
+    r"|(?:gh[opsur]_|github_pat_|glpat-|xox[a-z]-|[rs]k_live_)[\w-]{10,}+"
+    r"|(?:npm_|sk-|hf_|dop_v1_|ya29\.|AIza)[\w-]{20,}+"
+    r"|SG\.[\w-]{16,}+\.[\w-]{16,}+)"
+    r"|(?<=hooks\.slack\.com/services/)[\w/-]++"
 )
 #: An element of XML, up to its end.
 _ELEMENT = re.compile(r"(<([\w:.-]++)>)[^<]++(?=</)")
@@ -52,7 +56,8 @@ _PEM = re.compile(
 )
 #: A name, or an option of a command line, with what separates it from its value.
 _NAME = re.compile(
-    r"""(?<![\w-])(?:([\w-]++)["']?+[ \t]*+(?::=|[=:]>?+)[ \t]*+|(--[\w-]++)["']?+,?+[ \t]++)"""
+    r"""(?<![\w-])(?:([\w-]++)["']?+[ \t]*+(?::=|[=:]>?+|%3[Dd])[ \t]*+"""
+    r"""|(--[\w-]++)["']?+,?+[ \t]++)"""
 )
 #: A part of a name that makes its value a secret; not in a plural, nor in the name of an
 #: exception or of a file.
@@ -60,7 +65,7 @@ _SECRET = re.compile(
     r"(?:passw(?:or)?d|passphrase|pwd|secret|token|credential|session_?id"
     r"|(?:api|access|account|private)[_-]?key)"
     r"(?!s(?![a-z])|s?Error|s?Exception|[_-](?:file|path|name|type)(?![a-z]))"
-    r"|(?:^|[_-])pass$|(?:^|[_-])sig$|[_-]signature$",
+    r"|(?:^|[_-])pass(?:code)?$|(?:^|[_-])sig$|[_-]signature$",
     re.IGNORECASE,
 )
 #: A value: a string literal, or all up to a blank.
@@ -68,6 +73,8 @@ _VALUE = re.compile(
     r"""[bru]{0,2}(?:'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?)|(?:\\.|[^\s&])++""",
     re.IGNORECASE,
 )
+#: Values that give nothing away.
+_NOTHING = {"None", "null", "''", '""'}
 #: What follows a name and a colon in a message and is no value: two words without another name,
 #: or punctuation in quotes.
 _PROSE = re.compile(r"""[^\W\d_]++[ \t]++[^\W\d_]++(?![\w=:-])|(["'])[^\w"']++\1""")
@@ -124,7 +131,8 @@ def _without_values(text: str) -> str:
         place = name.end()
         if _SECRET.search(name[1] or name[2]) is None or _is_reason(text, name):
             continue
-        if (value := _VALUE.match(text, place)) is not None:
+        value = _VALUE.match(text, place)
+        if value is not None and value[0] not in _NOTHING:
             parts += (text[done:place], "***")
             done = place = value.end()
     return "".join((*parts, text[done:]))
