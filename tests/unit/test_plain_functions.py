@@ -355,3 +355,31 @@ def test_misuse_of_calls_is_refused() -> None:
         ]:
             with pytest.raises(ConfigurationError, match=message):
                 misuse()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("send-mail", "'send-mail' is not a function; write name='send-mail'"),
+        (7, "7 is not a function; decorate a function"),
+        (OfAddress, "is not a function; decorate a function, or subclass OneTimeTask"),
+    ],
+)
+def test_only_functions_are_decorated(given: Any, message: str) -> None:
+    with pytest.raises(InvalidJob, match=message):
+        task(given)
+
+
+def test_models_of_libraries_are_arguments() -> None:
+    """Pydantic's come back as they were given; wrong ones are named with their path."""
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Line", number=(int, ...))
+
+    def order(line, lines):  # type: ignore[no-untyped-def]
+        return line.number + sum(one.number for one in lines)
+
+    order.__annotations__ = {"line": model, "lines": list[model]}
+    subject: Any = task(order)
+    assert ran(subject.call(model(number=1), [model(number=2)])) == 3
+    with pytest.raises(InvalidPayload, match=r"lines\[0\]: expected Line, got 2"):
+        ran(subject.call(model(number=1), [2]))

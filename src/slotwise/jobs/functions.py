@@ -19,6 +19,7 @@ from typing import (
 
 from typing_extensions import TypeVar
 
+from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext, T, TaskContext
 from slotwise.jobs.job import (
     DistributedJob,
@@ -255,6 +256,11 @@ class _Maker:
     declared: dict[str, object]
 
     def __call__(self, function: Callable[..., object], /) -> OfFunction:
+        if not callable(function) or isinstance(function, type):
+            cure = "decorate a function, or subclass OneTimeTask or DistributedJob"
+            if isinstance(function, str):
+                cure = f"write name={function!r}"
+            raise InvalidJob(f"{function!r:.80} is not a function; {cure}")
         takes_context = Signature(function).takes_context
         kind = self.with_context if takes_context else self.plain
         return kind(function, self.declared)

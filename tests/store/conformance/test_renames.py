@@ -4,6 +4,7 @@ workers of the old release.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -108,6 +109,20 @@ def test_workers_of_the_old_release_run_nothing_twice(cluster: Cluster) -> None:
         for worker in (before, after, new, again):
             worker.run_due()
     assert ran == ["sales-report 01:00", "sales-report 02:00", "sales-report 03:00"]
+
+
+def test_workers_of_both_releases_start_at_once(cluster: Cluster) -> None:
+    """Whatever the order, one row is awake, and has the new name."""
+    if cluster.database.dialect_name == "sqlite":
+        pytest.skip("one writer")
+    cluster.start(OLD)
+    with ThreadPoolExecutor(6) as threads:
+        workers = list(threads.map(cluster.start, [NEW, OLD] * 6))
+    assert rows(workers[0])["report"] == "paused"
+    cluster.clock.tick(timedelta(hours=1))
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(ManualWorker.run_due, workers))
+    assert ran == ["sales-report 01:00"]
 
 
 def test_a_held_row_keeps_its_name_until_it_is_idle(cluster: Cluster) -> None:
