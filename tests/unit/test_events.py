@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import FrozenInstanceError
+from datetime import timedelta
 
 import pytest
-from tests.kit.events import Claimed, Listeners, PollBegan, about, events
+from tests.kit.events import Claimed, HandlerHangs, Listeners, PollBegan, about, events
 from tests.unit.engine.parts import NOON, a_claim
 
 from slotwise.contrib.logging import LogListener
@@ -63,6 +64,29 @@ def test_an_attempts_event_says_where_it_is_from() -> None:
     }
     assert about(claim, "other")["worker"] == "other"
     assert "slot" not in Claimed(**about(a_claim("mail", schedule=None))).facts()
+
+
+def test_a_job_logs_its_lines_from_its_level_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of the worker's lines alone: other listeners hear all, and other jobs log all."""
+    heard = list[Event]()
+    caplog.set_level(logging.DEBUG, "slotwise")
+    loud = Claimed(**about(a_claim("report")))
+    quiet = Claimed(**about(a_claim("poll")))
+    hangs = HandlerHangs(
+        **about(a_claim("poll")), reason="timeout", asked=timedelta(seconds=1)
+    )
+    for of_log in (LogListener(), None):
+        listeners = Listeners((heard.append,), {"poll": logging.ERROR})
+        if of_log is not None:
+            listeners.add(of_log)
+        for event in (loud, quiet, hangs, POLL):
+            listeners.publish(event)
+        assert heard == [loud, quiet, hangs, POLL]
+        assert "poll " not in caplog.text.replace("poll_begin", "")
+        heard.clear()
+    assert "report" in caplog.text
 
 
 def test_an_event_is_frozen() -> None:

@@ -142,7 +142,12 @@ class Worker:
             max(10, len(self.definitions)), MOST_THREADS
         )
         self.hooks = hooks = hooks or Hooks()
-        self.listeners = events.Listeners(hooks.listeners)
+        levels = {
+            name: logging.getLevelNamesMapping()[job.log_level]
+            for name, job in definitions.items()
+            if job.log_level is not None
+        }
+        self.listeners = events.Listeners(hooks.listeners, levels)
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
         self.database, poll = database, poll_interval(settings, self.definitions)

@@ -140,6 +140,7 @@ _OVERLAPS = "Overlap.skip(), .queue() or .allow(2)"
 _LOSSES = '"rerun" or "give_up"'
 _RECORDS = '"none", "failures" or "all"'
 _PLACES = '"process", or None'
+_LEVELS = '"DEBUG", "INFO", "WARNING", "ERROR" or "CRITICAL"'
 _A_RATE = '"100/m": how many in which time'
 _SOME_TAGS = 'a set of tags: {"gpu"}'
 _SOME_NAMES = 'former names: ("send-post",)'
@@ -187,11 +188,14 @@ class Definition:
     spread: Span = None
     finish_by: Annotated[FinishBy | None, Policy('"06:00" or "2h"', _finish_by)] = None
     finish_risk: Annotated[float, Policy("a share such as 0.5", _risk)] = 0.5
+    retention: Span = None
+    success_retention: Span = None
     priority: Annotated[int, Policy("a whole number such as 50", _priority)] = (
         USUAL_PRIORITY
     )
     isolation: Annotated[str | None, Policy('"process"', _one_of(_PLACES))] = None
     runs_on: Annotated[frozenset[str], Policy(_SOME_TAGS, _tags)] = frozenset()
+    log_level: Annotated[str | None, Policy('"WARNING"', _one_of(_LEVELS))] = None
     #: Former names, whose rows it runs as well.
     aliases: Annotated[tuple[str, ...], Policy(_SOME_NAMES, _former_names)] = ()
     #: The present name, of a definition that stands for a former one.

@@ -34,6 +34,7 @@ S_contra = TypeVar("S_contra", default=object, contravariant=True)
 
 #: Which ends of tasks the ledger keeps; failures are also cancelled and lost ones.
 Records: TypeAlias = Literal["none", "failures", "all"]
+LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
 class Declaration(ABC):
@@ -62,6 +63,9 @@ class Declaration(ABC):
     isolation: Literal["process"] | None
     #: Tags that a worker must carry to run it.
     runs_on: Sequence[str] | AbstractSet[str]
+    #: Lines of the worker about it below this level are not logged, ``"WARNING"`` for instance;
+    #: what the handler logs is not affected. None: as the logger says.
+    log_level: LogLevel | None
     #: Former names: rows that wait under them run as well.
     aliases: Sequence[str] | AbstractSet[str]
 
@@ -104,6 +108,11 @@ class DistributedJob(Declaration, Generic[T_contra, S_contra]):
     finish_by: timedelta | str | None
     #: From which share of runs that would miss it on a slot is reported.
     finish_risk: float
+    #: How long the ledger keeps its ended slots, where the cluster's settings would keep them
+    #: longer; None: as they say.
+    retention: timedelta | str | None
+    #: The same for slots that succeeded, minutes for instance: the hourly counts keep their number.
+    success_retention: timedelta | str | None
     #: Raise it, and workers of older releases leave the job's slots to newer ones.
     payload_version: int
 
@@ -175,6 +184,7 @@ class Policies(TypedDict, total=False):
     priority: int
     isolation: Literal["process"] | None
     runs_on: Sequence[str] | AbstractSet[str]
+    log_level: LogLevel | None
     aliases: Sequence[str] | AbstractSet[str]
 
 
@@ -188,6 +198,8 @@ class JobPolicies(Policies, total=False):
     finish_risk: float
     min_interval: timedelta | str | None
     spread: timedelta | str | None
+    retention: timedelta | str | None
+    success_retention: timedelta | str | None
     payload_version: int
 
 

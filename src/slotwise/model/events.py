@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import logging
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from slotwise.errors import SlotwiseError
@@ -430,12 +432,24 @@ class Listeners:
     """Deliver events to all listeners; the error of a listener is logged and changes nothing.
 
     Unless a listener ``writes_log``, events of level WARNING or above are logged here, in one
-    line.
+    line. ``levels``: by job, the level below which its events are not written to the log.
     """
 
-    __slots__ = ("_listeners", "_logs_trouble", "_wants", "hear", "on_skipped")
+    __slots__ = (
+        "_levels",
+        "_listeners",
+        "_logs_trouble",
+        "_wants",
+        "hear",
+        "on_skipped",
+    )
 
-    def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
+    def __init__(
+        self,
+        listeners: tuple[Listener, ...] = (),
+        levels: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._levels = levels
         self._listeners: tuple[Listener, ...] = ()
         self._wants: tuple[Callable[[type[Event]], bool], ...] = ()
         self._logs_trouble = True
@@ -460,11 +474,15 @@ class Listeners:
         )
 
     def publish(self, event: Event) -> None:
-        if self._logs_trouble and event.level >= logging.WARNING:
+        least = self._levels.get(getattr(event, "job", ""), 0) if self._levels else 0
+        is_logged = event.level >= least
+        if self._logs_trouble and is_logged and event.level >= logging.WARNING:
             told = (f"{name}={value}" for name, value in event.facts().items())
             text = " ".join([event.name, *told])
             logger.handle(log_record(logger, event, escaped(text)))
         for listener in self._listeners:
+            if not is_logged and getattr(listener, "writes_log", False):
+                continue
             try:
                 listener(event)
             except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from tests.kit.records import Failed, FollowUps, Succeeded
 from tests.kit.store import Page, Pruner
 from tests.store.bench import Bench, a_job, a_task, at
 
-from slotwise import ConfigurationError
+from slotwise import ConfigurationError, Every
 
 HOUR = timedelta(hours=1)
 
@@ -46,6 +46,92 @@ def test_what_is_too_old_goes_by_its_outcome(bench: Bench) -> None:
     bench.clock.set(at(1000))
     assert prune(bench) == Page(slots=6)
     assert bench.outcomes("plain") == [(10, "succeeded")]
+
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def brief(bench: Bench) -> Bench:
+    """A job whose successes go after five minutes, and its failures after half an hour."""
+    job = a_job("plain", retention="30m", success_retention="5m")
+    return bench.beside(job)
+
+
+def counted(bench: Bench, name: str) -> dict[str, int]:
+    """How many slots ended how, in rows and in counts of what was pruned."""
+    found = dict[str, int]()
+    for one in bench.inspect.outcome_counts(at(-60), at(2000), job=name):
+        found[one.outcome] = found.get(one.outcome, 0) + one.count
+    return found
+
+
+def test_a_job_shortens_its_retention(brief: Bench) -> None:
+    """Successes go after minutes, failures later, and other jobs keep theirs. The hourly counts
+    have all of them at any time.
+    """
+    ran(brief, "plain", range(1, 11), failing=2)
+    ran(brief, "retried", range(11, 13))
+    expected = {"succeeded": 9, "failed": 1}
+    brief.clock.set(at(12.5))
+    assert prune(brief) == Page(slots=6)
+    assert brief.outcomes("plain") == [
+        (2, "failed"),
+        *((minute, "succeeded") for minute in range(8, 11)),
+    ]
+    with brief.store.transaction() as connection:
+        pruned = sa.select(sa.func.sum(brief.tables.counts.c.pruned))
+        assert connection.scalar(pruned) == 6
+    brief.clock.set(at(40))
+    assert prune(brief) == Page(slots=3)
+    assert brief.outcomes("plain") == [(10, "succeeded")]
+    assert len(brief.outcomes("retried")) == 2
+    brief.clock.set(at(130))
+    prune(brief, keep=10 * HOUR)
+    assert {key: counted(brief, "plain")[key] for key in expected} == expected
+
+
+def test_the_longer_of_two_retentions_counts_for_nothing(bench: Bench) -> None:
+    """A job only shortens what the settings say."""
+    job = a_job("plain", retention="100d", success_retention="50d")
+    long = bench.beside(job)
+    ran(long, "plain", range(1, 6))
+    long.clock.set(at(1000))
+    assert prune(long) == Page(slots=4)
+
+
+def test_a_job_keeps_less_where_the_settings_keep_everything(brief: Bench) -> None:
+    """Zero is for ever, for the others."""
+    ran(brief, "plain", range(1, 6))
+    ran(brief, "retried", range(6, 8))
+    brief.clock.set(at(1000))
+    nothing = timedelta(0)
+    assert prune(brief, keep=nothing, failure_retention=nothing) == Page(slots=4)
+
+
+def test_instances_shorten_with_their_job(brief: Bench) -> None:
+    """The newest slot of each stays: an instance that comes back starts no slot twice."""
+    for id in "ab":
+        brief.client.schedule_recurring("plain", id, Every(MINUTE))
+    for minute in range(1, 5):
+        brief.clock.set(at(minute))
+        for claim in brief.claim("plain"):
+            brief.settle(claim)
+    brief.clock.set(at(1000))
+    prune(brief)
+    left = [(entry["task_instance"], entry["slot"]) for entry in brief.slots("plain")]
+    assert sorted(left) == [("a", at(4)), ("b", at(4)), ("recurring", at(4))]
+
+
+def test_a_backfill_knows_what_a_job_has_forgotten(brief: Bench) -> None:
+    """Of the job that forgets sooner; other jobs may be backfilled."""
+    ran(brief, "plain", range(1, 11))
+    brief.clock.set(at(70))
+    prune(brief, keep=timedelta(days=1))
+    operations = brief.client.operations
+    with pytest.raises(ConfigurationError, match="history was pruned"):
+        operations.backfill("plain", at(1), at(5), dry_run=True)
+    operations.backfill("retried", at(1), at(5), dry_run=True)
 
 
 def test_the_newest_decided_slot_stays(bench: Bench) -> None:

@@ -212,8 +212,10 @@ def _missing(
 
 def _refuse_pruned(at: Operation, row: Row, oldest: datetime | None) -> None:
     """Raise ConfigurationError if history was pruned up to the oldest slot."""
-    until = None if oldest is None else pruned_until(at.connection, at.store)
-    if oldest is not None and until is not None and oldest <= until:
+    if oldest is None:
+        return
+    until = pruned_until(at.connection, at.store, row.task_name)
+    if until is not None and oldest <= until:
         why = (
             f"up to {at.told(until, row)} history was pruned, so it is unknown what "
             "ran; begin later, or allow"

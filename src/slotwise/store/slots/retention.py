@@ -1,5 +1,8 @@
 """Deletes old history from the ledger, a few rows at a time.
 
+Jobs may shorten what the settings say (``retention``, ``success_retention``): the worker whose turn
+it is deletes those of the jobs that it knows first.
+
 The newest decided slot of a schedule, slots from the row's watermark on, and the newest gap stay:
 they keep slots that have started from starting again. Open slots stay, too.
 
@@ -19,12 +22,13 @@ from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
+from slotwise.jobs.definition import Definition
 from slotwise.model.records import EARLIEST, TICK
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.schema.rows import utc
 from slotwise.store.slots import ledger
-from slotwise.store.slots.counts import Counts, next_name
+from slotwise.store.slots.counts import HOUR, SLOT, Counts, Part, next_name
 from slotwise.store.slots.store import Store
 from slotwise.store.slots.tuning import PRUNED, REMEMBERED, STALLED
 
@@ -54,6 +58,39 @@ class Place(NamedTuple):
     after: datetime | None = None
 
 
+class Deleted(NamedTuple):
+    """What was deleted of one task: where to continue, None at the end; how many rows were read,
+    and are gone; and the newest slot of a job among these.
+    """
+
+    after: datetime | None
+    read: int
+    gone: int
+    newest: datetime | None
+
+
+class Spans(NamedTuple):
+    """How long slots are kept that succeeded, were skipped, or failed; zero: for ever."""
+
+    succeeded: timedelta
+    skipped: timedelta
+    failed: timedelta
+
+    @property
+    def bounded(self) -> Sequence[timedelta]:
+        return [span for span in self if span]
+
+    def shortened(self, job: Definition) -> Spans:
+        """Return what this job keeps."""
+        every = job.retention or timedelta(0)
+        own = Spans(job.success_retention or every, every, every)
+        return Spans(*map(_shorter, self, own))
+
+
+def _shorter(one: timedelta, other: timedelta) -> timedelta:
+    return min(one, other) if one and other else one or other
+
+
 class Pruner:
     """``keep`` and ``failure_retention``: how old history may get; zero keeps it for ever."""
 
@@ -64,7 +101,13 @@ class Pruner:
         self._meta = store.tables.meta
         self._keep = keep
         self._keep_failures = failure_retention
-        self._spans = [span for span in (keep, failure_retention) if span]
+        self._usual = Spans(keep, keep, failure_retention)
+        self._spans = self._usual.bounded
+        self._own = {
+            name: spans
+            for name, job in sorted(store.definitions.items())
+            if (spans := self._usual.shortened(job)) != self._usual
+        }
         self._counts = Counts(store)
         #: One-time tasks, too: all of a name are one series, however many ids it has.
         parts = len(self._counts.parts) if keep else 2
@@ -104,6 +147,8 @@ class Pruner:
             yield Page(slots=expired)
         with self._store.transaction() as connection:
             self._store.dialect.delete_receipts(connection)
+        for name, spans in self._own.items():
+            yield from self._pages_of(name, spans)
         with self._store.transaction() as connection:
             place: Place | None = _place_in(self._turn(connection))
         while place is not None and place.part < len(self._parts):
@@ -119,6 +164,21 @@ class Pruner:
             yield Page()
         with self._store.transact() as at:
             self._note_place(at.connection, at.now, None)
+
+    def _pages_of(self, name: str, spans: Spans) -> Iterator[Page]:
+        """Delete old slots of a job that shortens their retention, and gaps with those skipped."""
+        for part in self._counts.parts:
+            is_gaps = part.table is self._store.tables.gaps
+            after: datetime | None = EARLIEST
+            while after is not None and not (is_gaps and not spans.skipped):
+                with self._store.transaction() as connection:
+                    self._counts.lock(connection)
+                    now = self._store.dialect.now(connection)
+                    found = self._delete(
+                        connection, part, name, after, now, spans, PRUNED
+                    )
+                after = found.after
+                yield Page(*((0, found.gone) if is_gaps else (found.gone, 0)))
 
     def _forget(self) -> bool:
         """Delete the oldest entries of histories and counts; return whether more are left."""
@@ -176,6 +236,29 @@ class Pruner:
                 return Place(place.part + 1), 0, 0
             name = following
             after = EARLIEST
+        found = self._delete(connection, part, name, after, now, self._usual, most)
+        if found.newest is not None:
+            _note(
+                connection,
+                self._store,
+                PRUNED_UNTIL,
+                _text(found.newest),
+                lambda old, new: old < new,
+            )
+        return Place(place.part, name, found.after), found.read or 1, found.gone
+
+    def _delete(
+        self,
+        connection: sa.Connection,
+        part: Part,
+        name: str,
+        after: datetime,
+        now: datetime,
+        spans: Spans,
+        most: int,
+    ) -> Deleted:
+        """Delete old rows of one task, of ``most`` that are read, and count them."""
+        horizon = now - min(spans.bounded)
         mine = [part.table.c.task_name == name, part.rows]
         some = sa.select(part.slot.label("slot")).where(
             *mine, part.slot > after, part.slot < horizon
@@ -185,39 +268,30 @@ class Pruner:
             sa.select(sa.func.max(batch.c.slot), sa.func.count())
         ).one()
         if not count:
-            return Place(place.part, name), 1, 0
+            return Deleted(None, 0, 0, None)
         old = [*mine, part.slot > after, part.slot <= utc(last)]
-        old += self._old(part.table, now)
+        old += self._old(part.table, now, spans)
         pruned = ledger.prune(
             connection, self._store.dialect, part.table, part.slot, old, most
         )
         gone = pruned.rows
         self._counts.move(connection, pruned.ended)
-        if pruned.newest is not None:
-            _note(
-                connection,
-                self._store,
-                PRUNED_UNTIL,
-                _text(pruned.newest),
-                lambda old, new: old < new,
-            )
-        last = utc(last) if count == most or gone >= most else None
-        # More rows than that may have the same slot.
-        return (
-            Place(place.part, name, last - TICK if last and gone >= most else last),
-            count,
-            gone,
-        )
+        following = utc(last) if count == most or gone >= most else None
+        if following is not None and gone >= most:
+            following -= TICK  # more rows than that may have the same slot
+        return Deleted(following, count, gone, pruned.newest)
 
-    def _old(self, history: sa.Table, now: datetime) -> Sequence[sa.ColumnElement[bool]]:
+    def _old(
+        self, history: sa.Table, now: datetime, spans: Spans
+    ) -> Sequence[sa.ColumnElement[bool]]:
         """Whether a row is too old, and may go."""
         if history is self._store.tables.gaps:
-            is_old = history.c.created < now - self._keep
+            is_old = history.c.created < now - spans.skipped
             return [is_old, self._is_spare(history, "first_slot")]
-        is_ordinary = history.c.outcome.in_(_ORDINARY)
-        kinds = ((is_ordinary, self._keep), (~is_ordinary, self._keep_failures))
         ended = history.c.finished
-        too_old = [kind & (ended < now - span) for kind, span in kinds if span]
+        too_old = [
+            kind & (ended < now - span) for kind, span in _kinds(history, spans) if span
+        ]
         may_go = ~history.c.origin.in_(PLANNED) | self._is_spare(history, "slot")
         return [history.c.expires.is_(None), sa.or_(sa.false(), *too_old), may_go]
 
@@ -264,6 +338,20 @@ class Pruner:
         return note if is_mine else None
 
 
+def _kinds(
+    slots: sa.Table, spans: Spans
+) -> Sequence[tuple[sa.ColumnElement[bool], timedelta]]:
+    """Return the kinds of ended slots, and how long each is kept."""
+    outcome = slots.c.outcome
+    ordinary: sa.ColumnElement[bool] = outcome.in_(_ORDINARY)
+    failed = ~ordinary, spans.failed
+    if spans.succeeded == spans.skipped:
+        return [(ordinary, spans.skipped), failed]
+    succeeded = outcome == Outcome.SUCCEEDED, spans.succeeded
+    skipped = outcome == Outcome.SKIPPED, spans.skipped
+    return [succeeded, skipped, failed]
+
+
 def _text(at: datetime) -> str:
     return at.isoformat(timespec="microseconds")
 
@@ -296,10 +384,19 @@ def _note(
     )
 
 
-def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:
-    """Return the newest slot of a job that was ever deleted from the ledger."""
+def pruned_until(connection: sa.Connection, store: Store, job: str) -> datetime | None:
+    """Return up to when slots of a job may have been deleted from the ledger. Of one that shortens
+    their retention, the counts know the hour.
+    """
     meta = store.tables.meta
     found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL))
+    usual = None
     with suppress(ValueError):  # another program may have written it
-        return utc(datetime.fromisoformat(found)) if found else None
-    return None
+        usual = utc(datetime.fromisoformat(found)) if found else None
+    counts = store.tables.counts.c
+    gone = counts.task_name == job, counts.kind == SLOT, counts.pruned > 0
+    hour = utc(connection.scalar(sa.select(sa.func.max(counts.hour)).where(*gone)))
+    if hour is None or (usual is not None and hour <= usual):
+        return usual
+    end: datetime = hour + HOUR - TICK
+    return end
