@@ -69,6 +69,15 @@ class Deleted(NamedTuple):
     newest: datetime | None
 
 
+class Range(NamedTuple):
+    """The slots of one task in a part of the history, after one instant and before another."""
+
+    part: Part
+    name: str
+    after: datetime
+    before: datetime
+
+
 class Spans(NamedTuple):
     """How long slots are kept that succeeded, were skipped, or failed; zero: for ever."""
 
@@ -172,11 +181,14 @@ class Pruner:
             after: datetime | None = EARLIEST
             while after is not None and not (is_gaps and not spans.skipped):
                 with self._store.transaction() as connection:
-                    self._counts.lock(connection)
+                    # Race: the worker that has settled a slot ends before it counts it. So only
+                    # hours are pruned that are closed, and recounted from the ledger.
+                    walk = self._counts.lock(connection)
+                    counted = walk.until if walk.part is None else walk.since
                     now = self._store.dialect.now(connection)
-                    found = self._delete(
-                        connection, part, name, after, now, spans, PRUNED
-                    )
+                    horizon = min(now - min(spans.bounded), counted)
+                    place = Range(part, name, after, horizon)
+                    found = self._delete(connection, place, now, spans, PRUNED)
                 after = found.after
                 yield Page(*((0, found.gone) if is_gaps else (found.gone, 0)))
 
@@ -236,7 +248,8 @@ class Pruner:
                 return Place(place.part + 1), 0, 0
             name = following
             after = EARLIEST
-        found = self._delete(connection, part, name, after, now, self._usual, most)
+        of = Range(part, name, after, horizon)
+        found = self._delete(connection, of, now, self._usual, most)
         if found.newest is not None:
             _note(
                 connection,
@@ -250,26 +263,22 @@ class Pruner:
     def _delete(
         self,
         connection: sa.Connection,
-        part: Part,
-        name: str,
-        after: datetime,
+        of: Range,
         now: datetime,
         spans: Spans,
         most: int,
     ) -> Deleted:
         """Delete old rows of one task, of ``most`` that are read, and count them."""
-        horizon = now - min(spans.bounded)
-        mine = [part.table.c.task_name == name, part.rows]
-        some = sa.select(part.slot.label("slot")).where(
-            *mine, part.slot > after, part.slot < horizon
-        )
+        part = of.part
+        mine = [part.table.c.task_name == of.name, part.rows, part.slot > of.after]
+        some = sa.select(part.slot.label("slot")).where(*mine, part.slot < of.before)
         batch = some.order_by(part.slot).limit(most).subquery()
         last, count = connection.execute(
             sa.select(sa.func.max(batch.c.slot), sa.func.count())
         ).one()
         if not count:
             return Deleted(None, 0, 0, None)
-        old = [*mine, part.slot > after, part.slot <= utc(last)]
+        old = [*mine, part.slot <= utc(last)]
         old += self._old(part.table, now, spans)
         pruned = ledger.prune(
             connection, self._store.dialect, part.table, part.slot, old, most
