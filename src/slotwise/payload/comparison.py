@@ -106,15 +106,22 @@ def refuse_lost_names(given: object, again: object) -> None:
 def refuse_loss(parts: Collection[object], others: Collection[object]) -> None:
     """Raise Misfit for the first place that is only in ``parts``."""
     lost = [place for place in parts if place not in others]
+    if lost and str(lost[0]) in others:  # JSON has no other keys
+        text = f"would be changed: a worker would read the key {str(lost[0])!r}"
+        raise Misfit(text).within(lost[0])
     if lost:
         names = ", ".join(map(str, others)) or "no names"
         raise Misfit(f"would be lost; the type has {names:.200}").within(lost[0])
 
 
 def _changed(given: object, again: object) -> Misfit:
-    return Misfit(
-        f"would be changed: a worker would read {again!r:.80} instead of {given!r:.80}"
-    )
+    read, meant = f"{again!r:.80}", f"{given!r:.80}"
+    if read == meant:  # as of a SecretStr, which is written as asterisks
+        return Misfit(
+            f"would be changed: a worker would read another value than this {meant}; "
+            f"{type(given).__name__} is not written as it is"
+        )
+    return Misfit(f"would be changed: a worker would read {read} instead of {meant}")
 
 
 def _parts(value: object) -> Parts | None:
