@@ -6,6 +6,7 @@ import html
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -24,6 +25,7 @@ from slotwise import (
 from slotwise.contrib.dashboard import Dashboard, Request, operations
 from slotwise.contrib.dashboard.exchange import HEADERS
 from slotwise.contrib.dashboard.pages import PAGES, tasks
+from slotwise.contrib.dashboard.rendering import Moments
 from slotwise.inspect import OutcomeCount
 
 AT = (
@@ -290,6 +292,7 @@ def test_what_if(site: Site, cluster: str) -> None:
     schedule=Every("1h"),
     retry=Retry.exponential(max_attempts=4),
     timeout="5m",
+    finish_by="06:00",
     overlap=Overlap.allow(2),
     catch_up=CatchUp.all(max=5),
 )
@@ -311,6 +314,7 @@ def test_a_job_says_what_its_code_declares(cluster: str) -> None:
         "Up to 2 slots run side by side in the whole cluster.",
         "A failed slot has up to 4 attempts.",
         "An attempt is stopped after 5m.",
+        "A run should have ended by 06:00.",
         "The code has another schedule: EVERY|1h",
     ):
         assert sentence in page
@@ -319,3 +323,16 @@ def test_a_job_says_what_its_code_declares(cluster: str) -> None:
         None,  # a live worker knows it
         "The code of this application does not have this job.",
     )
+
+
+def test_sentences_have_local_times() -> None:
+    """Each instant in the zone of the job, with UTC on hover; the rest is escaped, and what is no
+    instant stays.
+    """
+    noon = datetime(2026, 7, 1, 10, tzinfo=UTC)
+    moments = Moments(noon, ZoneInfo("Europe/Vienna"))
+    said = str(moments.told("<b> ran at 2026-07-01T10:00:00Z, not 9999-99-99T99"))
+    assert said.startswith("&lt;b&gt; ran at <time")
+    assert 'title="2026-07-01 10:00:00 UTC">2026-07-01 12:00:00 CEST</time>' in said
+    assert said.endswith(", not 9999-99-99T99")
+    assert "2026-02-30T10:00:00Z" in moments.told("2026-02-30T10:00:00Z")

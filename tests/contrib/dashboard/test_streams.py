@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
+import psycopg
 import pytest
 from tests.contrib.dashboard.site import Site, served
 from tests.kit.patience import PATIENCE
@@ -136,3 +138,24 @@ def test_visitors_who_look_at_the_same_page_share_a_read() -> None:
     assert [recent.get(key, read) for key in ("a", "a", "b")] == [1, 1, 2]
     recent.clear()
     assert recent.get("a", read) == 3
+
+
+IDLE = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+
+
+def test_slow_clients_do_not_keep_a_page_from_others(cluster: str) -> None:
+    """A hundred ask for a page and do not read it; no transaction is open meanwhile."""
+    question = b"GET /timeline HTTP/1.1\r\nHost: 127.0.0.1\r\nX-User: slow\r\n\r\n"
+    with served(Dashboard(cluster, role=by_header)) as site, ExitStack() as stack:
+        assert site.get("/jobs", {"x-user": "ada"}).status == 200
+        for _ in range(100):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+            client.connect(("127.0.0.1", site.port))
+            stack.enter_context(closing(client)).sendall(question)
+        assert site.get("/jobs", {"x-user": "ada"}).status == 200
+        with psycopg.connect(cluster, autocommit=True) as connection:
+            row = connection.execute(
+                f"{IDLE} AND datname = current_database()"
+            ).fetchone()
+    assert row == (0,)

@@ -77,6 +77,14 @@ def _retry(one: Definition) -> str:
 
 def _limits(one: Definition) -> list[str]:
     said = list[str]()
+    if one.finish_by is not None:
+        by = one.finish_by.by
+        when = (
+            f"by {by}"
+            if isinstance(by, str)
+            else f"{format_duration(by)} after its slot"
+        )
+        said.append(f"A run should have ended {when}")
     if one.concurrency is not None:
         said.append(f"At most {one.concurrency:,} run at a time in the whole cluster")
     if one.rate_limit is not None:

@@ -31,6 +31,8 @@ class Reading:
     inspect: Inspection
     now: datetime
     zone: ZoneInfo
+    #: How far a replica is behind; None where the primary is read.
+    delay: timedelta | None = None
     #: Parts that could not be read, with the reason.
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -47,6 +49,7 @@ class Reading:
             inspect=inspect,
             now=inspect.now(),
             zone=inspect.common_zone(),
+            delay=source.replica_delay(),
         )
 
     def part(self, name: str, read: Callable[[], Result]) -> Result | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -34,6 +36,12 @@ NAVIGATION: Final = (
 )
 
 
+#: An instant as explanations have it.
+_INSTANT: Final = re.compile(
+    r"\b[1-9]\d{3}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-][01]\d:[0-5]\d)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Moments:
     """How instants are written: by the clocks of a zone, with UTC as their title."""
@@ -52,12 +60,23 @@ class Moments:
         markup = Markup('<time datetime="{}" title="{}">{}</time>')
         return markup.format(utc.isoformat(), f"{utc:%Y-%m-%d %H:%M:%S} UTC", said)
 
-    def full(self, instant: datetime) -> str:
+    def full(self, instant: datetime) -> Markup:
         """Write an instant with its date and the zone's offset."""
         utc = instant.astimezone(UTC)
         said = f"{instant.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
         markup = Markup('<time datetime="{}" title="{}">{}</time>')
         return markup.format(utc.isoformat(), f"{utc:%Y-%m-%d %H:%M:%S} UTC", said)
+
+    def told(self, sentence: str) -> Markup:
+        """Write a sentence, with the instants in it by the clocks of the zone."""
+        said = Markup("")
+        end = 0
+        for found in _INSTANT.finditer(sentence):
+            with suppress(ValueError):  # such as the 30th of February
+                instant = self.full(datetime.fromisoformat(found[0]))
+                said += Markup("{}").format(sentence[end : found.start()]) + instant
+                end = found.end()
+        return said + Markup("{}").format(sentence[end:])
 
     def ago(self, instant: datetime | None) -> str:
         """Write how long ago an instant was, or in how long it will be, with its time as title."""
@@ -134,6 +153,7 @@ class Rendering:
             **_addresses(request),
             "title": page.title,
             "now": reading.now,
+            "delay": reading.delay,
             "at": Moments(reading.now, reading.zone),
             "zone": str(reading.zone),
             "visitor": visitor,
@@ -147,6 +167,7 @@ class Rendering:
             **_addresses(request),
             "title": "No database",
             "now": None,
+            "delay": None,
             "zone": "",
             "visitor": visitor,
         }

@@ -46,6 +46,7 @@ class Source:
         self._turn = threading.Lock()
         self._reads: Client | None = None
         self._writes: Client | None = None
+        self._delays = Recent[timedelta | None]()
         self._hours = Recent[list[OutcomeTotal]](_CLOSED_FOR)
         self._differences = Recent[dict[str, str]](_FRESH)
         #: What the last comparison of this process has found.
@@ -67,6 +68,13 @@ class Source:
             return None
         found = self._differences.get("all", lambda: differences(registry))
         return found.get(name)
+
+    def replica_delay(self) -> timedelta | None:
+        """How far the reads are behind, if they are of a replica; raises what ``inspect`` does."""
+        if self._read_from is None:
+            return None
+        inspect = self.inspect
+        return self._delays.get("all", lambda: inspect.database().replica_delay)
 
     def totals(self, start: datetime, now: datetime) -> list[OutcomeTotal]:
         """The outcomes since an instant: of hours that are closed, as they were read before."""

@@ -12,7 +12,14 @@ from typing import Final
 
 from slotwise.contrib.dashboard.pages.tasks import pace_of_all, paces
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import Backlog, Failure, OutcomeTotal, Pause, Trouble
+from slotwise.inspect import (
+    Backlog,
+    Failure,
+    FinishForecast,
+    OutcomeTotal,
+    Pause,
+    Trouble,
+)
 from slotwise.spi import Outcome, error_summary
 
 #: Failures that are read and grouped; the page says when there are more.
@@ -84,6 +91,7 @@ def today(reading: Reading) -> Page:
         "skips": [one for one in counts or () if one.outcome == Outcome.SKIPPED],
         "has_more_failures": len(failures) == _MOST_FAILURES,
         "late": _late(backlog),
+        "will_miss": _misses(reading),
         "health": reading.part("health", inspect.health),
         "paused": reading.part("paused", inspect.all_paused),
         "paused_jobs": [],
@@ -98,6 +106,12 @@ def today(reading: Reading) -> Page:
     data["paused_jobs"] = reading.lines("pauses", lambda: _pauses(reading, paused))
     shown = {"task_names": {one.task for one in tasks} | _tasks_among(failures)}
     return Page(template="today.html", title="Today", data=data, shown=shown)
+
+
+def _misses(reading: Reading) -> list[FinishForecast]:
+    """Return the slots that will probably end too late, the surest first."""
+    found = reading.lines("finish_by", reading.inspect.finish_forecasts)
+    return sorted((one for one in found if one.will_miss), key=lambda one: -one.share)
 
 
 def _tasks_among(failures: Iterable[Failure]) -> set[str]:
