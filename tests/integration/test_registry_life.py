@@ -1100,3 +1100,16 @@ def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:
         (False, True),
         (False, True),
     ]
+
+
+def test_a_stopped_worker_leaves_no_loop(sqlite_url: str) -> None:
+    """Also of those that only some jobs need."""
+
+    @job(name="timed", schedule=Every("1h"), finish_by="30m")
+    def timed(ctx: JobContext) -> None: ...
+
+    with JobRegistry(jobs=[timed], database_url=sqlite_url):
+        names = {one.name for one in threading.enumerate()}
+        assert {"slotwise-pause_ends", "slotwise-finish_watch"} <= names
+    names = {one.name for one in threading.enumerate()}
+    assert not {"slotwise-pause_ends", "slotwise-finish_watch"} & names

@@ -233,6 +233,16 @@ class Worker:
         self.pruning = Pruning(common, keep)
         self.pause_ends = PauseEnds(common, on_end=self.poller.poll_now)
         finish_watch = FinishWatch(common, self.definitions)
+        watching = (finish_watch,) if finish_watch.names else ()
+        #: The loops that a drain ends when no handler runs any more.
+        self.others: tuple[Service, ...] = (
+            self.reaper,
+            self.wake_up,
+            self.pruning,
+            self.counting,
+            self.pause_ends,
+            *watching,
+        )
         #: The loops in their start order: those that renew claims, and settle them to the end,
         #: before the others.
         self.keepers: tuple[Service, ...] = (
@@ -242,13 +252,8 @@ class Worker:
         )
         self.loops: tuple[Service, ...] = (
             *self.keepers,
-            self.reaper,
             self.poller,
-            self.wake_up,
-            self.pruning,
-            self.counting,
-            self.pause_ends,
-            *([finish_watch] if finish_watch.names else ()),
+            *self.others,
         )
 
     # -- start ------------------------------------------------------------------------------------
@@ -434,7 +439,7 @@ class Worker:
         """
         self._stop_handlers(elapsed() + grace.total_seconds())
         self.database.limit_replies(REPLY_PATIENCE)
-        self._end(self.wake_up, self.reaper, self.pruning, self.counting)
+        self._end(*self.others)
         try:
             self._leave(lifespan_patience(self.settings) if ending else None)
         finally:
