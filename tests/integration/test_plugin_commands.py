@@ -188,6 +188,7 @@ def test_our_own_are_plugins() -> None:
         "cron-jobs",
         "crontab",
         "dashboard",
+        "doctor",
         "export",
         "lock-keys",
         "watch",

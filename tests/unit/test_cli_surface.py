@@ -25,6 +25,7 @@ BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "alarms": ("watch", "alarms list", "alarms silence", "alarms test"),
     "a schedule for every customer": ("schedule sync",),
     "on call": ("db restored", "top", "workers stack"),
+    "the doctor": ("doctor",),
     "the statement of a month": ("statement",),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {

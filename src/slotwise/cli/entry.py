@@ -108,6 +108,9 @@ OWN_PLUGINS: Final = {
     "slotwise.cli.crontabs:CRONTAB": OwnPlugin(
         Section.TIME, "Check crontabs, or convert them to Python."
     ),
+    "slotwise.cli.doctor:DOCTOR": OwnPlugin(
+        Section.SEE, "Examine database and cluster; say what is wrong, and the cure."
+    ),
     "slotwise.cli.export:EXPORT": OwnPlugin(
         Section.SET_UP, "Print manifests, a unit of systemd, a dashboard, alert rules."
     ),
