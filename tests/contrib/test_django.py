@@ -534,6 +534,49 @@ def test_the_admin_reads(shop: str) -> None:
     assert http.get("/admin/slotwise/job/").status_code == 200
 
 
+def test_the_admin_operates(shop: str) -> None:
+    """With the permission to change, in the user's name; each operation is in the audit."""
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    with worker(shop) as made:
+        made.operations.trigger("tidy")
+        made.run_due()
+    http = Client(enforce_csrf_checks=True)
+    page = "/admin/slotwise/job/tidy/change/"
+    bob = User.objects.create_user("bob", is_staff=True)
+    bob.user_permissions.add(Permission.objects.get(codename="view_job"))
+    http.force_login(bob)
+    assert 'value="pause"' not in http.get(page).content.decode()
+    bob.user_permissions.add(Permission.objects.get(codename="change_job"))
+    text = http.get(page).content.decode()
+    assert 'value="pause"' in text
+    assert http.post(page, {"operation": "pause"}).status_code == 403
+    token = http.cookies["csrftoken"].value
+
+    def do(operation: str) -> str:
+        given = {"operation": operation, "note": "why", "csrfmiddlewaretoken": token}
+        answer = http.post(page, given, follow=True)
+        return str(answer.content.decode()) if answer.status_code == 200 else ""
+
+    assert "Paused tidy" in do("pause")
+    assert "Already paused: tidy" in do("pause")
+    assert "Resumed tidy" in do("resume")
+    assert "Started tidy as the slot" in do("run now")
+    assert "Found no slot of tidy" in do("retry")
+    assert do("delete") == ""
+    with worker(shop) as made:
+        entries = [one for one in made.inspect.audit("tidy") if one.author == "bob"]
+    assert [(one.operation, one.note) for one in reversed(entries)] == [
+        ("pause", "why"),
+        ("resume", "why"),
+        ("trigger", "why"),
+    ]
+    bob.user_permissions.clear()
+    bob.user_permissions.add(Permission.objects.get(codename="view_job"))
+    assert do("pause") == ""
+
+
 def test_the_admin_without_the_tables(
     django_project: Callable[[str], None], shop: str
 ) -> None:

@@ -1,5 +1,5 @@
-"""Read-only pages of the admin: jobs with their slots, one-time tasks, workers; read through
-``registry.inspect``.
+"""Pages of the admin: jobs with their slots, one-time tasks, workers; read through
+``registry.inspect``, and operated through ``registry.operations``.
 """
 
 from __future__ import annotations
@@ -7,9 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
@@ -18,17 +23,31 @@ from slotwise import SlotwiseError
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
 from slotwise.inspect import Inspection, describe_schedule
+from slotwise.operations import Operations
+from slotwise.spi import Outcome
 
 Rows = Iterable[Sequence[object]]
 
 
-class ReadOnlyPage(admin.ModelAdmin):
-    """A table; nothing can be added, changed or deleted. Operations are slotwise's commands, which
-    keep an audit.
+#: Outcomes of slots that can be retried.
+_RETRIED = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST, Outcome.CANCELLED)
+
+
+class Listing(admin.ModelAdmin):
+    """A table, and a page for each object; nothing can be added, edited or deleted. What can be
+    done are operations, which keep an audit with the user's name.
     """
 
     columns: ClassVar[tuple[str, ...]]
     detail_columns: ClassVar[tuple[str, ...]] = ()
+    #: The buttons on the page of one object.
+    operations: ClassVar[tuple[str, ...]] = ()
+
+    def operate(
+        self, operations: Operations, name: str, word: str, note: str | None
+    ) -> str:
+        """Do what the button says; return what was done. Raises SlotwiseError."""
+        raise NotImplementedError
 
     def rows(self, inspect: Inspection) -> Rows:
         """Return the rows of the page."""
@@ -78,12 +97,38 @@ class ReadOnlyPage(admin.ModelAdmin):
     ) -> HttpResponse:
         """Show the page of one object."""
         name = admin.utils.unquote(object_id)
+        if request.method == "POST":
+            return self._operate(request, name)
         return self._page(
             request,
             name,
             self.detail_columns,
             lambda inspect: self.details(inspect, name),
+            self.operations if self.may_operate(request) else (),
         )
+
+    def may_operate(self, request: HttpRequest) -> bool:
+        """Whether the user has the permission to change such objects."""
+        return bool(self.operations) and admin.ModelAdmin.has_change_permission(
+            self, request
+        )
+
+    def _operate(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Do an operation in the user's name, and show the page again; CSRF is Django's."""
+        if not self.may_operate(request):
+            raise PermissionDenied
+        word = request.POST.get("operation", "")
+        if word not in self.operations:
+            return HttpResponseBadRequest("no such operation")
+        note = request.POST.get("note", "").strip() or None
+        operations = registry().operations.by(request.user.get_username())
+        try:
+            done = self.operate(operations, name, word, note)
+        except SlotwiseError as error:
+            messages.error(request, str(error))
+        else:
+            messages.success(request, done)
+        return HttpResponseRedirect(request.path)
 
     def _page(
         self,
@@ -91,6 +136,7 @@ class ReadOnlyPage(admin.ModelAdmin):
         title: str,
         columns: Sequence[str],
         read: Callable[[Inspection], Rows],
+        operations: Sequence[str] = (),
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -108,6 +154,7 @@ class ReadOnlyPage(admin.ModelAdmin):
             "columns": columns,
             "rows": rows,
             "problem": problem,
+            "operations": operations,
             "opts": self.model._meta,
         }
         return TemplateResponse(request, "admin/slotwise/table.html", context)
@@ -121,8 +168,21 @@ class ReadOnlyPage(admin.ModelAdmin):
         return format_html('<a href="{}">{}</a>', address, name)
 
 
+def _switch(
+    operations: Operations, name: str, word: str, note: str | None
+) -> str | None:
+    """Pause or resume; None for another word."""
+    if word == "pause":
+        is_new = operations.pause(name, note=note)
+        return f"Paused {name}" if is_new else f"Already paused: {name}"
+    if word == "resume":
+        resumed = operations.resume(name, note=note)
+        return f"Resumed {name}" if resumed else f"Not paused: {name}"
+    return None
+
+
 @admin.register(Job)
-class JobPage(ReadOnlyPage):
+class JobPage(Listing):
     """All jobs; and the newest slots of one."""
 
     columns = (
@@ -144,6 +204,24 @@ class JobPage(ReadOnlyPage):
         "worker",
         "error",
     )
+
+    operations = ("pause", "resume", "run now", "retry")
+
+    def operate(
+        self, operations: Operations, name: str, word: str, note: str | None
+    ) -> str:
+        """Pause, resume or run the job, or retry its newest slot that did not succeed."""
+        done = _switch(operations, name, word, note)
+        if done is not None:
+            return done
+        if word == "run now":
+            slot = operations.trigger(name, note=note)
+            return f"Started {name} as the slot {slot}"
+        for one in registry().inspect.slots(name):
+            if one.outcome in _RETRIED:
+                operations.retry(name, one.slot, id=one.id, note=note)
+                return f"Retried the slot {one.slot} of {name}"
+        return f"Found no slot of {name} that can be retried"
 
     def rows(self, inspect: Inspection) -> Rows:
         """Return a row for each job."""
@@ -175,7 +253,7 @@ class JobPage(ReadOnlyPage):
 
 
 @admin.register(Task)
-class TaskPage(ReadOnlyPage):
+class TaskPage(Listing):
     """How many one-time tasks of each name wait, run or are dead; and the first hundred of one
     name.
     """
@@ -190,6 +268,18 @@ class TaskPage(ReadOnlyPage):
         "worker",
         "last error",
     )
+
+    operations = ("pause", "resume", "retry")
+
+    def operate(
+        self, operations: Operations, name: str, word: str, note: str | None
+    ) -> str:
+        """Pause or resume the tasks of a name, or retry its dead ones."""
+        done = _switch(operations, name, word, note)
+        if done is not None:
+            return done
+        count = operations.retry_tasks(name, note=note)
+        return f"Retried {count} dead tasks of {name}"
 
     def rows(self, inspect: Inspection) -> Rows:
         """Return a row for each task."""
@@ -218,7 +308,7 @@ class TaskPage(ReadOnlyPage):
 
 
 @admin.register(Worker)
-class WorkerPage(ReadOnlyPage):
+class WorkerPage(Listing):
     """All workers that have signed in."""
 
     columns = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 
 
@@ -24,7 +26,7 @@ class Page(models.Model):
 
         abstract = True
         managed = False
-        default_permissions = ("view",)
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         base_manager_name = "objects"
 
     def __str__(self) -> str:
@@ -35,8 +37,9 @@ class Job(Page):
     """A recurring job."""
 
     class Meta(Page.Meta):
-        """See Page."""
+        """See Page; who may change a job may operate it."""
 
+        default_permissions = ("view", "change")
         verbose_name_plural = "jobs"
 
 
@@ -44,8 +47,9 @@ class Task(Page):
     """A one-time task."""
 
     class Meta(Page.Meta):
-        """See Page."""
+        """See Page; who may change a task may operate it."""
 
+        default_permissions = ("view", "change")
         verbose_name_plural = "tasks"
 
 
