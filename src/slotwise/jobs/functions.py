@@ -39,6 +39,8 @@ S = TypeVar("S", default=object)
 #: What a function takes, apart from the context, and what it returns.
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+#: The context that it takes.
+C_contra = TypeVar("C_contra", contravariant=True)
 
 #: What a registry takes: an instance, or a class that takes no arguments, for this state.
 JobOf: TypeAlias = DistributedJob[Never, S] | type[DistributedJob[Never, S]]
@@ -75,6 +77,11 @@ class OfFunction:
         self.__doc__ = function.__doc__
 
     @property
+    def declaration(self) -> AnyDeclaration:
+        """This task or job itself, for its subclasses are one of these."""
+        return cast("AnyDeclaration", self)
+
+    @property
     def signature(self) -> Signature:
         """What the function takes."""
         return self._signature
@@ -106,78 +113,62 @@ class FunctionJob(OfFunction, DistributedJob[T_contra, S_contra]):
         raise NotImplementedError  # pragma: no cover
 
 
-class PlainTask(FunctionTask[Arguments], Generic[P, R_co]):
-    """A task made from a function without a context; its data are the function's arguments."""
+class Plain(OfFunction, Generic[P, R_co]):
+    """Made from a function without a context; its data are the function's arguments."""
 
     def call(self, *given: P.args, **named: P.kwargs) -> Call:
-        """Return the task with these arguments. Raise InvalidPayload for wrong ones."""
-        return Call(self, self._data(given, named))
+        """Return the task, or the job, with these arguments. Raise InvalidPayload for wrong
+        ones.
+        """
+        return Call(self.declaration, self._data(given, named))
 
     def __call__(self, *given: P.args, **named: P.kwargs) -> R_co:
         """Call the function here and now, as a test does."""
         return cast("R_co", self._function(*given, **named))
+
+
+class WithContext(OfFunction, Generic[C_contra, P, R_co, T_contra]):
+    """Made from a function that takes a context, alone or before arguments."""
+
+    @overload
+    def call(
+        self: WithContext[C_contra, P, R_co, None], *given: P.args, **named: P.kwargs
+    ) -> Call: ...
+    @overload
+    def call(self, data: T_contra, /) -> Call: ...
+    def call(self, *given: object, **named: object) -> Call:
+        """Return the task, or the job, with its data: the arguments after the context, or one
+        typed payload. Raise InvalidPayload for wrong arguments.
+        """
+        return Call(self.declaration, self._data(given, named))
+
+    def __call__(self, ctx: C_contra, /, *given: P.args, **named: P.kwargs) -> R_co:
+        """Call the function here and now, as a test does."""
+        return cast("R_co", self._function(ctx, *given, **named))
+
+
+class PlainTask(Plain[P, R_co], FunctionTask[Arguments], Generic[P, R_co]):
+    """A task made from a function without a context."""
+
+
+class PlainJob(Plain[P, R_co], FunctionJob[None], Generic[P, R_co]):
+    """A job made from a function without a context; its recurring instances have arguments."""
 
 
 class ContextTask(
-    FunctionTask[T_contra, S_contra], Generic[P, R_co, T_contra, S_contra]
+    WithContext[TaskContext[T_contra, S_contra], P, R_co, T_contra],
+    FunctionTask[T_contra, S_contra],
+    Generic[P, R_co, T_contra, S_contra],
 ):
-    """A task made from a function that takes a context, alone or before arguments."""
-
-    @overload
-    def call(
-        self: ContextTask[P, R_co, None, S_contra], *given: P.args, **named: P.kwargs
-    ) -> Call: ...
-    @overload
-    def call(self, data: T_contra, /) -> Call: ...
-    def call(self, *given: object, **named: object) -> Call:
-        """Return the task with its data: the arguments after the context, or one typed payload."""
-        return Call(self, self._data(given, named))
-
-    def __call__(
-        self,
-        ctx: TaskContext[T_contra, S_contra],
-        /,
-        *given: P.args,
-        **named: P.kwargs,
-    ) -> R_co:
-        """Call the function here and now, as a test does."""
-        return cast("R_co", self._function(ctx, *given, **named))
+    """A task made from a function that takes a TaskContext."""
 
 
-class PlainJob(FunctionJob[None], Generic[P, R_co]):
-    """A job made from a function without a context; its recurring instances have arguments."""
-
-    def call(self, *given: P.args, **named: P.kwargs) -> Call:
-        """Return the job with the arguments of a recurring instance. Raise InvalidPayload."""
-        return Call(self, self._data(given, named))
-
-    def __call__(self, *given: P.args, **named: P.kwargs) -> R_co:
-        """Call the function here and now, as a test does."""
-        return cast("R_co", self._function(*given, **named))
-
-
-class ContextJob(FunctionJob[T_contra, S_contra], Generic[P, R_co, T_contra, S_contra]):
-    """A job made from a function that takes a context, alone or before arguments."""
-
-    @overload
-    def call(
-        self: ContextJob[P, R_co, None, S_contra], *given: P.args, **named: P.kwargs
-    ) -> Call: ...
-    @overload
-    def call(self, data: T_contra, /) -> Call: ...
-    def call(self, *given: object, **named: object) -> Call:
-        """Return the job with the data of a recurring instance."""
-        return Call(self, self._data(given, named))
-
-    def __call__(
-        self,
-        ctx: JobContext[T_contra, S_contra],
-        /,
-        *given: P.args,
-        **named: P.kwargs,
-    ) -> R_co:
-        """Call the function here and now, as a test does."""
-        return cast("R_co", self._function(ctx, *given, **named))
+class ContextJob(
+    WithContext[JobContext[T_contra, S_contra], P, R_co, T_contra],
+    FunctionJob[T_contra, S_contra],
+    Generic[P, R_co, T_contra, S_contra],
+):
+    """A job made from a function that takes a JobContext."""
 
 
 class MakeTask(Protocol):

@@ -15,8 +15,10 @@ from slotwise.jobs.functions import (
     FunctionJob,
     FunctionTask,
     OfFunction,
+    Plain,
     PlainJob,
     PlainTask,
+    WithContext,
 )
 from slotwise.jobs.job import (
     Declaration,
@@ -40,6 +42,8 @@ _NOT_THE_USERS = (
     DistributedJob,
     OneTimeTask,
     OfFunction,
+    Plain,
+    WithContext,
     FunctionJob,
     FunctionTask,
     PlainJob,
