@@ -31,7 +31,7 @@ from slotwise import (
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.migrate.grants import grants
-from slotwise.operations import Operations
+from slotwise.operations import InstanceFilter, Operations
 from slotwise.spi import Database
 from slotwise.testing import ManualWorker
 
@@ -202,6 +202,7 @@ def test_the_rights_of_worker_and_operator_are_enough_for_every_operation(
         slot = give.trigger("hourly")
         worker.run_due()
         begin = worker.clock.now()
+        some = InstanceFilter(prefix="customer-")
         given: dict[str, Callable[[], object]] = {
             "pause": lambda: give.pause("hourly"),
             "resume": lambda: give.resume("hourly"),
@@ -217,6 +218,15 @@ def test_the_rights_of_worker_and_operator_are_enough_for_every_operation(
             "cancel_backfill": lambda: give.cancel_backfill("hourly"),
             "new_epoch": give.new_epoch,
             "settle_until": lambda: give.settle_until(begin),
+            "pause_instances": lambda: give.pause_instances("hourly", some),
+            "resume_instances": lambda: give.resume_instances("hourly", some),
+            "trigger_instances": lambda: give.trigger_instances("hourly", some),
+            "skip_instances": lambda: give.skip_instances("hourly", some),
+            "delete_instances": lambda: give.delete_instances("hourly", some),
+            "retry_tasks": lambda: give.retry_tasks("mail"),
+            "cancel_tasks": lambda: give.cancel_tasks("mail", state="dead"),
+            "delete_tasks": lambda: give.delete_tasks("mail", state="dead"),
+            "stacks": lambda: give.stacks("hourly", timeout="1ms"),
             "delete": lambda: give.delete("hourly", force=True),
         }
         others = {"aio", "by", "calendars", "open"}  # each leads to further operations
