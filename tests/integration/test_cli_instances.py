@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from slotwise.cli.entry import status
@@ -183,3 +186,29 @@ def test_one_instance_is_deleted(say: Callable[..., str]) -> None:
     say(*SYNC)
     assert "1 instances deleted" in say("delete", "report", "--id", "other-3", "--yes")
     assert ids(say) == ["customer-1", "customer-2"]
+
+
+def test_which_instances_fail_or_are_stale(say: Callable[..., str]) -> None:
+    """By filters, of the listing."""
+    say(*SYNC)
+    say("jobs", "report", "--failing", expected=exits.USAGE)
+    listing = ("jobs", "report", "--instances", "--json")
+    with psycopg.connect(os.environ["DATABASE_URL"]) as driver:
+        old = int((datetime.now(UTC) - timedelta(hours=2)).timestamp() * 1_000_000)
+        driver.execute("UPDATE scheduled_tasks SET created_version = %s", (old,))
+        driver.execute(
+            "UPDATE scheduled_tasks SET consecutive_failures = 2 "
+            "WHERE task_instance = 'customer-1'"
+        )
+        driver.execute(
+            "UPDATE scheduled_tasks SET last_success = now() "
+            "WHERE task_instance = 'customer-2'"
+        )
+    for options, expected in (
+        (["--failing"], ["customer-1"]),
+        (["--stale", "1h"], ["customer-1", "other-3"]),
+        (["--stale", "3h"], []),
+        (["--stale", "1h", "--tag", "eu"], ["customer-1"]),
+    ):
+        found = json.loads(say(*listing, *options))
+        assert [line["id"] for line in found] == expected

@@ -31,7 +31,13 @@ BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
     "pauses that end by themselves": ("--until",),
     "the statement of a month": ("--csv", "--html"),
-    "a schedule for every customer": ("--scope", "--tag", "--prefix"),
+    "a schedule for every customer": (
+        "--scope",
+        "--tag",
+        "--prefix",
+        "--failing",
+        "--stale",
+    ),
 }
 #: Said between processes of one worker, or by a shell for its own use.
 UNDOCUMENTED = {"--born", "--lifeline", "--report", "--help"}

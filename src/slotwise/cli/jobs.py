@@ -5,20 +5,23 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 
 import click
 from rich.text import Text
 
 from slotwise import UnknownTask
+from slotwise.cli.instances import chosen
 from slotwise.cli.shared.options import (
     Command,
     Given,
     common,
     lines_option,
+    of_instances,
     pass_given,
 )
 from slotwise.cli.shared.output import (
@@ -34,6 +37,7 @@ from slotwise.cli.shared.output import (
     warn_paused,
 )
 from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.values import duration
 from slotwise.inspect import (
     RECURRING,
     Inspection,
@@ -43,6 +47,7 @@ from slotwise.inspect import (
     describe_schedule,
     zone_of,
 )
+from slotwise.operations import InstanceFilter
 from slotwise.spi import Definition, ListedState, error_summary, short_duration
 
 #: Lines of a table of jobs.
@@ -67,12 +72,24 @@ _SPARE = ("LAST SUCCESS", "24 HOURS", "FAILURES", "RUN TIME", "LAST 20")
     slotwise jobs --json | jq -r '.[] | select(.consecutive_failures > 0) | .job'
     slotwise jobs nightly-report
     slotwise jobs poll-feed --instances --after customer-17 -n 50
+    slotwise jobs poll-feed --instances --failing
+    slotwise jobs poll-feed --instances --stale 1h --tag gold
     slotwise jobs poll-feed --id customer-17
     """,
 )
 @click.argument("name", required=False)
 @click.option("--instances", is_flag=True, help="List the recurring instances of NAME.")
 @click.option("--id", metavar="ID", help="Show this recurring instance of NAME.")
+@click.option(
+    "--failing", is_flag=True, help="Of the instances, those whose last run failed."
+)
+@click.option(
+    "--stale",
+    metavar="DURATION",
+    callback=duration,
+    help="Of the instances, those without a success for so long.",
+)
+@of_instances
 @lines_option(
     None, f"At most this many lines; by default {LINES}, with --json all the jobs."
 )
@@ -88,6 +105,8 @@ def jobs(
     count: int | None,
     everything: bool,
     after: str,
+    failing: bool,
+    stale: timedelta | None,
 ) -> None:
     """List the jobs in the database, by name, or show one.
 
@@ -107,10 +126,18 @@ def jobs(
     """
     if name is None and (instances or id is not None):
         raise click.UsageError("--instances and --id need a NAME")
+    is_filtered = bool(given.chosen) or failing or stale is not None
+    if is_filtered and not instances:
+        raise click.UsageError(
+            "--failing, --stale, --scope, --tag and --prefix need --instances"
+        )
     if name is None:
         _list_jobs(given, count, everything, after)
     elif instances:
-        _list_instances(given, name, count or INSTANCE_LINES, everything, after)
+        page = partial(
+            _page_of, name=name, where=chosen(given), failing=failing, stale=stale
+        )
+        _list_instances(given, name, count or INSTANCE_LINES, everything, after, page)
     else:
         _show_job(given, name, id)
 
@@ -309,12 +336,31 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     ]
 
 
+def _page_of(
+    inspect: Inspection,
+    after: str,
+    *,
+    name: str,
+    where: InstanceFilter | None,
+    failing: bool,
+    stale: timedelta | None,
+) -> list[JobInfo]:
+    return inspect.instances(
+        name, limit=PAGE, after=after, where=where, failing=failing, stale=stale
+    )
+
+
 def _list_instances(
-    given: Given, name: str, count: int, everything: bool, after: str
+    given: Given,
+    name: str,
+    count: int,
+    everything: bool,
+    after: str,
+    page_of: Callable[[Inspection, str], list[JobInfo]],
 ) -> None:
     with given.inspection() as inspect:
         inspect.check_name(name)
-        found = _instances(inspect, name, after)
+        found = _instances(inspect, after, page_of)
         if given.json:
             print_json_list(found if everything else islice(found, count))
             return
@@ -335,9 +381,13 @@ def _list_instances(
         say(f"… more: {again}", err=True)
 
 
-def _instances(inspect: Inspection, name: str, after: str) -> Iterator[JobInfo]:
+def _instances(
+    inspect: Inspection,
+    after: str,
+    page_of: Callable[[Inspection, str], list[JobInfo]],
+) -> Iterator[JobInfo]:
     """Read page by page, while the caller iterates."""
-    while page := inspect.instances(name, limit=PAGE, after=after):
+    while page := page_of(inspect, after):
         yield from page
         after = page[-1].id
 

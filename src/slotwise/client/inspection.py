@@ -21,6 +21,7 @@ from slotwise.explain.slot_explanation import Explanation, explain
 from slotwise.explain.task_explanation import TaskExplanation, explain_task
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
+from slotwise.store.operations.instance_operations import InstanceFilter
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.pauses import Pause, pauses_in
 from slotwise.store.operations.transaction import AuditEntry
@@ -99,10 +100,30 @@ class Reads(NameReads):
 
     @read
     def instances(
-        self, job: AnyTask, *, after: str = "", limit: int = PAGE
+        self,
+        job: AnyTask,
+        *,
+        after: str = "",
+        limit: int = PAGE,
+        where: InstanceFilter | None = None,
+        failing: bool = False,
+        stale: timedelta | None = None,
     ) -> list[JobInfo]:
-        """Return a page of a task's recurring instances, by id, from the one after ``after``."""
-        return jobs.instances(self._store, name_of(job), limit=limit, after=after)
+        """Return a page of a task's recurring instances, by id, from the one after ``after``.
+
+        ``where``: those of a scope, with a tag, or whose ids begin so. ``failing``: those whose
+        last run failed. ``stale``: those that are older than this, and have had no success for so
+        long.
+        """
+        return jobs.instances(
+            self._store,
+            name_of(job),
+            limit=limit,
+            after=after,
+            where=where,
+            failing=failing,
+            stale=stale,
+        )
 
     @read
     def instance_counts(

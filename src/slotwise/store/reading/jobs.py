@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
 from slotwise.decide.going_back import NEWER, UNREADABLE
-from slotwise.model.records import FOREVER, RECURRING, claimed_since
+from slotwise.model.records import FOREVER, RECURRING, claimed_since, to_micros
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import ListedState
 from slotwise.schedules import Disabled
 from slotwise.schedules.description import UTC, zone_of
+from slotwise.store.operations.instance_operations import InstanceFilter, matching
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
@@ -22,7 +23,7 @@ from slotwise.store.reading.queries import PAGE, Statement, read, reading
 from slotwise.store.reading.routing import obstacle, state_of_stuck
 from slotwise.store.reading.workers import WorkerInfo, all_workers
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
-from slotwise.store.schema.tables import Condition, is_plan
+from slotwise.store.schema.tables import Columns, Condition, is_plan
 from slotwise.store.slots.store import Store
 
 _DISABLED = str(Disabled())
@@ -87,13 +88,38 @@ def job(store: Store, name: str, instance: str = RECURRING) -> JobInfo | None:
 
 
 def instances(
-    store: Store, name: str, *, limit: int | None = None, after: str = ""
+    store: Store,
+    name: str,
+    *,
+    limit: int | None = None,
+    after: str = "",
+    where: InstanceFilter | None = None,
+    failing: bool = False,
+    stale: timedelta | None = None,
 ) -> list[JobInfo]:
-    """Return recurring instances of a task, by id, from the one after ``after``."""
-    tasks = store.tables.tasks
-    id = tasks.c.task_instance
-    wanted = _plans(store).where(tasks.c.task_name == name, id != RECURRING, id > after)
+    """Return recurring instances of a task, by id, from the one after ``after``. ``failing``:
+    those whose last run failed; ``stale``: those without a success for so long.
+    """
+    tasks = store.tables.tasks.c
+    id = tasks.task_instance
+    wanted = _plans(store).where(tasks.task_name == name, id != RECURRING, id > after)
+    if where is not None:
+        wanted = wanted.where(*matching(store.tables, tasks, where))
+    if failing:
+        wanted = wanted.where(tasks.consecutive_failures > 0)
+    if stale is not None:
+        wanted = wanted.where(_has_no_success_since(tasks, store.now() - stale))
     return _job_infos(store, wanted.order_by(id).limit(limit))
+
+
+def _has_no_success_since(tasks: Columns, at: datetime) -> Condition:
+    """Whether a row is older than that, and had no success since then."""
+    is_older = sa.or_(
+        tasks.created_version.is_(None), tasks.created_version < to_micros(at)
+    )
+    return sa.and_(
+        is_older, sa.or_(tasks.last_success.is_(None), tasks.last_success < at)
+    )
 
 
 _COUNTS = """
