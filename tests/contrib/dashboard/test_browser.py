@@ -234,6 +234,13 @@ def test_every_button(tab: Tab, url: str) -> None:
     tab.page.locator("input[name=first]").fill(SHOWN_AT)
     tab.page.locator("input[name=last]").fill(SHOWN_AT)
     press(tab, "Preview…")
+    for title in ("Retry the dead of these…", "Cancel these…"):
+        tab.open("/tasks", name="send-mail", begins="order-1")
+        press(tab, title)
+    tab.open("/tasks", name="send-mail")
+    press(tab, "Delete these…")
+    tab.open("/jobs", q="month")
+    assert tab.page.locator("button", has_text="Pause all of these…").count() == 1
     tab.open("/")
     press(tab, "Pause everything…")
     assert "All jobs and tasks are paused by dashboard" in tab.page.inner_text("main")
@@ -242,7 +249,9 @@ def test_every_button(tab: Tab, url: str) -> None:
     press(tab, "Delete…")
     tab.open("/audit")
     audit = tab.page.inner_text("main")
-    for operation in ("trigger", "pause", "resume", "skip_next", "retry", "backfill"):
+    operations = ["trigger", "pause", "resume", "skip_next", "retry", "backfill"]
+    operations += ["retry_tasks", "cancel_tasks", "delete_tasks"]
+    for operation in operations:
         assert operation in audit
     assert "delete" in audit
     assert audit.count("\tall\t") == 2

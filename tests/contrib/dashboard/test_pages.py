@@ -223,7 +223,7 @@ def test_many_tasks_are_changed_in_batches(
     assert "700 tasks are removed" in preview.text
     assert 'name="total" value="700"' in preview.text
     first = site.post({**form, "sure": "yes", "total": "700"})
-    assert (first.status, "500 of 700 tasks are done" in first.text) == (200, True)
+    assert (first.status, "500 of 700 are done" in first.text) == (200, True)
     assert "data-continue" in first.text
     second = site.post({**form, "sure": "yes", "total": "700", "done": "500"})
     assert second.status == 303
@@ -336,3 +336,26 @@ def test_sentences_have_local_times() -> None:
     assert 'title="2026-07-01 10:00:00 UTC">2026-07-01 12:00:00 CEST</time>' in said
     assert said.endswith(", not 9999-99-99T99")
     assert "2026-02-30T10:00:00Z" in moments.told("2026-02-30T10:00:00Z")
+
+
+def test_many_jobs_are_paused_until_an_instant(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose names begin alike: counted first, then some with each form."""
+    monkeypatch.setattr(operations, "JOBS_AT_ONCE", 1)
+    form = {"operation": "pause_jobs", "begins": "n", "token": site.token()}
+    preview = site.post(form)
+    assert "1 jobs are paused until it is resumed" in preview.text
+    assert 'name="until"' in preview.text
+    end = "2100-01-01T00:00:00+00:00"
+    done = site.post({**form, "sure": "yes", "until": end, "note": "the move"})
+    assert (done.status, done.headers.get("location")) == (303, "/jobs?q=n")
+    assert site.get("/job.json", name="nightly-report").json["job"]["state"] == "paused"
+    (paused,) = [
+        one
+        for one in site.get("/today.json").json["paused_jobs"]
+        if one["name"] == "nightly-report"
+    ]
+    assert paused["until"] == "2100-01-01T00:00:00Z"
+    assert "the move" in paused["why"]
+    assert site.post({**form, "begins": ""}).status == 400

@@ -182,7 +182,8 @@ class Dashboard:
         back = link(request.root, address, **given)
         operations = self._source.operations(visitor.name)
         try:
-            effect = effect_of(kind, operations, form, dry_run=not is_sure)
+            inspect = self._source.client().inspect
+            effect = effect_of(kind, operations, inspect, form, dry_run=not is_sure)
         except Refused as error:
             data: dict[str, object] = {"reason": str(error)}
             return self._result(

@@ -9,8 +9,9 @@ from typing import Final, TypedDict
 
 from slotwise import DatabaseProblem, SlotwiseError
 from slotwise.contrib.dashboard.access import Refused, Role
-from slotwise.inspect import RECURRING, TaskFilter
+from slotwise.inspect import RECURRING, Inspection, JobInfo, TaskFilter
 from slotwise.operations import Operations, Resumed
+from slotwise.spi import ListedState
 
 #: The fields of a form that a preview passes on.
 FIELDS: Final = (
@@ -31,6 +32,8 @@ FIELDS: Final = (
 )
 #: Tasks that one form changes at most; the page then goes on with the next ones.
 BATCH: Final = 5_000
+#: Jobs that one form pauses at most.
+JOBS_AT_ONCE: Final = 100
 #: Slots of a preview that are named; the others are counted.
 _NAMED: Final = 10
 
@@ -47,6 +50,7 @@ class Requested:
     """An operation that a form requests, of a visitor; ``how`` says whether it is rehearsed."""
 
     operations: Operations
+    inspect: Inspection
     form: Mapping[str, str]
     how: How
 
@@ -75,6 +79,11 @@ class Requested:
         if found.tzinfo is None:
             raise Refused(f"{field}={text!r:.60} lacks its UTC offset, e.g. Z", 400)
         return found
+
+    @property
+    def end(self) -> datetime | None:
+        """When a pause is to end by itself."""
+        return self.instant("until") if self.form.get("until") else None
 
     @property
     def tasks(self) -> TaskFilter:
@@ -113,19 +122,64 @@ class Effect:
 
 
 def pause(requested: Requested) -> Effect:
-    """Pause a job."""
-    changes = requested.operations.pause(requested.name, **requested.how)
+    """Pause a job, or one of its instances."""
+    until = requested.end
+    changes = requested.operations.pause(
+        requested.name, id=requested.form.get("id"), until=until, **requested.how
+    )
     if not changes:
         return Effect(sentences=["It is paused already."])
     return Effect(
-        sentences=["No slot, retry or trigger of it starts until it is resumed."]
+        sentences=[f"No slot, retry or trigger of it starts until {_end(until)}."]
     )
+
+
+def pause_jobs(requested: Requested) -> Effect:
+    """Pause the jobs whose names begin with a text, some at a time."""
+    begins = requested.form.get("begins", "")
+    if not begins:
+        raise Refused("the form lacks the beginning of the names", 400)
+    waiting = [
+        one for one in _beginning(requested, begins) if one.state != ListedState.PAUSED
+    ]
+    some = waiting[: JOBS_AT_ONCE if requested.limit else None]
+    if requested.limit:
+        for one in some:
+            requested.operations.pause(one.job, until=requested.end, **requested.how)
+    return Effect(
+        sentences=[
+            f"{len(some):,} jobs are paused until {_end(requested.end)}.",
+            f"Their names begin with “{begins}”. Each is an operation of its own.",
+        ],
+        rows=len(some),
+        is_more=len(waiting) > len(some),
+    )
+
+
+def _beginning(requested: Requested, begins: str) -> list[JobInfo]:
+    exact = requested.inspect.job(begins)
+    found = [] if exact is None else [exact]
+    after = begins
+    while page := requested.inspect.jobs(after=after, limit=JOBS_AT_ONCE):
+        mine = [one for one in page if one.job.startswith(begins)]
+        found += mine
+        if len(mine) < len(page):
+            break
+        after = page[-1].job
+    return found
+
+
+def _end(until: datetime | None) -> str:
+    return "it is resumed" if until is None else f"{until:%Y-%m-%d %H:%M %Z}"
 
 
 def resume(requested: Requested) -> Effect:
     """Resume a job; its slots of the pause are skipped, or left to catch-up."""
     replay = requested.form.get("replay") == "yes"
-    found = requested.operations.resume(requested.name, replay=replay, **requested.how)
+    id = requested.form.get("id")
+    found = requested.operations.resume(
+        requested.name, id=id, replay=replay, **requested.how
+    )
     if not found:
         return Effect(sentences=["It is not paused."])
     return Effect(sentences=[_resumed(one) for one in found[:_NAMED]])
@@ -133,10 +187,11 @@ def resume(requested: Requested) -> Effect:
 
 def pause_all(requested: Requested) -> Effect:
     """Pause everything."""
-    changes = requested.operations.pause_all(**requested.how)
+    until = requested.end
+    changes = requested.operations.pause_all(until=until, **requested.how)
     if not changes:
         return Effect(sentences=["Everything is paused already."])
-    return Effect(sentences=["No job and no task starts until everything is resumed."])
+    return Effect(sentences=[f"No job and no task starts until {_end(until)}."])
 
 
 def resume_all(requested: Requested) -> Effect:
@@ -263,15 +318,28 @@ class Kind:
     carry_out: Callable[[Requested], Effect]
     role: Role = Role.OPERATOR
     is_harmful: bool = False
+    #: Whether it may end by itself, at an instant that the preview asks for.
+    has_end: bool = False
     #: The page that shows what it has changed.
     page: str = "/job"
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "pause": Kind(title="Pause", carry_out=pause),
+    "pause": Kind(title="Pause", carry_out=pause, has_end=True),
+    "pause_jobs": Kind(
+        title="Pause all of these",
+        carry_out=pause_jobs,
+        is_harmful=True,
+        has_end=True,
+        page="/jobs",
+    ),
     "resume": Kind(title="Resume", carry_out=resume),
     "pause_all": Kind(
-        title="Pause everything", carry_out=pause_all, role=Role.ADMIN, is_harmful=True
+        title="Pause everything",
+        carry_out=pause_all,
+        role=Role.ADMIN,
+        is_harmful=True,
+        has_end=True,
     ),
     "resume_all": Kind(title="Resume everything", carry_out=resume_all, role=Role.ADMIN),
     "trigger": Kind(title="Run now", carry_out=trigger),
@@ -305,6 +373,8 @@ def kind_of(form: Mapping[str, str]) -> Kind:
 def shown_after(kind: Kind, form: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return the page that shows what an operation has changed, and its values."""
     given = {field: form[field] for field in ("name", "id") if form.get(field)}
+    if kind.page == "/jobs":
+        return kind.page, {"q": form.get("begins", "")}
     if "name" not in given:
         return "/", {}
     if kind.page == "/tasks":
@@ -318,12 +388,20 @@ def shown_after(kind: Kind, form: Mapping[str, str]) -> tuple[str, dict[str, str
 
 
 def effect_of(
-    kind: Kind, operations: Operations, form: Mapping[str, str], *, dry_run: bool
+    kind: Kind,
+    operations: Operations,
+    inspect: Inspection,
+    form: Mapping[str, str],
+    *,
+    dry_run: bool,
 ) -> Effect:
     """Carry out an operation, or rehearse it. What slotwise rejects is Refused (409)."""
     note = form.get("note") or None
     requested = Requested(
-        operations=operations, form=form, how={"note": note, "dry_run": dry_run}
+        operations=operations,
+        inspect=inspect,
+        form=form,
+        how={"note": note, "dry_run": dry_run},
     )
     try:
         return kind.carry_out(requested)
