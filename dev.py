@@ -448,10 +448,12 @@ def release() -> int:
             "extended",
             "tests/integration/test_wheel.py",
         ],
+        "site": checks(str(ROOT / "site"))["docs"],
     }
     for name, command in steps.items():
         if not passes(name, command):
             stop(f"{name} failed; the reason is above")
+    shutil.make_archive(str(ROOT / "dist" / "slotwise-docs"), "zip", ROOT / "site")
     say("bill of materials")
     bill = [
         "-m",
