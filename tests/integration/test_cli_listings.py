@@ -783,7 +783,8 @@ class TestWorkers:
         now = store.now()
         add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": '["a"]'})
         if late is not None:
-            add(store, "tasks", {"task_name": "a", "execution_time": now - late})
+            due = {"task_name": "a", "execution_time": now - late}
+            add(store, "tasks", due | {"task_instance": "1"})
         told = ask("health", *arguments, expected=exits.FAILED if problem else exits.OK)
         assert told["healthy"] is (problem is None)
         assert (problem or "") in " ".join(told["problems"])
@@ -901,7 +902,8 @@ class TestWorkers:
         )
         if tasks is not None:
             add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": tasks})
-        add(store, "tasks", {"task_name": "gone", "execution_time": late})
+        row = {"task_name": "gone", "execution_time": late}
+        add(store, "tasks", row | {"task_instance": "1"})
         add(
             store,
             "tasks",
