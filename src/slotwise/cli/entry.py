@@ -168,9 +168,7 @@ GUESSES: Final = {
     **dict.fromkeys(
         ("log", "logs", "history", "runs", "ledger", "executions", "results"), _RAN
     ),
-    **dict.fromkeys(
-        ("ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES
-    ),
+    **dict.fromkeys(("ui", "web", "flower", "monitor", "admin", "metrics"), _PAGES),
     **dict.fromkeys(
         ("dead", "dlq", "errors", "failed", "dead-letter", "redrive"), _DEAD
     ),
