@@ -188,6 +188,8 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "pauses": (),
         "deploys": (NOON, NOON + 8 * HOUR),
         "worker_lives": (NOON, NOON + 8 * HOUR),
+        "finish_forecasts": (),
+        "schedule_spans": (NOON, NOON + 8 * HOUR),
     }
     calls = {name for name in dir(Inspection) if not name.startswith("_")} - {
         "aio",
