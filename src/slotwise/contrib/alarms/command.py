@@ -80,12 +80,6 @@ def watch(line: CommandLine) -> None:
     that SLOTWISE_ALARMS names, or in the application.
     """
     alarms = alarms_of(line)
-    if not alarms.targets:
-        click.echo(
-            f"no targets: incidents are kept, and nobody is told; name some in alarms.toml or "
-            f"{VARIABLE}",
-            err=True,
-        )
     _log_to_stderr()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -93,6 +87,12 @@ def watch(line: CommandLine) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    if not alarms.targets:
+        click.echo(
+            "no targets: incidents are kept, and no message is sent; name some in "
+            f"alarms.toml or {VARIABLE}",
+            err=True,
+        )
     names = ", ".join(target.name for target in alarms.targets) or "none"
     click.echo(f"watching; targets: {names}", err=True)
     alarms.run()
