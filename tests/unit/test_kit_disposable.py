@@ -23,6 +23,12 @@ from slotwise.testing import ManualWorker, disposable_database
 pytest_plugins = ["pytester"]
 
 
+@pytest.fixture(autouse=True)
+def without_xdist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests name databases of their own, also where they run side by side."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
 @task
 def mail(to: str) -> None: ...
 
@@ -87,7 +93,7 @@ def test_each_process_has_a_database_of_its_own(
 ) -> None:
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")
     with disposable_database(f"sqlite:///{tmp_path}/shop_test.db") as database:
-        assert str(database.settings.database_url).endswith("shop_test.db_gw3")
+        assert str(database.settings.database_url).endswith("shop_test_gw3.db")
 
 
 @pytest.mark.parametrize(

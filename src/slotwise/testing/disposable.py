@@ -70,7 +70,8 @@ def _of_this_process(address: sa.URL) -> sa.URL:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if not worker:
         return address
-    return address.set(database=f"{address.database}_{worker}")
+    path = PurePath(address.database or "")
+    return address.set(database=str(path.with_stem(f"{path.stem}_{worker}")))
 
 
 def _create_database(address: sa.URL) -> None:
