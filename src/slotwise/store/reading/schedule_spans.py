@@ -19,7 +19,8 @@ from slotwise.store.slots.store import Store
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpan(Value):
     """A job, or an instance, had this schedule: slots after ``since``, up to and including
-    ``until``, are slots of it. ``is_first``: the job was planned then, and had none before.
+    ``until``, are slots of it. It is "?" if a restore of the queue has changed it meanwhile.
+    ``is_first``: the job was planned then, and had none before.
     """
 
     job: str
@@ -32,7 +33,7 @@ class ScheduleSpan(Value):
 
 _PLANS = """
 SELECT task_name, task_instance, schedule, created_version FROM {tasks}
-WHERE kind = 'plan' AND schedule IS NOT NULL{of_job}"""
+WHERE kind = 'plan'{of_job}"""
 _DEPLOYS = """
 SELECT task_name, task_instance, at, former, schedule FROM {deploys}
 WHERE at < :end{of_job} ORDER BY at"""
@@ -40,6 +41,8 @@ _DELETIONS = """
 SELECT task_name, at FROM {controls}
 WHERE command = 'delete' AND task_name IS NOT NULL{of_job} ORDER BY at"""
 Key = tuple[str, str]
+#: The schedule of a span in which a restore of the queue alone has brought an older one back.
+UNKNOWN = "?"
 #: Before any deploy, and after all.
 FIRST, LAST = from_micros(0), from_micros(220_000_000_000_000_000)
 
@@ -75,7 +78,7 @@ def _spans(
     deletions: Sequence[datetime],
 ) -> Iterator[ScheduleSpan]:
     """Yield all spans of a job; the first may begin, and the last end, at the ends of time."""
-    if not changes and plan is not None:
+    if not changes and plan is not None and plan["schedule"]:
         since = _created(plan)
         yield _span(key, since, LAST, plan["schedule"], is_first=since > FIRST)
     for place, change in enumerate(changes):
@@ -83,11 +86,13 @@ def _spans(
         is_first = change["former"] is None
         if place == 0 and not is_first:
             yield _span(key, FIRST, at, change["former"])
-        until = LAST
+        until, schedule = LAST, change["schedule"]
         if place + 1 < len(changes):
             until = utc(changes[place + 1]["at"])
+            former = changes[place + 1]["former"]
+            schedule = schedule if former in (None, schedule) else UNKNOWN
         until = min((one for one in deletions if at < one <= until), default=until)
-        yield _span(key, at, until, change["schedule"], is_first=is_first)
+        yield _span(key, at, until, schedule, is_first=is_first)
 
 
 def _span(
