@@ -108,7 +108,7 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
             works(old)
             engine = sa.create_engine(address)
             with engine.connect() as connection:
-                assert migrate.apply(connection) == ["sw0004", "sw0005"]
+                assert migrate.apply(connection) == ["sw0004", "sw0005", "sw0006"]
                 migrate.check(connection)
             engine.dispose()
             for _ in range(30):  # the release before deletes their rows under the guard

@@ -19,7 +19,13 @@ from slotwise.store.reading import worker_registry
 from slotwise.store.reading.facts import Facts, facts, slot_state
 from slotwise.store.reading.failures import failed_attempts, failures
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots import detached, gates, ledger, settlement_writer
+from slotwise.store.slots import (
+    checkpoints,
+    detached,
+    gates,
+    ledger,
+    settlement_writer,
+)
 from slotwise.store.slots.claims import BatchSize, Claims
 from slotwise.store.slots.detached import detach
 from slotwise.store.slots.gates import (
@@ -79,6 +85,7 @@ __all__ = [
     "Settlements",
     "Store",
     "WorkerRegistry",
+    "checkpoints",
     "claim_trigger",
     "detach",
     "detached",

@@ -33,7 +33,7 @@ from slotwise.migrate.target import UNUSED
 from slotwise.spi import Database, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-REVISIONS = ["sw0001", "sw0002", "sw0003", "sw0004", "sw0005"]
+REVISIONS = ["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006"]
 TABLES = {
     "tasks",
     "slots",
@@ -54,6 +54,7 @@ TABLES = {
     "silences",
     "instances",
     "scopes",
+    "checkpoints",
 }
 
 
@@ -211,7 +212,7 @@ def test_the_ledger_has_room_on_its_pages(pg: sa.Connection, adopt: bool) -> Non
     assert migrate.revert(pg, prefix="jobs_", revision="sw0001") == REVISIONS[:0:-1]
     assert pg.scalar(STORAGE, {"name": "jobs_slots"}) is None
     with pytest.raises(
-        SchemaMismatch, match="not applied: sw0002, sw0003, sw0004, sw0005; run:"
+        SchemaMismatch, match="not applied: sw0002, sw0003, sw0004, sw0005, sw0006; run:"
     ):
         migrate.check(pg, prefix="jobs_")
     pg.rollback()

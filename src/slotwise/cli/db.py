@@ -205,9 +205,9 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     A table that was adopted from db-scheduler stays, with db-scheduler's columns and rows, without
     slotwise's jobs.
 
-    Below sw0005, incidents and the ends of pauses are dropped: what is paused stays so. Below
-    sw0004, the histories of deploys and workers and the hourly counts are dropped. Jobs, tasks
-    and their slots stay.
+    Below sw0006, checkpoints are dropped. Below sw0005, incidents and the ends of pauses are
+    dropped: what is paused stays so. Below sw0004, the histories of deploys and workers and the
+    hourly counts are dropped. Jobs, tasks and their slots stay.
     """
     schema = Schema(given.table_settings())
     confirm(_loss(schema, revision), sure=yes, preview="")
@@ -223,6 +223,11 @@ def _loss(schema: Schema, revision: str) -> str:
     """Return what a downgrade loses, in a sentence."""
     if schema.keeps_data(revision):
         return "Later revisions will be reverted; no data is lost."
+    if revision == "sw0005":
+        return (
+            "The checkpoints of handlers will be lost: their next attempts begin anew. "
+            "Jobs, tasks and their slots stay."
+        )
     if revision == "sw0004":
         return (
             "Incidents and the ends of pauses will be lost: what is paused stays paused. "

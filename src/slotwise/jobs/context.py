@@ -36,7 +36,7 @@ T_co = TypeVar("T_co", default=None, covariant=True)
 S_co = TypeVar("S_co", default=object, covariant=True)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     import psycopg
@@ -176,6 +176,10 @@ _CANNOT_RAISE = (
     'ctx.then(if_exists="raise"): it is written after the handler returned, which '
     'can no longer raise; write "keep", "replace" or "reschedule"'
 )
+_OPEN = (
+    "ctx.checkpoint(value): a transaction that is guarded for this attempt is open, and may still "
+    "roll back; write ctx.checkpoint(value, connection), or commit first"
+)
 _TOO_LATE = "the attempt has ended, and its follow-ups are written already"
 
 
@@ -195,6 +199,8 @@ class Hold(Protocol):
     def ended(self) -> bool: ...
 
     promised: bool
+    #: The handler has used its checkpoint.
+    checkpointed: bool
     #: The method that was called with an async connection and is not awaited yet.
     unawaited: str | None
     follow_ups: FollowUps | None
@@ -207,6 +213,11 @@ class Fence(Protocol):
     def complete_in(
         self, claim: Claim, connection: Connection
     ) -> Awaitable[None] | None: ...
+    def save(
+        self, claim: Claim, value: object, connection: Connection | None = None
+    ) -> Awaitable[None] | None: ...
+    def saved(self, claim: Claim) -> object: ...
+    def is_open(self, connection: Connection) -> bool: ...
 
 
 class Context(Generic[S_co]):
@@ -217,6 +228,7 @@ class Context(Generic[S_co]):
     __slots__ = (
         "_data",
         "_fence",
+        "_guarded",
         "_hold",
         "_log",
         "_read",
@@ -238,6 +250,8 @@ class Context(Generic[S_co]):
     ) -> None:
         self._hold = hold
         self._fence = fence
+        #: Connections in whose transactions this claim is guarded.
+        self._guarded: Sequence[Connection] = ()
         self._stopping = stopping
         self._read = read
         self._data: object = self._MISSING
@@ -407,7 +421,8 @@ class Context(Generic[S_co]):
         either: ``await ctx.guard(connection)``. Raises ClaimLost for a stale claim, so that the
         transaction rolls back. Heartbeats continue meanwhile.
         """
-        return self._settled("guard", self._fence.guard(self._hold.claim, connection))
+        pending = self._fence.guard(self._hold.claim, connection)
+        return self._settled("guard", connection, pending)
 
     @overload
     def complete_in(self, connection: SyncConnection) -> None: ...
@@ -423,29 +438,81 @@ class Context(Generic[S_co]):
         """
         if self._hold.follow_ups is not None:
             raise ConfigurationError(_BOTH)
-        return self._settled(
-            "complete_in",
-            self._fence.complete_in(self._hold.claim, connection),
-            promise=True,
-        )
+        pending = self._fence.complete_in(self._hold.claim, connection)
+        return self._settled("complete_in", connection, pending, promise=True)
+
+    @property
+    def last_checkpoint(self) -> object:
+        """What ``checkpoint`` has committed last for this slot or task, in any attempt; None if
+        there is nothing.
+
+        Read from the database each time. Raises InvalidPayload if another program has written it.
+        """
+        self._hold.checkpointed = True
+        return self._fence.saved(self._hold.claim)
+
+    @overload
+    def checkpoint(
+        self, value: object, connection: SyncConnection | None = None
+    ) -> None: ...
+    @overload
+    def checkpoint(
+        self, value: object, connection: AsyncConnection
+    ) -> Awaitable[None]: ...
+    def checkpoint(
+        self, value: object, connection: Connection | None = None
+    ) -> Awaitable[None] | None:
+        """Save where the work stands: the next attempt of this slot or task finds it in
+        ``last_checkpoint``. Its success deletes it.
+
+        With ``connection`` (as of ``guard``, which this includes) work and checkpoint commit
+        together, or neither. Without, it is committed at once; call it between two transactions,
+        and in an ``async def`` handler as ``await asyncio.to_thread(ctx.checkpoint, value)``.
+
+        ``value`` has JSON's types, tuples, datetime, date, time, UUID and Decimal, and comes back
+        with the same types; at most 64 KiB. Raises InvalidPayload for another value, ClaimLost for
+        a stale claim, which saves nothing, and without ``connection`` ConfigurationError while one
+        that was guarded for this attempt is in a transaction.
+        """
+        self._hold.checkpointed = True
+        claim = self._hold.claim
+        if connection is not None:
+            pending = self._fence.save(claim, value, connection)
+            return self._settled("checkpoint", connection, pending)
+        if any(map(self._fence.is_open, self._guarded)):
+            raise ConfigurationError(_OPEN)
+        self._fence.save(claim, value)
+        return None
 
     def _settled(
-        self, word: str, pending: Awaitable[None] | None, *, promise: bool = False
+        self,
+        word: str,
+        connection: Connection,
+        pending: Awaitable[None] | None,
+        *,
+        promise: bool = False,
     ) -> Awaitable[None] | None:
         """Return what the caller must await; None if it is done. An attempt that does not await
         it fails.
         """
         if pending is None:
-            self._hold.promised = self._hold.promised or promise
+            self._note(connection, promise=promise)
             return None
         self._hold.unawaited = word
 
         async def wait() -> None:
             self._hold.unawaited = None
             await pending
-            self._hold.promised = self._hold.promised or promise
+            self._note(connection, promise=promise)
 
         return wait()
+
+    def _note(self, connection: Connection, *, promise: bool) -> None:
+        """Remember what this connection's transaction guards, and forget those that have ended."""
+        self._hold.promised = self._hold.promised or promise
+        with BEGINNING:
+            still = filter(self._fence.is_open, self._guarded)
+            self._guarded = (*still, connection)
 
     @overload
     def then(

@@ -51,6 +51,7 @@ _ALARMS = ("incidents", "silences")
 _SCOPES = ("instances", "scopes")
 _LISTED = (
     *("workers", "controls", "calendars", "starts", "keys", "meta", "pauses"),
+    "checkpoints",
     *_ALARMS,
     *_SCOPES,
 )
@@ -61,7 +62,7 @@ _RIGHTS = {
         **dict.fromkeys(
             (
                 *("tasks", *_LEDGER, *_HISTORIES, "workers", "starts", "keys"),
-                *("receipts", "pauses"),
+                *("receipts", "pauses", "checkpoints"),
                 *_ALARMS,
                 *_SCOPES,
             ),
@@ -92,7 +93,7 @@ _RIGHTS = {
     "operator": {
         **dict.fromkeys(
             (
-                *("tasks", *_LEDGER, "calendars", "receipts", "pauses"),
+                *("tasks", *_LEDGER, "calendars", "receipts", "pauses", "checkpoints"),
                 *_ALARMS,
                 *_SCOPES,
             ),

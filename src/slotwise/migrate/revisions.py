@@ -30,6 +30,8 @@ Steps: TypeAlias = "Callable[[tuple[str, ...]], list[RevisionStep]]"
 WITHOUT_HISTORIES = {"sw0001", "sw0002", "sw0003"}
 #: Revisions whose tables have no pauses that end by themselves.
 WITHOUT_PAUSES = WITHOUT_HISTORIES | {"sw0004"}
+#: Revisions whose tables have no checkpoints.
+WITHOUT_CHECKPOINTS = WITHOUT_PAUSES | {"sw0005"}
 
 
 def scripts() -> Path:

@@ -435,6 +435,8 @@ class FollowUps:
     result: bytes | None = None
     #: Why the result is not kept.
     problem: str | None = None
+    #: The handler has used its checkpoint, which its success deletes.
+    checkpointed: bool = False
 
 
 #: Race: two threads of one handler may both create the follow-ups.

@@ -76,3 +76,12 @@ class _NoFence:
 
     def complete_in(self, claim: Claim, connection: object) -> None:
         raise ConfigurationError(_NO_CLAIM.format("ctx.complete_in"))
+
+    def save(self, claim: Claim, value: object, connection: object = None) -> None:
+        raise ConfigurationError(_NO_CLAIM.format("ctx.checkpoint"))
+
+    def saved(self, claim: Claim) -> None:
+        """No attempt came before."""
+
+    def is_open(self, connection: object) -> bool:
+        return False

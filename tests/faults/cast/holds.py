@@ -16,7 +16,7 @@ from tests.faults.cast.witness import (
     wait_for_release,
 )
 
-from slotwise import DistributedJob, Every, JobContext
+from slotwise import ClaimLost, DistributedJob, Every, JobContext
 
 
 class Hold(DistributedJob):
@@ -100,3 +100,30 @@ class HoldAfterCommit(DistributedJob):
                 )
                 ctx.wait("60s")
                 ctx.check()
+
+
+class HoldAtCheckpoint(DistributedJob):
+    """Walks five places, each with its checkpoint; the first attempt holds after three, and then
+    tries to go back.
+    """
+
+    name = "hold-at-checkpoint"
+    schedule = Every("1s")
+    max_lost = 5
+
+    def execute(self, ctx: JobContext) -> None:
+        with attempt(ctx) as is_first:
+            slot = ctx.slot.isoformat()
+            done = ctx.last_checkpoint
+            for place in range(done if isinstance(done, int) else 0, 5):
+                with engine().begin() as connection:
+                    leave_effect(connection, ctx.name, f"{slot} {place}", ctx.token)
+                    ctx.checkpoint(place + 1, connection)
+                if is_first and place == 2:
+                    tell("saved", job=ctx.name, slot=slot, token=ctx.token)
+                    time.sleep(4)
+                    try:
+                        ctx.checkpoint(0)
+                    except ClaimLost:
+                        tell("refused", job=ctx.name, slot=slot)
+                        raise

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "sw9999"
-down_revision = "sw0005"
+down_revision = "sw0006"
 branch_labels = None
 depends_on = None
 

@@ -228,10 +228,11 @@ def say_outcome(outcome: AttemptOutcome) -> Message:
             follows or arrivals
         ):
             return say_outcome(Failed(_FOLLOWS, final=True, promised=outcome.promised))
-        case Succeeded(follow_ups=FollowUps(result=result, problem=problem)):
+        case Succeeded(follow_ups=FollowUps() as left):
             said["follow_ups"] = {
-                "result": None if result is None else result.decode(),
-                "problem": problem,
+                "result": None if left.result is None else left.result.decode(),
+                "problem": left.problem,
+                "checkpointed": left.checkpointed,
             }
         case Snoozed(duration=duration):
             said["duration"] = duration // timedelta(microseconds=1)
@@ -243,11 +244,10 @@ def outcome_of(said: Message) -> AttemptOutcome:
     if "duration" in found:
         found["duration"] = timedelta(microseconds=found["duration"])
     if found.get("follow_ups"):
-        result = found["follow_ups"]["result"]
-        problem = found["follow_ups"]["problem"]
-        found["follow_ups"] = FollowUps(
-            result=None if result is None else result.encode(), problem=problem
-        )
+        others = found["follow_ups"]
+        result = others.pop("result")
+        left = FollowUps(**others, result=None if result is None else result.encode())
+        found["follow_ups"] = left
     outcome: AttemptOutcome = _OUTCOMES[said["outcome"]](**found)
     if isinstance(outcome, Failed) and "\n" in outcome.error:
         return replace(

@@ -36,6 +36,7 @@ class Holding:
         "_lock",
         "_lost",
         "_signal",
+        "checkpointed",
         "claim",
         "deadline",
         "ended",
@@ -75,6 +76,8 @@ class Holding:
         self.unawaited: str | None = None
         #: The follow-ups of the handler, written if it succeeds.
         self.follow_ups: FollowUps | None = None
+        #: The handler has used its checkpoint.
+        self.checkpointed = False
         #: What start hooks hold for this attempt; None before they are called.
         self.held: ExitStack | None = None
         self.suspected = False
@@ -119,7 +122,7 @@ class Holding:
         return (
             (signal is None or signal.reason is None)
             and follow_ups is None
-            and not (self.promised or self.unawaited)
+            and not (self.promised or self.unawaited or self.checkpointed)
         )
 
     def begin(self) -> bool:

@@ -60,8 +60,9 @@ _REQUESTS = (Cancel, Skip, Fail, LeftAlone, NewerPayload)
 def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
     if (slip := _slip(result, holding)) is not None:
         return Failed(slip, final=True)
-    if definition.leaves_traces:
+    if definition.leaves_traces or holding.checkpointed:
         holding.follow_ups = holding.follow_ups or FollowUps()
+        holding.follow_ups.checkpointed = holding.checkpointed
         if definition.result_retention is not None:
             _keep_result(holding.follow_ups, result)
     elif holding.is_plain:

@@ -324,6 +324,24 @@ def within(
     return None
 
 
+def is_in_transaction(connection: object) -> bool:
+    """Whether a connection that can be joined is in a transaction. One that its pool has lent to
+    somebody else may be in theirs.
+    """
+    if isinstance(connection, Joined):
+        connection = connection.driver
+    if hasattr(connection, "ensure_connection"):
+        return bool(getattr(connection, "in_atomic_block", False))
+    if _is_psycopg(connection) or _is_async_psycopg(connection):
+        status = connection.info.transaction_status.name
+        return status in ("ACTIVE", "INTRANS", "INERROR")
+    if type(connection).__name__ in ("scoped_session", "async_scoped_session"):
+        assert callable(connection)
+        connection = connection()
+    in_transaction = getattr(connection, "in_transaction", None)
+    return callable(in_transaction) and bool(in_transaction())
+
+
 def _of_this_scope(connection: object) -> object:
     """Return the session of an ``async_scoped_session``, which lacks its ``run_sync``."""
     if type(connection).__name__ == "async_scoped_session" and callable(connection):

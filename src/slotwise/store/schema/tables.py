@@ -87,6 +87,7 @@ _COLUMNS = {
     "silences": "kind* name* created! until! author! note",
     "instances": "task_name* task_instance* scope! tags updated!",
     "scopes": "task_name* scope* token! begun! finished",
+    "checkpoints": "task_name* task_instance* slot* token! updated! value!",
 }
 #: The types of those that are not text.
 TYPES: dict[str, Any] = {
@@ -227,6 +228,8 @@ class Tables:
         self.instances = self._table("instances")
         #: One row for each scope: its last synchronisation.
         self.scopes = self._table("scopes")
+        #: What handlers have saved for their next attempts.
+        self.checkpoints = self._table("checkpoints", value=LargeBinary)
 
     def _table(self, name: str, **kinds: object) -> sa.Table:
         return sa.Table(

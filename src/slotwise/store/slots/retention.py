@@ -27,7 +27,7 @@ from slotwise.model.records import EARLIEST, TICK
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.schema.rows import utc
-from slotwise.store.slots import ledger
+from slotwise.store.slots import checkpoints, ledger
 from slotwise.store.slots.counts import HOUR, SLOT, Counts, Part, next_name
 from slotwise.store.slots.store import Store
 from slotwise.store.slots.tuning import PRUNED, REMEMBERED, STALLED
@@ -170,6 +170,11 @@ class Pruner:
                 taken = ledger.prune_attempts(at.connection, at.dialect, before, PRUNED)
             yield Page()
         while self._forget():
+            yield Page()
+        orphans = PRUNED
+        while orphans == PRUNED:
+            with self._store.transact() as at:
+                orphans = checkpoints.delete_orphans(at, PRUNED)
             yield Page()
         with self._store.transact() as at:
             self._note_place(at.connection, at.now, None)

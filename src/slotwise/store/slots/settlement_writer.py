@@ -31,7 +31,7 @@ from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held
-from slotwise.store.slots import ledger
+from slotwise.store.slots import checkpoints, ledger
 from slotwise.store.slots.detached import planned_now, release_queued
 from slotwise.store.slots.settlement_hooks import SettlementHooks
 from slotwise.store.slots.tuning import DRIFT, FIRST_WAIT, LATER_WAIT
@@ -304,14 +304,16 @@ class SettlementWriter:
         self, at: Transaction, settled: Sequence[tuple[Ended, Change]]
     ) -> set[str]:
         """Return the tasks whose workers are to be notified."""
-        follow_ups = [
-            follow_up
+        succeeded = [
+            (change.held.row, one.follow_ups)
             for one, change in settled
-            if (follow_up := one.follow_ups) is not None
+            if one.follow_ups is not None
             and change.transition.label == Outcome.SUCCEEDED
         ]
-        if not follow_ups:
+        if not succeeded:
             return set()
+        checkpoints.forget(at, [row for row, left in succeeded if left.checkpointed])
+        follow_ups = [left for _, left in succeeded]
         return write_follow_ups(at.connection, self._queue, follow_ups)
 
     def _remember(

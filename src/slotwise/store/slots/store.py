@@ -24,9 +24,11 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
+from slotwise.payload.checkpoints import decode_checkpoint, encode_checkpoint
 from slotwise.store.connect.caller_transaction import (
     Installation,
     Joinable,
+    is_in_transaction,
     is_without_transaction,
     within,
 )
@@ -38,7 +40,7 @@ from slotwise.store.dialects.registered import dialect_of
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import HOLD_COLUMNS, claim_of, row_of
 from slotwise.store.schema.tables import tables
-from slotwise.store.slots import ledger
+from slotwise.store.slots import checkpoints, ledger
 from slotwise.store.slots.claims import Claims
 from slotwise.store.slots.due import Due
 from slotwise.store.slots.gates import Gates
@@ -301,6 +303,8 @@ class LedgerFence:
     """
 
     def __init__(self, store: Store) -> None:
+        self._database = store.database
+        self._transaction = store.transaction
         self._dialect = store.dialect
         self._tables = store.tables
         self._installation = store.installation
@@ -313,8 +317,41 @@ class LedgerFence:
         """Lock it as ``guard`` does, and write the success."""
         return within(connection, lambda own: self._guard(own, claim, completes=True))
 
+    def save(
+        self, claim: Claim, value: object, connection: object = None
+    ) -> Awaitable[None] | None:
+        """Save a checkpoint under the guard; without ``connection``, in a transaction of ours.
+        Raises ClaimLost for a stale claim, and InvalidPayload.
+        """
+        body = encode_checkpoint(value)
+
+        def work(own: Joinable) -> None:
+            self._guard(own, claim)
+            checkpoints.save(own, self._dialect, claim, body)
+
+        if connection is not None:
+            return within(connection, work)
+        with self._transaction() as own:
+            self._prove(own, claim)
+            checkpoints.save(own, self._dialect, claim, body)
+        return None
+
+    def saved(self, claim: Claim) -> object:
+        """Return the checkpoint that was committed last; None without one."""
+        # Not a transaction of ours: on SQLite that is a writer, and would wait for the caller's.
+        with self._database.autocommit() as own:
+            body = checkpoints.find(own, self._tables, claim.row)
+        return None if body is None else decode_checkpoint(body)
+
+    def is_open(self, connection: object) -> bool:
+        """Whether a connection that was guarded is in a transaction now."""
+        return is_in_transaction(connection)
+
     def _guard(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
         self._installation.check(own)
+        self._prove(own, claim, completes=completes)
+
+    def _prove(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
         try:
             held = self._dialect.guard(own, claim)
             if is_without_transaction(own):  # some drivers know it only after a write
