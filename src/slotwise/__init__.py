@@ -30,18 +30,11 @@ from slotwise.errors import (
     SyncSuperseded,
     UnknownTask,
 )
-from slotwise.jobs.context import (
-    Cancel,
-    Context,
-    Fail,
-    JobContext,
-    Skip,
-    Snooze,
-    TaskContext,
-)
+from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.functions import Call, job, task
 from slotwise.jobs.job import DistributedJob, OneTimeTask
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.jobs.steering import Cancel, Fail, Skip, Snooze
 from slotwise.model.exports import late
 from slotwise.schedules import (
     AnyOf,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slotwise.engine.run.runner import Runner
     from slotwise.engine.worker import Worker
     from slotwise.errors import pasteable
-    from slotwise.jobs.context import Steering, TaskOptions
+    from slotwise.jobs.context import TaskOptions
     from slotwise.jobs.definition import (
         NAME_LIMIT,
         Definition,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slotwise.jobs.functions import FunctionJob, FunctionTask
     from slotwise.jobs.job import JobPolicies
     from slotwise.jobs.policies import OnLost, growing_pauses
+    from slotwise.jobs.steering import Steering
     from slotwise.model.clock import Clock, DatabaseClock, elapsed
     from slotwise.model.durations import (
         LONGEST_DURATION,
@@ -154,7 +155,8 @@ _HOMES = {
         "define",
         "shortest_interval",
     ),
-    "slotwise.jobs.context": ("Steering", "TaskOptions"),
+    "slotwise.jobs.context": ("TaskOptions",),
+    "slotwise.jobs.steering": ("Steering",),
     "slotwise.jobs.functions": ("FunctionJob", "FunctionTask"),
     "slotwise.jobs.job": ("JobPolicies",),
     "slotwise.jobs.policies": ("OnLost", "growing_pauses"),

@@ -317,7 +317,9 @@ def test_check_names_revisions_that_were_not_applied(
     capsys.readouterr()
     assert status(["db", "check"]) == exits.DATABASE
     told = capsys.readouterr().err
-    assert told.startswith("error: missing in the database: table scheduled_counts, ")
+    assert told.startswith(
+        "error: missing in the database: table scheduled_checkpoints, "
+    )
     assert told.endswith(
         "not applied: sw0002, sw0003, sw0004, sw0005, sw0006; run: slotwise db upgrade\n"
     )

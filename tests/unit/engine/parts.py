@@ -63,6 +63,15 @@ class NoFence:
     def complete_in(self, claim: Claim, connection: Any) -> None:
         pass
 
+    def save(self, claim: Claim, value: object, connection: Any = None) -> None:
+        pass
+
+    def saved(self, claim: Claim) -> object:
+        return None
+
+    def is_open(self, connection: Any) -> bool:
+        return False
+
 
 class Rig:
     """A runner, and what its attempts came to. ``marks``: whether the mark of a job that gives up

@@ -15,9 +15,9 @@ from types import TracebackType
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled, NewerPayload
-from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import leaves
+from slotwise.jobs.steering import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import storable
 from slotwise.model.records import (

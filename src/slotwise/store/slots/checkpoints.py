@@ -16,12 +16,12 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from slotwise.model.records import Claim, LedgerKey, Row, from_micros
-from slotwise.model.vocabulary import Kind, Outcome
+from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.rows import expect
-from slotwise.store.schema.tables import Condition, Tables
+from slotwise.store.schema.tables import IS_TASK, Condition, Tables
 
 #: What a later checkpoint of the same slot changes.
 _SAVED_ANEW = ("token", "updated", "value")
@@ -67,7 +67,7 @@ def delete_orphans(at: Transaction, limit: int) -> int:
     has_slot = sa.exists().where(
         *of_key(slots, own), slots.slot == own.slot, slots.outcome != Outcome.SUCCEEDED
     )
-    has_task = sa.exists().where(*of_key(tasks, own), tasks.kind == Kind.TASK)
+    has_task = sa.exists().where(*of_key(tasks, own), sa.text(IS_TASK))
     key = sa.select(*tables.checkpoints.primary_key)
     found = key.where(~has_slot, ~has_task).limit(limit)
     gone = tables.checkpoints.delete().where(at.dialect.locked(at.connection, found))

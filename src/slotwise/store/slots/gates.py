@@ -27,9 +27,9 @@ from typing import ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.jobs.context import Skip
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import Rate
+from slotwise.jobs.steering import Skip
 from slotwise.model.clock import Stopwatch
 from slotwise.model.records import TICK, Claim, Key, Row, from_micros, to_micros
 from slotwise.model.vocabulary import PLANNED, Origin, Reason
