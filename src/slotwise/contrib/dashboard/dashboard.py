@@ -98,6 +98,7 @@ class Dashboard:
     def forget(self) -> None:
         """Read the next page from the database, even if it was read a moment ago."""
         self._recent.clear()
+        self._source.forget()
 
     def respond(self, request: Request) -> Response:
         """Answer a request. Raises nothing: what goes wrong is an answer, and is logged."""
@@ -190,7 +191,7 @@ class Dashboard:
                 request, visitor, "refused.html", back, data, error.status
             )
         if is_sure:
-            self._recent.clear()
+            self.forget()
             if not effect.is_more:
                 return see_other(back)
         kept = {field: form[field] for field in FIELDS if field in form}

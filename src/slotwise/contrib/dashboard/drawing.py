@@ -25,7 +25,7 @@ _MOST_MARKS: Final = 400
 #: Place and height of a mark in its row; of runs that overlap, a half.
 _TOP: Final = 4
 _HEIGHT: Final = 14
-PARTS: Final = 240
+PARTS: Final = 120
 #: A gap that is at least this wide has its reason on it.
 _ROOM_FOR_TEXT: Final = 9.0
 _ROOM_FOR_COUNT: Final = 3.0

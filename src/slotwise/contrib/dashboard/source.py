@@ -16,7 +16,7 @@ from slotwise import Client, JobRegistry, Settings
 from slotwise.contrib.dashboard.policies import differences
 from slotwise.contrib.dashboard.recent import Recent
 from slotwise.contrib.dashboard.reconciliation import Reconciliation
-from slotwise.inspect import Inspection, OutcomeTotal
+from slotwise.inspect import Health, Inspection, OutcomeTotal
 from slotwise.operations import Operations
 from slotwise.spi import Definition
 
@@ -26,6 +26,8 @@ Where: TypeAlias = JobRegistry | Settings | str | None
 #: Statements of a page may take two seconds: a third of the lease, which nobody holds here.
 _HEARTBEAT: Final = "2s"
 _MISSED: Final = 3
+#: How long the cluster's health is shared, in seconds.
+_HEALTHY: Final = 10.0
 _HOUR: Final = timedelta(hours=1)
 #: Workers count an hour again until it has been closed for two hours.
 _OPEN_FOR: Final = 2 * _HOUR
@@ -46,6 +48,7 @@ class Source:
         self._turn = threading.Lock()
         self._reads: Client | None = None
         self._writes: Client | None = None
+        self._healths = Recent[Health](_HEALTHY)
         self._delays = Recent[timedelta | None]()
         self._hours = Recent[list[OutcomeTotal]](_CLOSED_FOR)
         self._differences = Recent[dict[str, str]](_FRESH)
@@ -68,6 +71,10 @@ class Source:
             return None
         found = self._differences.get("all", lambda: differences(registry))
         return found.get(name)
+
+    def health(self) -> Health:
+        """The cluster's health, up to ten seconds old; raises what ``inspect`` does."""
+        return self._healths.get("all", self.inspect.health)
 
     def replica_delay(self) -> timedelta | None:
         """How far the reads are behind, if they are of a replica; raises what ``inspect`` does."""
@@ -98,6 +105,10 @@ class Source:
             if self._reads is None:
                 self._reads = self._open(_for_reading(self._settings(), self._read_from))
             return self._reads.inspect
+
+    def forget(self) -> None:
+        """Read again what is shared for a while."""
+        self._healths.clear()
 
     def client(self) -> Client:
         """The client for operations on tasks; raises what ``inspect`` does."""

@@ -15,10 +15,7 @@ _AUDIT: Final = 200
 
 def workers(reading: Reading) -> Page:
     """Show all workers that have signed in."""
-    data = {
-        "workers": reading.lines("workers", reading.inspect.workers),
-        "health": reading.part("health", reading.inspect.health),
-    }
+    data = {"workers": reading.lines("workers", reading.inspect.workers)}
     return Page(template="workers.html", title="Workers", data=data)
 
 
@@ -69,7 +66,7 @@ def database(reading: Reading) -> Page:
     reading.part("claim", inspect.common_zone)  # it looks up what is due next
     took = time.perf_counter() - began
     data = {
-        "health": reading.part("health", inspect.health),
+        "health": reading.part("health", reading.source.health),
         "schedules": len(reading.part("schedules", inspect.schedules) or {}),
         "database": reading.part("database", inspect.database),
         "next_due_took": timedelta(seconds=took),

@@ -92,7 +92,7 @@ def today(reading: Reading) -> Page:
         "has_more_failures": len(failures) == _MOST_FAILURES,
         "late": _late(backlog),
         "will_miss": _misses(reading),
-        "health": reading.part("health", inspect.health),
+        "health": reading.part("health", reading.source.health),
         "paused": reading.part("paused", inspect.all_paused),
         "paused_jobs": [],
         "failing": [],
