@@ -48,8 +48,9 @@ def test_picture_is_the_import_contract() -> None:
 
 def test_lodgers_import_no_room_of_the_core() -> None:
     """Their contract names each room below the hall; embedded is a tool of both."""
-    contract, dashboard = _contracts("forbidden")
+    contract, dashboard, alarms = _contracts("forbidden")
     assert dashboard["source_modules"] == ["slotwise.contrib.dashboard"]
+    assert alarms["source_modules"] == ["slotwise.contrib.alarms"]
     layers = _contract()["slotwise"]
     below = layers[layers.index("inspect | operations | spi") + 1 :]
     rooms = {name for layer in below for name in layer.split(" | ")} - {"embedded"}
