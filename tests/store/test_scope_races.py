@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.kit.records import Succeeded
 from tests.store.bench import Bench
+from tests.store.hearing import hearing
 from tests.store.waiting import wait_until_blocked
 
 from slotwise import Every, RecurringItem, SyncSuperseded
@@ -125,3 +126,30 @@ def test_an_operation_waits_for_a_chunk(pg_bench: Bench, operation: str) -> None
         requested.result(30)
     state = getattr(pg_bench.find("plain", "late"), "state", "gone")
     assert state == ("paused" if operation == "pause" else "gone")
+
+
+def test_statements_do_not_grow_with_the_instances(pg_bench: Bench) -> None:
+    """A thousand new ones take as many statements as thirty, and unchanged ones are not written."""
+    sync = pg_bench.client.sync_schedules
+    counts = []
+    for first, size in ((0, 30), (1000, 1000)):
+        ids = [f"c{number:05}" for number in range(first, first + size)]
+        given = items(*ids)
+        scope = f"scope-{first}"
+        for _ in range(2):
+            with hearing(pg_bench.database) as sent:
+                sync("plain", given, scope=scope)
+            counts.append(len(sent))
+    new_few, same_few, new_many, same_many = counts
+    assert new_many <= new_few + 2
+    assert same_many == same_few < new_few
+
+
+def test_a_page_of_jobs_reads_no_instances(pg_bench: Bench) -> None:
+    """Names are found by descents into the index."""
+    ids = [f"c{number:05}" for number in range(1000)]
+    pg_bench.client.sync_schedules("plain", items(*ids), scope="crm")
+    jobs = [line.job for line in pg_bench.inspect.jobs(limit=2)]
+    assert jobs == ["delayed", "off"]
+    rest = [line.job for line in pg_bench.inspect.jobs(limit=10, after="off")]
+    assert rest == ["plain", "retried", "strict"]

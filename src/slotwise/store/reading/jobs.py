@@ -77,7 +77,35 @@ def jobs(store: Store, *, after: str = "", limit: int | None = None) -> list[Job
     """
     name = store.tables.tasks.c.task_name
     wanted = _plans(store).where(store.tables.tasks.c.task_instance == RECURRING)
-    return _job_infos(store, wanted.where(name > after).order_by(name).limit(limit))
+    wanted = wanted.order_by(name)
+    if limit is None:
+        return _job_infos(store, wanted.where(name > after))
+    found: list[JobInfo] = []
+    while len(found) < limit:
+        names = _next_names(store, after, limit)
+        if names:
+            mine = wanted.where(store.dialect.among(name, names))
+            found += _job_infos(store, mine.limit(limit - len(found)))
+        if len(names) < limit:
+            break
+        after = names[-1]
+    return found
+
+
+#: By a descent into the index for each name, however many rows have it.
+_NEXT_NAMES = """
+WITH RECURSIVE names(name) AS (
+    SELECT {f}min(task_name) FROM {tasks} WHERE task_name > :after
+    UNION ALL
+    SELECT (SELECT {f}min(task_name) FROM {tasks} WHERE task_name > names.name) FROM names
+    WHERE names.name IS NOT NULL)
+SELECT name FROM names WHERE name IS NOT NULL LIMIT :limit"""
+
+
+def _next_names(store: Store, after: str, limit: int) -> list[str]:
+    """Return the next names of jobs and tasks that have rows, in order."""
+    found = read(store, _NEXT_NAMES, {"after": after, "limit": limit})
+    return [row["name"] for row in found]
 
 
 def job(store: Store, name: str, instance: str = RECURRING) -> JobInfo | None:
