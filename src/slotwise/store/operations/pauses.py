@@ -89,20 +89,19 @@ def keep(at: Operation, scope: PauseScope, name: str, id: str, window: Window) -
     same = table.c.until.is_not_distinct_from(end), table.c.missed == window.missed
     if at.count(*mine, *same):
         return False
-    values = {"task_name": name, "scope": scope, "task_instance": id, "created": at.now}
-    changed = {
-        "until": end,
-        "missed": window.missed,
-        "author": at.author.name,
-        "note": at.author.note,
-    }
+    key = {"task_name": name, "scope": scope, "task_instance": id, "created": at.now}
+    _write(at, key, {"until": end, "missed": window.missed})
+    return True
+
+
+def _write(at: Operation, key: dict[str, object], changed: dict[str, object]) -> None:
+    changed |= {"author": at.author.name, "note": at.author.note}
     at.dialect.upsert(
         at.connection,
-        table,
-        values | changed,
-        lambda new: {one: new[one] for one in changed},
+        at.store.tables.pauses,
+        key | changed,
+        lambda new: {name: new[name] for name in changed},
     )
-    return True
 
 
 def _end_of(at: Operation, window: Window) -> datetime | None:
