@@ -76,6 +76,7 @@ _RIGHTS = {
     "enqueuer": {
         "tasks": f"SELECT ({{read}}), {_NEW_TASK}",
         "meta": "SELECT",
+        "pauses": "SELECT",
         "alembic_version": "SELECT",
     },
     "application": {
@@ -85,6 +86,7 @@ _RIGHTS = {
             "worker, started, finished), UPDATE (outcome, attempts, token, worker, finished)"
         ),
         "meta": "SELECT",
+        "pauses": "SELECT",
         "alembic_version": "SELECT",
     },
     "reader": dict.fromkeys(

@@ -133,8 +133,8 @@ def starved_vacuum(found: DatabaseInfo, limits: Limits) -> Iterator[Finding]:
 
 
 _ENDS: Final = {
-    "session": "end it: SELECT pg_terminate_backend(PID)",
-    "slot": "drop it, if no replica uses it: SELECT pg_drop_replication_slot('NAME')",
+    "session": "end it: SELECT pg_catalog.pg_terminate_backend(PID)",
+    "slot": "drop it, if no replica uses it: SELECT pg_catalog.pg_drop_replication_slot('NAME')",
     "standby": "end the query on the standby, or set hot_standby_feedback = off there",
     "prepared": "COMMIT PREPARED or ROLLBACK PREPARED 'NAME'",
 }
