@@ -186,9 +186,14 @@ def of_any(ctx: Context, to: str) -> str:
     return f"{ctx.name} to {to}"
 
 
+def of_whatever(ctx: Any, to: str) -> str:
+    return f"{ctx.name} to {to}"
+
+
 def test_the_context_is_passed_only_if_asked_for() -> None:
     assert ran(of_payload.call(Address("Ring"))) == "Ring"
     assert ran(task(of_any).call("ann")) == "of_any to ann"
+    assert ran(task(of_whatever).call("ann")) == "of_whatever to ann"
     assert ran(task(name="x")(lambda ctx: ctx.data).call([1])) == [1]
 
 

@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Protocol, TypeAlias, cast, get_origin, get_type_hints
+from typing import Any, Protocol, TypeAlias, cast, get_origin, get_type_hints
 
 from slotwise.errors import InvalidJob, InvalidPayload, located
 from slotwise.jobs.context import Context
@@ -220,7 +220,7 @@ def _is_context(first: inspect.Parameter, function: Callable[..., object]) -> bo
     except InvalidPayload:  # a name that only type checkers see
         return bool(re.search(r"\b(Job|Task)?Context\b", str(first.annotation)))
     kind = get_origin(kind) or kind
-    if isinstance(kind, type) and kind is not object:
+    if isinstance(kind, type) and kind not in (object, Any):
         return issubclass(kind, Context)
     is_unnamed = first.kind is first.POSITIONAL_ONLY
     return first.name in _CONTEXTS or (is_unnamed and first.annotation is first.empty)

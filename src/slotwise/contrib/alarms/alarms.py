@@ -58,7 +58,7 @@ class Round:
 class Alarms:
     """Raises alarms from the tables: one message for each incident, and one when it is over.
 
-    Any number of processes may do so at once, with the same targets: the table of incidents lets
+    Several processes may do so at once, with the same targets: the table of incidents lets
     one of them write each incident and send each message. Given a registry, it is also one of its
     listeners; with ``in_worker`` its rounds run on a thread of the worker's process while the
     worker does. ``run`` runs them in the foreground.

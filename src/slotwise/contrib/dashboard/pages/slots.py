@@ -1,4 +1,4 @@
-"""Any instant of a job: a slot, a gap, or a moment that is no slot, explained in sentences."""
+"""One instant of a job: a slot, a gap, or a moment that is no slot, explained in sentences."""
 
 from __future__ import annotations
 
