@@ -34,7 +34,7 @@ from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.functions import Call, job, task
 from slotwise.jobs.job import DistributedJob, OneTimeTask
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.jobs.steering import Cancel, Fail, Skip, Snooze
+from slotwise.jobs.steering import Cancel, Fail, Resume, Skip, Snooze
 from slotwise.model.exports import late
 from slotwise.schedules import (
     AnyOf,
@@ -100,6 +100,7 @@ __all__ = [
     "PlanMissing",
     "Receipt",
     "RecurringItem",
+    "Resume",
     "Retry",
     "Schedule",
     "SchemaMismatch",

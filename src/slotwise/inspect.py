@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from slotwise.store.reading.database import (
         DatabaseInfo,
         SnapshotHolder,
-        TableSize,
     )
     from slotwise.store.reading.failures import Failure
     from slotwise.store.reading.finish import FinishForecast
@@ -70,7 +69,7 @@ _HOMES = {
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.queue.task_filter": ("TaskFilter",),
-    "slotwise.store.reading.database": ("DatabaseInfo", "SnapshotHolder", "TableSize"),
+    "slotwise.store.reading.database": ("DatabaseInfo", "SnapshotHolder"),
     "slotwise.store.reading.failures": ("Failure",),
     "slotwise.store.reading.finish": ("FinishForecast",),
     "slotwise.store.reading.health": ("Health", "Unreadable"),
@@ -117,7 +116,6 @@ __all__ = [
     "SlotInfo",
     "SlotWindow",
     "SnapshotHolder",
-    "TableSize",
     "TaskCount",
     "TaskExplanation",
     "TaskFilter",

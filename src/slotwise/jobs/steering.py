@@ -30,6 +30,23 @@ class Snooze(Steering):
         return f"Snooze(duration={format_duration(self.duration)!r})"
 
 
+class Resume(Snooze):
+    """Run this slot again at once, on a worker that does not drain; this is not a failure.
+
+    A handler raises it when ``ctx.stopping`` or ``ctx.check`` asks it to stop, after a
+    ``ctx.checkpoint``: the next start goes on from there. No attempt counts against ``retry`` or
+    ``max_lost``. After ``slotwise cancel`` the slot ends as cancelled. A job with
+    ``on_lost="give_up"`` starts a slot once, so there it fails.
+    """
+
+    def __init__(self) -> None:
+        self.duration = timedelta(0)
+        Steering.__init__(self, "again at once")
+
+    def __repr__(self) -> str:
+        return "Resume()"
+
+
 class _WithReason(Steering):
     def __init__(self, reason: str) -> None:
         self.reason = reason

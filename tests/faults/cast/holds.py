@@ -16,7 +16,7 @@ from tests.faults.cast.witness import (
     wait_for_release,
 )
 
-from slotwise import ClaimLost, DistributedJob, Every, JobContext
+from slotwise import ClaimLost, DistributedJob, Every, JobContext, Resume
 
 
 class Hold(DistributedJob):
@@ -127,3 +127,27 @@ class HoldAtCheckpoint(DistributedJob):
                     except ClaimLost:
                         tell("refused", job=ctx.name, slot=slot)
                         raise
+
+
+class HoldUntilDrain(DistributedJob):
+    """Walks five places, and has one attempt. The first start holds after three until its worker
+    drains.
+    """
+
+    name = "hold-until-drain"
+    schedule = Every("1s")
+    max_lost = 1
+
+    def execute(self, ctx: JobContext) -> None:
+        with attempt(ctx) as is_first:
+            slot = ctx.slot.isoformat()
+            done = ctx.last_checkpoint
+            for place in range(done if isinstance(done, int) else 0, 5):
+                with engine().begin() as connection:
+                    leave_effect(connection, ctx.name, f"{slot} {place}", ctx.token)
+                    ctx.checkpoint(place + 1, connection)
+                if is_first and place == 2:
+                    tell("saved", job=ctx.name, slot=slot, token=ctx.token)
+                    while not ctx.stopping:
+                        time.sleep(0.02)
+                    raise Resume

@@ -16,6 +16,7 @@ from slotwise import (
     Fail,
     JobCancelled,
     JobContext,
+    Resume,
     Retry,
     Skip,
     Snooze,
@@ -40,6 +41,7 @@ def outcome_of(error: BaseException, retry: Retry | None = None) -> AttemptOutco
     ("error", "expected"),
     [
         (group(Snooze("1m")), Snoozed(timedelta(minutes=1))),
+        (group(Resume()), Snoozed(timedelta(0))),
         (group(group(Snooze("1m"))), Snoozed(timedelta(minutes=1))),
         (group(Snooze("1m"), Snooze("1h")), Snoozed(timedelta(hours=1))),
         (group(Cancel("no data")), Cancelled("no data")),

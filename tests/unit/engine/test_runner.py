@@ -27,6 +27,7 @@ from slotwise import (
     Fail,
     JobCancelled,
     JobContext,
+    Resume,
     Snooze,
     TaskContext,
     job,
@@ -197,7 +198,7 @@ def test_a_generator_that_nobody_iterates(handler: Handler) -> None:
 
 @pytest.mark.parametrize(
     "word",
-    [Snooze("10m"), Cancel("no data"), Fail("no data")],
+    [Snooze("10m"), Resume(), Cancel("no data"), Fail("no data")],
     ids=lambda word: type(word).__name__,
 )
 @BOTH

@@ -19,9 +19,7 @@ _MOST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize(Value):
-    """A table: its ``bytes`` with indexes, how many rows the server estimates, live and dead ones,
-    and when it was last vacuumed.
-    """
+    """A table; see DatabaseInfo."""
 
     name: str
     bytes: int
@@ -47,7 +45,11 @@ class SnapshotHolder(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseInfo(Value):
-    """The state of the database. SQLite has no snapshots, connections or dead rows."""
+    """The state of the database. SQLite has no snapshots, connections or dead rows.
+
+    Each of ``tables`` has a ``name``, its ``bytes`` with indexes, how many rows the server
+    estimates, ``live`` and ``dead`` ones, and when it was last ``vacuumed``.
+    """
 
     tables: Sequence[TableSize] = ()
     snapshots: Sequence[SnapshotHolder] = ()
