@@ -171,11 +171,6 @@ class Pruner:
             yield Page()
         while self._forget():
             yield Page()
-        orphans = PRUNED
-        while orphans == PRUNED:
-            with self._store.transact() as at:
-                orphans = checkpoints.delete_orphans(at, PRUNED)
-            yield Page()
         with self._store.transact() as at:
             self._note_place(at.connection, at.now, None)
 
@@ -198,7 +193,9 @@ class Pruner:
                 yield Page(*((0, found.gone) if is_gaps else (found.gone, 0)))
 
     def _forget(self) -> bool:
-        """Delete the oldest entries of histories and counts; return whether more are left."""
+        """Delete the oldest entries of histories and counts, and checkpoints of what is gone;
+        return whether more are left.
+        """
         tables = self._store.tables
         longest = max(self._spans, default=timedelta(0))
         horizons = (
@@ -206,7 +203,8 @@ class Pruner:
             (tables.counts.c.hour, max(longest, REMEMBERED)),
             (tables.worker_history.c.ended, longest),
         )
-        most = 0
+        with self._store.transact() as at:
+            most = checkpoints.delete_orphans(at, PRUNED)
         for column, span in horizons:
             if not span:
                 continue
