@@ -13,10 +13,10 @@ from tests.integration.shell import Process, wait_until
 JOBS = """
 import os, time
 from slotwise import Every, JobRegistry, job, task
-from slotwise.engine.loops import counting, held_claims, housekeeping, poller
+from slotwise.engine.loops import counting, held_claims, housekeeping, pause_ends, poller
 
 HANGS = os.environ.get("HANG")
-for module in (counting, held_claims, housekeeping, poller):
+for module in (counting, held_claims, housekeeping, pause_ends, poller):
     for found in list(vars(module).values()):
         if HANGS and getattr(found, "name", None) == HANGS and isinstance(found, type):
             found.run_once = lambda self: time.sleep(3600)
