@@ -39,23 +39,27 @@ class InstanceFilter:
 
 def matching(tables: Tables, rows: Columns, where: InstanceFilter) -> list[Condition]:
     """Return the conditions that plan rows meet the filter; a scope is read by its index."""
-    placed = tables.instances.c
     found = [is_plan(rows), rows.task_instance != RECURRING]
     found.append(rows.state.is_distinct_from(RowState.DELETED))
     if where.id is not None:
         found.append(rows.task_instance == where.id)
     if where.prefix is not None:
         found.append(rows.task_instance.startswith(where.prefix, autoescape=True))
-    mine = [placed.task_name == rows.task_name]
+    if placed := _placed(tables.instances.c, where):
+        id = tables.instances.c.task_instance
+        mine = tables.instances.c.task_name == rows.task_name, *placed
+        found.append(rows.task_instance.in_(sa.select(id).where(*mine)))
+    return found
+
+
+def _placed(placed: Columns, where: InstanceFilter) -> list[Condition]:
+    """Return the conditions about scope and tag, if the filter has any."""
+    found: list[Condition] = []
     if where.scope is not None:
-        mine.append(placed.scope == where.scope)
+        found.append(placed.scope == where.scope)
     if where.tag is not None:
         word = json.dumps(where.tag, ensure_ascii=False)
-        mine.append(placed.tags.contains(word, autoescape=True))
-    if len(mine) > 1:
-        found.append(
-            rows.task_instance.in_(sa.select(placed.task_instance).where(*mine))
-        )
+        found.append(placed.tags.contains(word, autoescape=True))
     return found
 
 
@@ -107,6 +111,11 @@ def carry_on(
     return so_far.beyond(found[len(so_far.found) :], after, number=number, found=found)
 
 
+def _plans_among(rows: Sequence[Row]) -> set[str]:
+    """Return the ids of the plan rows among these."""
+    return {row.task_instance for row in rows if row.is_plan}
+
+
 def pause(
     at: Operation, chosen: ChosenInstances, window: Window, so_far: Progress
 ) -> Progress:
@@ -118,11 +127,10 @@ def pause(
         rows = chosen.rows(at, ids, at.tasks.c.state.is_(None))
         is_of = PauseScope.INSTANCE, chosen.job
         changed = {id for id in ids if pauses.keep(at, *is_of, id, window)}
-        changed |= {row.task_instance for row in rows if row.is_plan}
+        changed |= _plans_among(rows)
         if not changed and not rows:
             return so_far.number, ()
-        end = window.end(at.now)
-        until = None if end is None else end.isoformat()
+        until = window.end_text(at.now)
         number = chosen.sign(at, "pause", so_far, until=until)
         if rows:
             job_operations.update(at, rows, **job_operations.paused(at, number))
@@ -142,8 +150,7 @@ def resume(
         rows = chosen.rows(at, ids, at.tasks.c.state == RowState.PAUSED)
         kept = pauses.kept(at, chosen.job)
         mine = [one for one in kept if one.id in ids]
-        changed = {row.task_instance for row in rows if row.is_plan}
-        changed |= {one.id for one in mine if one.id is not None}
+        changed = _plans_among(rows) | {one.id for one in mine if one.id is not None}
         if not changed and not rows:
             return so_far.number, ()
         number = chosen.sign(at, "resume", so_far, replay=replay or None)

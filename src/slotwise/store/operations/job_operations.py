@@ -107,6 +107,12 @@ def pause(
     at.dialect.latch(at.connection, job, shared=False)
     if at.names_tasks(job):
         return _pause_tasks(at, job, so_far, window)
+    return _pause_rows(at, job, so_far, id, window)
+
+
+def _pause_rows(
+    at: Operation, job: str, so_far: Progress, id: str | None, window: Window
+) -> Progress:
     is_awake = at.tasks.c.state.is_(None)
     rows, after = at.chunk_of(job, so_far, is_awake, *at.of_instance(job, id))
     scope = PauseScope.JOB if id is None else PauseScope.INSTANCE
@@ -192,6 +198,18 @@ def resume(
     kept = pauses.kept(at, job, id)
     if at.names_tasks(job) or [one for one in kept if one.scope == PauseScope.TASKS]:
         return _resume_tasks(at, job, so_far, kept)
+    return _resume_rows(at, job, so_far, kept, id, replay=replay)
+
+
+def _resume_rows(
+    at: Operation,
+    job: str,
+    so_far: Progress,
+    kept: list[Pause],
+    id: str | None,
+    *,
+    replay: bool,
+) -> Progress:
     is_asleep = at.tasks.c.state == RowState.PAUSED
     rows, after = at.chunk_of(job, so_far, is_asleep, *at.of_instance(job, id))
     if after is None:
@@ -248,24 +266,31 @@ def end_pauses(at: Operation) -> list[Pause]:
     ended = [one for one in kept if one.until is not None and one.until <= at.now]
     if not ended:
         return []
+    _end_pauses_of(at, name, kept, ended)
+    return ended
+
+
+def _end_pauses_of(
+    at: Operation, name: str | None, kept: list[Pause], ended: list[Pause]
+) -> None:
     if name is None:
         resume_all(at, replay=False)
     elif ended[0].scope == PauseScope.TASKS:
         _resume_tasks(at, name, Progress(), ended)
     else:
-        _end_pauses_of(at, name, kept, ended)
-    return ended
+        _end_pauses_of_job(at, name, kept, ended)
 
 
-def _end_pauses_of(
+def _end_pauses_of_job(
     at: Operation, job: str, kept: list[Pause], ended: list[Pause]
 ) -> None:
     """Wake a chunk of the rows whose pauses have ended, and forget these with the last of them.
     What another pause holds sleeps on.
     """
-    id = at.tasks.c.task_instance
-    is_asleep = at.tasks.c.state == RowState.PAUSED
-    mine = [at.tasks.c.task_name == job, is_asleep, _wakes(at, kept, ended)]
+    tasks = at.tasks.c
+    id = tasks.task_instance
+    is_asleep = tasks.state == RowState.PAUSED
+    mine = [tasks.task_name == job, is_asleep, _wakes(at, kept, ended)]
     some = at.connection.scalars(sa.select(id).where(*mine).order_by(id).limit(CHUNK))
     rows = at.rows(*mine, id.in_(some.all()))
     wake_rows(at, rows, ended, replay=False)
@@ -312,8 +337,8 @@ def _wakes(at: Operation, kept: list[Pause], ended: list[Pause]) -> Condition:
 def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
     """Resume all but jobs that are paused by name; return None if there was no pause of all."""
     meta = at.store.tables.meta
-    tasks = at.tasks
-    if not at.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY)).rowcount:
+    ended = at.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY))
+    if not ended.rowcount:
         return None
     at.dialect.latch(at.connection, pauses.TURN, shared=False)
     kept = pauses.kept(at, "")
@@ -322,6 +347,12 @@ def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
     at.sign("resume", replay=replay or None)
     if replay or (pause is not None and pause.missed == Missed.CATCH_UP):
         return []
+    return _pass_missed(at, pause)
+
+
+def _pass_missed(at: Operation, pause: Pause | None) -> list[Resumed]:
+    """Pass the slots that jobs have missed during a pause of all; return the jobs that had any."""
+    tasks = at.tasks
     waiting = at.dialect.conditions.waiting()
     missed = at.rows(is_plan(tasks.c), *waiting, tasks.c.slot <= at.now)
     found = [_wake(at, row, pause, replay=False) for row in at.caught_up(*missed)]
@@ -421,17 +452,22 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
             # run for lost.
             at.change(row, state=RowState.DELETED)
         elif row.is_plan:
-            # What has come and not begun ends, and a slot that waits for its retry; if the
-            # schedule cannot be read, the slot in the row.
-            passed = passing(decided[row.key], owed_by(row), at.now, Reason.DELETED)
-            if row.attempt:
-                ledger.cancel_retry(at.transaction, row, Reason.DELETED)
-            at.skip(row, *(passed.gaps if passed else ()))
-            at.delete(row)
+            _end_plan(at, row, decided[row.key])
         else:
             cancel_waiting(at, row, Reason.DELETED)
     if plans := [row for row in rows if row.is_plan]:
         displace(at, plans[0].task_name, [row.task_instance for row in plans])
+
+
+def _end_plan(at: Operation, row: Row, decided: Row) -> None:
+    """Delete a waiting plan row. What has come and not begun ends, and a slot that waits for its
+    retry; if the schedule cannot be read, the slot in the row.
+    """
+    passed = passing(decided, owed_by(row), at.now, Reason.DELETED)
+    if row.attempt:
+        ledger.cancel_retry(at.transaction, row, Reason.DELETED)
+    at.skip(row, *(passed.gaps if passed else ()))
+    at.delete(row)
 
 
 def displace(at: Operation, task: str, ids: Collection[str]) -> None:

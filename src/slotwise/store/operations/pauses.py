@@ -74,6 +74,11 @@ class Window:
         """Return the end by the database's clock; a duration counts from now."""
         return now + self.until if isinstance(self.until, timedelta) else self.until
 
+    def end_text(self, now: datetime) -> str | None:
+        """Return the end as the audit has it."""
+        end = self.end(now)
+        return None if end is None else end.isoformat()
+
 
 #: A pause that lasts until it is resumed.
 OPEN = Window()
@@ -89,18 +94,19 @@ def keep(at: Operation, scope: PauseScope, name: str, id: str, window: Window) -
     same = table.c.until.is_not_distinct_from(end), table.c.missed == window.missed
     if at.count(*mine, *same):
         return False
-    key = {"task_name": name, "scope": scope, "task_instance": id, "created": at.now}
-    _write(at, key, {"until": end, "missed": window.missed})
+    key = {"task_name": name, "scope": scope, "task_instance": id}
+    _put(at, key, {"until": end, "missed": window.missed})
     return True
 
 
-def _write(at: Operation, key: dict[str, object], changed: dict[str, object]) -> None:
-    changed |= {"author": at.author.name, "note": at.author.note}
+def _put(at: Operation, key: Mapping[str, object], window: Mapping[str, object]) -> None:
+    """Insert a pause, or change it; it keeps the time at which it was created."""
+    changed = {**window, "author": at.author.name, "note": at.author.note}
     at.dialect.upsert(
         at.connection,
         at.store.tables.pauses,
-        key | changed,
-        lambda new: {name: new[name] for name in changed},
+        {**key, "created": at.now, **changed},
+        lambda new: {one: new[one] for one in changed},
     )
 
 
@@ -116,8 +122,7 @@ def _end_of(at: Operation, window: Window) -> datetime | None:
 
 def sign(at: Operation, window: Window, job: str | None, id: str | None = None) -> int:
     """Write a pause to the audit, and return its number."""
-    end = window.end(at.now)
-    until = None if end is None else end.isoformat()
+    until = window.end_text(at.now)
     replay = True if window.missed == Missed.CATCH_UP else None
     return at.sign("pause", job=job, id=id, until=until, replay=replay)
 

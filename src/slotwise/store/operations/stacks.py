@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from slotwise.model.records import claimed_since
 from slotwise.model.values import Value
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import Columns, Condition
 from slotwise.store.slots.store import Store
 
 #: How long a question without an answer stays.
@@ -43,9 +44,7 @@ class HandlerStack(Value):
 def held_by(store: Store, name: str, id: str | None) -> list[HandlerStack]:
     """Return what runs of a name, or on a worker with this name, without stacks."""
     tasks = store.tables.tasks.c
-    worker = tasks.picked_by
-    of_worker = (worker == name) | worker.startswith(f"{name}:", autoescape=True)
-    wanted = [tasks.picked, (tasks.task_name == name) | of_worker]
+    wanted = [tasks.picked, _is_named(tasks, name)]
     if id is not None:
         instance = (tasks.task_instance == id) | (tasks.plan_instance == id)
         wanted.append(instance)
@@ -53,6 +52,13 @@ def held_by(store: Store, name: str, id: str | None) -> list[HandlerStack]:
     with store.transaction() as connection:
         found = connection.execute(rows).mappings().all()
     return [_without_stack(row) for row in found]
+
+
+def _is_named(tasks: Columns, name: str) -> Condition:
+    """Whether a row has this name, or its worker has."""
+    worker = tasks.picked_by
+    of_worker = (worker == name) | worker.startswith(f"{name}:", autoescape=True)
+    return (tasks.task_name == name) | of_worker
 
 
 def _without_stack(row: sa.RowMapping) -> HandlerStack:

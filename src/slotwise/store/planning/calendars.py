@@ -147,6 +147,17 @@ def _info(row: sa.RowMapping, jobs: Sequence[str]) -> CalendarInfo:
     )
 
 
+def _refuse_used(calendar: CalendarInfo) -> None:
+    """Raise InvalidSchedule for a readable calendar that rows go by."""
+    jobs = calendar.jobs
+    if jobs and calendar.calendar is not None:
+        more = ", …" if len(jobs) > 5 else ""
+        raise InvalidSchedule(
+            f"calendar {calendar.name} is used by {', '.join(jobs[:5])}{more}; "
+            "change their schedules first"
+        )
+
+
 def missing(name: str, known: Iterable[str]) -> InvalidSchedule:
     near = get_close_matches(name, list(known), n=1)
     make = (
@@ -229,12 +240,8 @@ class Calendars:
             row = self._lock(connection, name)
             if row is None:
                 raise self._missing(connection, name)
-            gone = _info(row, jobs := self._users(connection).get(name, []))
-            if jobs and gone.calendar is not None:
-                raise InvalidSchedule(
-                    f"calendar {name} is used by {', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}; "
-                    "change their schedules first"
-                )
+            gone = _info(row, self._users(connection).get(name, []))
+            _refuse_used(gone)
             if not dry_run:
                 connection.execute(
                     self._table.delete().where(self._table.c.name == name)

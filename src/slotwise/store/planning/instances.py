@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from slotwise.decide.claim import Advance
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
-from slotwise.model.records import RECURRING, Key, Row
+from slotwise.model.records import RECURRING, Gap, Key, Row
 from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
@@ -75,11 +75,7 @@ class Instances:
         old one cannot be read, the new one starts from now, or from the newest decided slot if
         that is later.
         """
-        if aliases := self._store.definitions[wanted.task].aliases:
-            operation = Operation.within(connection, self._store, NOBODY)
-            wanted = replace(
-                wanted, task=follow(operation, wanted.key, aliases).task_name
-            )
+        wanted = self._followed(connection, wanted)
         self._store.dialect.latch(connection, wanted.task, shared=True)
         schedule = self.bound(connection, wanted, {})
         row, _ = lock(connection, self._store, wanted.key)
@@ -90,6 +86,14 @@ class Instances:
         slot, is_added = self._insert(at, wanted, schedule)
         # Race: another transaction was first.
         return slot if is_added else self.put(connection, wanted)
+
+    def _followed(self, connection: sa.Connection, wanted: Instance) -> Instance:
+        """Return the instance under the name that its row has, if the task was renamed."""
+        aliases = self._store.definitions[wanted.task].aliases
+        if not aliases:
+            return wanted
+        operation = Operation.within(connection, self._store, NOBODY)
+        return replace(wanted, task=follow(operation, wanted.key, aliases).task_name)
 
     def bound(
         self,
@@ -146,23 +150,25 @@ class Instances:
         planned = readable(row.schedule)
         same = planned is not None and str(planned.last) == str(schedule)
         changes = Advance(row={}) if same else replanned(row, schedule, at.now)
+        columns = changes.row | self._changed(at, row, wanted)
+        if columns:
+            write(at, row, replace(changes, row=columns))
+        if not same:
+            self._remember(at, row, schedule)
+        _warn_of_superseded(wanted, changes.gaps)
+        found: datetime | None = columns.get("slot", row.slot)
+        return found
+
+    def _changed(self, at: Transaction, row: Row, wanted: Instance) -> dict[str, object]:
+        """Return the columns beside the schedule that change."""
         told = {"task_data": wanted.data, "priority": wanted.priority}
-        columns = changes.row | {
+        columns: dict[str, object] = {
             name: value for name, value in told.items() if getattr(row, name) != value
         }
         if row.state == RowState.DELETED:
             is_paused = self._known(at, wanted)[1].is_paused
             columns["state"] = RowState.PAUSED if is_paused else None
-        if columns:
-            write(at, row, replace(changes, row=columns))
-        if not same:
-            self._remember(at, row, schedule)
-        for gap in changes.gaps:
-            logger.warning(
-                SUPERSEDED, wanted.task, wanted.id, gap.count, gap.first, gap.last
-            )
-        found: datetime | None = columns.get("slot", row.slot)
-        return found
+        return columns
 
     def _remember(self, at: Transaction, row: Row, schedule: Schedule) -> None:
         """Write a changed schedule into the history of deploys."""
@@ -202,12 +208,16 @@ class Instances:
         newest = at.dialect.newest_decided(at.connection, keys, strict={task})
         decided = dict(zip(keys, newest, strict=True))
         new = [one for one in wanted if decided[one.key] is None]
-        if new:
-            rows = self._new_rows(at, new, known)
-            added = at.dialect.insert_missing(at.connection, self._tasks, rows)
-            if len(added) < len(rows):
-                return wanted
+        if new and not self._insert_missing(at, self._new_rows(at, new, known)):
+            return wanted
         return [one for one in wanted if decided[one.key] is not None]
+
+    def _insert_missing(
+        self, at: Transaction, rows: Sequence[Mapping[str, object]]
+    ) -> bool:
+        """Insert these rows; return False if one of them is there already."""
+        added = at.dialect.insert_missing(at.connection, self._tasks, rows)
+        return len(added) == len(rows)
 
     def _new_rows(
         self, at: Transaction, wanted: Sequence[Instance], known: Known
@@ -275,3 +285,10 @@ class _JobRow(NamedTuple):
 
     is_paused: bool
     control: int | None
+
+
+def _warn_of_superseded(wanted: Instance, gaps: Sequence[Gap]) -> None:
+    for gap in gaps:
+        logger.warning(
+            SUPERSEDED, wanted.task, wanted.id, gap.count, gap.first, gap.last
+        )

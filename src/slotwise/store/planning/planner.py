@@ -462,13 +462,7 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     """
     if job.schedule is None or job.schedule.calendars or job.aliases:
         return False
-    if row["orphaned"]:
-        return False
-    planned = readable(row["schedule"])
-    try:
-        if planned is None or str(planned.last) != str(job.schedule.bind(job.name, {})):
-            return False
-    except InvalidSchedule:
+    if row["orphaned"] or not _is_planned_by(job.schedule, row["schedule"], job.name):
         return False
     found = Declared.readable(row["plan"])
     declared = (job.fingerprint, tuple(sorted(job.runs_on)), job.finish_by)
@@ -479,6 +473,17 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     ):
         return True
     return ours.is_older(found.by)
+
+
+def _is_planned_by(schedule: Schedule, text: str | None, name: str) -> bool:
+    """Whether a row's schedule is this one, which goes by no calendar."""
+    planned = readable(text)
+    if planned is None:
+        return False
+    try:
+        return str(planned.last) == str(schedule.bind(name, {}))
+    except InvalidSchedule:
+        return False
 
 
 def _data_of(job: Definition) -> bytes | None:

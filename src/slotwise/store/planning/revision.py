@@ -40,10 +40,7 @@ class Declared:
             raise ValueError(f"plan is {found!r:.60}, which is not an object")
         tags = found.get("runs_on") or []
         deployed = found.get("deployed")
-        is_list = isinstance(tags, list | tuple) and all(
-            isinstance(tag, str) for tag in tags
-        )
-        if not is_list or not isinstance(deployed, str | None):
+        if not _is_list_of_strings(tags) or not isinstance(deployed, str | None):
             raise ValueError(
                 f"plan is {found!r:.60}, whose runs_on and deployed are not strings"
             )
@@ -152,6 +149,10 @@ def _ranked(text: str) -> tuple[str, Any]:
         _TRAILING_ZEROS.sub("", found).split(".") for found in _NUMBER.findall(text)
     )  # 1.0 is 1
     return _NUMBER.sub("#", text), tuple(tuple(map(int, parts)) for parts in numbers)
+
+
+def _is_list_of_strings(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 def _instant(text: str) -> datetime | None:

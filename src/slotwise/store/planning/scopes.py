@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -26,7 +27,7 @@ from slotwise.model.values import Value
 from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
-from slotwise.store.dialects.port import Transaction
+from slotwise.store.dialects.port import NewRow, Transaction
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.calendars import Known
@@ -109,7 +110,6 @@ class Synchronisation:
     def begin(self, connection: sa.Connection) -> None:
         """Take the scope: a synchronisation that is under way stops at its next chunk."""
         dialect = self._store.dialect
-        scopes = self._scopes.c
         now = dialect.now(connection)
         given = {
             "task_name": self._task,
@@ -118,20 +118,19 @@ class Synchronisation:
             "begun": now,
             "finished": None,
         }
-        dialect.upsert(
-            connection,
-            self._scopes,
-            given,
-            lambda new: {
-                "token": sa.case(
-                    (scopes.token < new["token"], new["token"]), else_=scopes.token + 1
-                ),
-                "begun": new["begun"],
-                "finished": None,
-            },
-        )
-        token = sa.select(scopes.token).where(*self._is_mine())
+        dialect.upsert(connection, self._scopes, given, self._taken)
+        token = sa.select(self._scopes.c.token).where(*self._is_mine())
         self._token = connection.execute(token).scalar_one()
+
+    def _taken(self, new: NewRow) -> dict[str, object]:
+        """Return the columns of a scope that was taken before: its token grows in any case."""
+        token = self._scopes.c.token
+        is_later = token < new["token"]
+        return {
+            "token": sa.case((is_later, new["token"]), else_=token + 1),
+            "begun": new["begun"],
+            "finished": None,
+        }
 
     def finish(self, connection: sa.Connection) -> None:
         """Note the end. Raise SyncSuperseded if another synchronisation has the scope."""
@@ -169,6 +168,12 @@ class Synchronisation:
                 continue
             del absent[wanted.id]
             self._sort(connection, wanted, row, known)
+        self._compare_absent(connection, absent, known)
+
+    def _compare_absent(
+        self, connection: sa.Connection, absent: dict[str, None], known: Known
+    ) -> None:
+        """Compare the ids that the scope does not have yet."""
         for row in self._others(connection, list(absent)):
             del absent[row["task_instance"]]
             self._sort(connection, self._wanted[row["task_instance"]], row, known)
@@ -179,18 +184,28 @@ class Synchronisation:
     def _present(self, connection: sa.Connection) -> Iterator[sa.RowMapping]:
         """Yield the instances of the scope; of one whose row was deleted otherwise, the id."""
         rows = self._rows.c
-        query = sa.select(*self._columns(rows.task_instance)).select_from(
+        id = rows.task_instance
+        query = sa.select(*self._columns(id)).select_from(
             self._rows.outerjoin(self._tasks, self._is_same())
         )
-        of_scope = rows.task_name == self._task, rows.scope == self._scope
-        query = query.where(*of_scope).order_by(rows.task_instance).limit(PAGE)
+        query = query.where(rows.task_name == self._task, rows.scope == self._scope)
+        yield from self._pages(connection, query, id)
+
+    def _pages(
+        self,
+        connection: sa.Connection,
+        query: sa.Select[tuple[object, ...]],
+        id: sa.ColumnElement[str],
+    ) -> Iterator[sa.RowMapping]:
+        """Yield the rows of a query by id, page by page."""
+        query = query.order_by(id).limit(PAGE)
         after: list[Condition] = []
         while True:
             found = connection.execute(query.where(*after)).mappings().all()
             yield from found
             if len(found) < PAGE:
                 return
-            after = [rows.task_instance > found[-1]["task_instance"]]
+            after = [id > found[-1]["task_instance"]]
 
     def _others(
         self, connection: sa.Connection, ids: Sequence[str]
@@ -244,12 +259,17 @@ class Synchronisation:
                 f"task {self._task!r} has a one-time instance with id {wanted.id!r}; choose "
                 "another id, or cancel that"
             )
-        told = wanted.data, wanted.priority, self._scope, tags_text(wanted.tags)
-        found = row["task_data"], row["priority"], row["scope"], row["tags"]
-        if told == found and _has_schedule(row["schedule"], schedule):
+        if self._is_as_wanted(wanted, row, schedule):
             self._unchanged += 1
         else:
             self._changed.append(wanted.id)
+
+    def _is_as_wanted(
+        self, wanted: Instance, row: sa.RowMapping, schedule: Schedule
+    ) -> bool:
+        told = wanted.data, wanted.priority, self._scope, tags_text(wanted.tags)
+        found = row["task_data"], row["priority"], row["scope"], row["tags"]
+        return told == found and _has_schedule(row["schedule"], schedule)
 
     def _refuse_another(self, id: str, scope: str | None) -> None:
         if scope not in (None, self._scope):
@@ -312,22 +332,23 @@ class Synchronisation:
         placed = self._placed(at.connection, [one.id for one in wanted])
         for id, scope in placed.items():
             self._refuse_another(id, scope)
-        rows = [
-            {
-                "task_name": self._task,
-                "task_instance": one.id,
-                "scope": self._scope,
-                "tags": tags_text(one.tags),
-                "updated": at.now,
-            }
-            for one in wanted
-        ]
+        rows = [self._membership(one, at.now) for one in wanted]
         new = [row for row in rows if row["task_instance"] not in placed]
         if new:
             added = at.dialect.insert_missing(at.connection, self._rows, new)
             expect_all(len(added), len(new), f"instances of {self._task}")
         if again := [row for row in rows if row["task_instance"] in placed]:
             at.dialect.replace_all(at.connection, self._rows, again)
+
+    def _membership(self, wanted: Instance, now: datetime) -> dict[str, object]:
+        """Return the row of an instance in the scope."""
+        return {
+            "task_name": self._task,
+            "task_instance": wanted.id,
+            "scope": self._scope,
+            "tags": tags_text(wanted.tags),
+            "updated": now,
+        }
 
     def _placed(self, connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]:
         """Return the scopes of those of these instances that have one."""

@@ -184,20 +184,20 @@ class TaskCommands:
 
         Race: what is claimed just now is locked, and stays.
         """
-        tasks = self._tasks.c
-        id = tasks.task_instance
-        loose = [
-            tasks.task_name == name,
-            is_task(tasks),
-            *(in_state(tasks, state) if state else [~tasks.picked]),
-            *where,
-        ]
+        id = self._tasks.c.task_instance
+        loose = [*self._loose(name, state), *where]
         if after is not None:  # another program may have written a blank id
             loose.append(id > after)
         some = self._some(connection, *loose)
         gone = self._tasks.delete().where(some, self._rows.may_delete())
         read = self._rows.dialect.reading(gone, id)
         return sorted(instance for (instance,) in read(connection))
+
+    def _loose(self, name: str, state: str | None) -> list[Condition]:
+        """Return the conditions of rows that are not held, of one state or any."""
+        tasks = self._tasks.c
+        states = in_state(tasks, state) if state else [~tasks.picked]
+        return [tasks.task_name == name, is_task(tasks), *states]
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
         """Return those of these ids that a row has, whatever it is."""

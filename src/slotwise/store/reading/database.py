@@ -102,10 +102,7 @@ def database(store: Store) -> DatabaseInfo:
         return DatabaseInfo()
     with reading(store) as at:
         (server,) = at.read(_SERVER, {})
-        holders = at.read(_SNAPSHOTS, {"most": _MOST})
-        snapshots = [
-            filled(SnapshotHolder, row, since=utc(row["since"])) for row in holders
-        ]
+        snapshots = _snapshots(at)
         now = utc(server["at"])
         ages = [now - one.since for one in snapshots if one.since is not None]
         return DatabaseInfo(
@@ -116,6 +113,11 @@ def database(store: Store) -> DatabaseInfo:
             max_connections=server["most"],
             replica_delay=server["delay"],
         )
+
+
+def _snapshots(at: ReadTransaction) -> list[SnapshotHolder]:
+    rows = at.read(_SNAPSHOTS, {"most": _MOST})
+    return [filled(SnapshotHolder, row, since=utc(row["since"])) for row in rows]
 
 
 def _tables(at: ReadTransaction) -> list[TableSize]:

@@ -93,21 +93,25 @@ def _forecast(
 ) -> FinishForecast | None:
     slot, started = utc(due["slot"]), utc(due["started"])
     deadline = wanted.deadline(slot, zone_of(row["schedule"]))
-    given = {"name": row["task_name"], "id": due["id"], "most": RUNS}
-    durations = [
-        utc(one["finished"]) - utc(one["started"]) for one in at.read(_RUNS, given)
-    ]
     elapsed = timedelta(0) if started is None else now - started
-    share = share_at_risk(durations, elapsed, deadline - now)
-    if share is None:
+    durations = _durations(at, row["task_name"], due["id"])
+    found = share_at_risk(durations, elapsed, deadline - now)
+    if found is None:
         return None
+    share, runs = found
     return FinishForecast(
         job=row["task_name"],
         id=due["id"],
         slot=slot,
         started=started,
         finish_by=deadline,
-        share=share[0],
-        runs=share[1],
+        share=share,
+        runs=runs,
         risk=wanted.risk,
     )
+
+
+def _durations(at: ReadTransaction, job: str, id: str) -> list[timedelta]:
+    """Return how long the latest successful runs lasted."""
+    given = {"name": job, "id": id, "most": RUNS}
+    return [utc(run["finished"]) - utc(run["started"]) for run in at.read(_RUNS, given)]

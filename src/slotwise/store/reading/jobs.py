@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -133,11 +133,18 @@ def instances(
     wanted = _plans(store).where(tasks.task_name == name, id != RECURRING, id > after)
     if where is not None:
         wanted = wanted.where(*matching(store.tables, tasks, where))
-    if failing:
-        wanted = wanted.where(tasks.consecutive_failures > 0)
-    if stale is not None:
-        wanted = wanted.where(_has_no_success_since(tasks, store.now() - stale))
+    wanted = wanted.where(*_in_trouble(store, failing=failing, stale=stale))
     return _job_infos(store, wanted.order_by(id).limit(limit))
+
+
+def _in_trouble(
+    store: Store, *, failing: bool, stale: timedelta | None
+) -> Iterator[Condition]:
+    tasks = store.tables.tasks.c
+    if failing:
+        yield tasks.consecutive_failures > 0
+    if stale is not None:
+        yield _has_no_success_since(tasks, store.now() - stale)
 
 
 def _has_no_success_since(tasks: Columns, at: datetime) -> Condition:

@@ -57,15 +57,13 @@ def schedule_spans(
     now = store.now()
     given: dict[str, object] = {"job": job, "end": max(end, now)}
     with reading(store) as at:
-        plans = {_key(row): row for row in at.read(_PLANS, given, of_job=of_job)}
+        plans = _plans(at, given, of_job)
         deploys = _by_key(at, given, of_job)
-        deletions = defaultdict[str, list[datetime]](list)
-        for row in at.read(_DELETIONS, given, of_job=of_job):
-            deletions[row["task_name"]].append(utc(row["at"]))
+        deletions = _deletions(at, given, of_job)
     found = []
     for key in sorted(plans.keys() | deploys.keys()):
         changes = deploys.get(key, ())
-        for span in _spans(key, plans.get(key), changes, deletions[key[0]]):
+        for span in _spans(key, plans.get(key), changes, deletions.get(key[0], ())):
             if span.until >= start and span.since < end - TICK:
                 found.append(span)
     return found
@@ -110,6 +108,23 @@ def _span(
 
 def _created(plan: sa.RowMapping) -> datetime:
     return from_micros(plan["created_version"]) if plan["created_version"] else FIRST
+
+
+def _plans(
+    at: ReadTransaction, given: Mapping[str, object], of_job: str
+) -> dict[Key, sa.RowMapping]:
+    rows = at.read(_PLANS, given, of_job=of_job)
+    return {_key(row): row for row in rows}
+
+
+def _deletions(
+    at: ReadTransaction, given: Mapping[str, object], of_job: str
+) -> Mapping[str, Sequence[datetime]]:
+    """Return when jobs were deleted, by name."""
+    found = defaultdict[str, list[datetime]](list)
+    for row in at.read(_DELETIONS, given, of_job=of_job):
+        found[row["task_name"]].append(utc(row["at"]))
+    return dict(found)
 
 
 def _by_key(

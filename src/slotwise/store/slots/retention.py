@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
@@ -27,6 +26,7 @@ from slotwise.model.records import EARLIEST, TICK
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import Condition
 from slotwise.store.slots import checkpoints, ledger
 from slotwise.store.slots.counts import HOUR, SLOT, Counts, Part, next_name
 from slotwise.store.slots.store import Store
@@ -178,19 +178,29 @@ class Pruner:
         """Delete old slots of a job that shortens their retention, and gaps with those skipped."""
         for part in self._counts.parts:
             is_gaps = part.table is self._store.tables.gaps
+            if is_gaps and not spans.skipped:
+                continue
             after: datetime | None = EARLIEST
-            while after is not None and not (is_gaps and not spans.skipped):
-                with self._store.transaction() as connection:
-                    # Race: the worker that has settled a slot ends before it counts it. So only
-                    # hours are pruned that are closed, and recounted from the ledger.
-                    walk = self._counts.lock(connection)
-                    counted = walk.until if walk.part is None else walk.since
-                    now = self._store.dialect.now(connection)
-                    horizon = min(now - min(spans.bounded), counted)
-                    place = Range(part, name, after, horizon)
-                    found = self._delete(connection, place, now, spans, PRUNED)
+            while after is not None:
+                found = self._delete_counted(part, name, after, spans)
                 after = found.after
                 yield Page(*((0, found.gone) if is_gaps else (found.gone, 0)))
+
+    def _delete_counted(
+        self, part: Part, name: str, after: datetime, spans: Spans
+    ) -> Deleted:
+        """Delete old rows of a job, of hours that are counted.
+
+        Race: the worker that has settled a slot ends before it counts it. So only hours are pruned
+        that are closed, and recounted from the ledger.
+        """
+        with self._store.transaction() as connection:
+            walk = self._counts.lock(connection)
+            counted = walk.until if walk.part is None else walk.since
+            now = self._store.dialect.now(connection)
+            horizon = min(now - min(spans.bounded), counted)
+            place = Range(part, name, after, horizon)
+            return self._delete(connection, place, now, spans, PRUNED)
 
     def _forget(self) -> bool:
         """Delete the oldest entries of histories and counts, and checkpoints of what is gone;
@@ -274,15 +284,10 @@ class Pruner:
         """Delete old rows of one task, of ``most`` that are read, and count them."""
         part = of.part
         mine = [part.table.c.task_name == of.name, part.rows, part.slot > of.after]
-        some = sa.select(part.slot.label("slot")).where(*mine, part.slot < of.before)
-        batch = some.order_by(part.slot).limit(most).subquery()
-        last, count = connection.execute(
-            sa.select(sa.func.max(batch.c.slot), sa.func.count())
-        ).one()
+        last, count = _batch(connection, of, mine, most)
         if not count:
             return Deleted(None, 0, 0, None)
-        old = [*mine, part.slot <= utc(last)]
-        old += self._old(part.table, now, spans)
+        old = [*mine, part.slot <= last, *self._old(part.table, now, spans)]
         pruned = ledger.prune(
             connection, self._store.dialect, part.table, part.slot, old, most
         )
@@ -350,6 +355,18 @@ class Pruner:
         return note if is_mine else None
 
 
+def _batch(
+    connection: sa.Connection, of: Range, mine: Sequence[Condition], most: int
+) -> tuple[datetime | None, int]:
+    """Return the last slot of the next rows, and how many rows these are."""
+    slot = of.part.slot
+    some = sa.select(slot.label("slot")).where(*mine, slot < of.before)
+    batch = some.order_by(slot).limit(most).subquery()
+    found = sa.select(sa.func.max(batch.c.slot), sa.func.count())
+    last, count = connection.execute(found).one()
+    return utc(last), count
+
+
 def _kinds(
     slots: sa.Table, spans: Spans
 ) -> Sequence[tuple[sa.ColumnElement[bool], timedelta]]:
@@ -396,15 +413,24 @@ def _note(
     )
 
 
+def _usually_pruned_until(connection: sa.Connection, store: Store) -> datetime | None:
+    """Return up to when slots of jobs with the usual retention may have been deleted."""
+    meta = store.tables.meta
+    found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL))
+    if not found:
+        return None
+    try:
+        until: datetime = utc(datetime.fromisoformat(found))
+    except ValueError:  # another program may have written it
+        return None
+    return until
+
+
 def pruned_until(connection: sa.Connection, store: Store, job: str) -> datetime | None:
     """Return up to when slots of a job may have been deleted from the ledger. Of one that shortens
     their retention, the counts know the hour.
     """
-    meta = store.tables.meta
-    found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL))
-    usual = None
-    with suppress(ValueError):  # another program may have written it
-        usual = utc(datetime.fromisoformat(found)) if found else None
+    usual = _usually_pruned_until(connection, store)
     counts = store.tables.counts.c
     gone = counts.task_name == job, counts.kind == SLOT, counts.pruned > 0
     hour = utc(connection.scalar(sa.select(sa.func.max(counts.hour)).where(*gone)))

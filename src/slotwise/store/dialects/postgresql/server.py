@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -19,6 +19,14 @@ from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import Expression, Tables
 
 _NOW = sa.text("SELECT pg_catalog.statement_timestamp()")
+
+
+Sent = TypeVar("Sent")
+
+
+def _sent(value: Sent, kind: sa.types.TypeEngine[Sent]) -> sa.ColumnElement[Sent]:
+    """Return a parameter that PostgreSQL takes for this type."""
+    return sa.cast(sa.literal(value, kind), kind)
 
 
 class PostgreSQLServer(ByKey):
@@ -85,10 +93,10 @@ class PostgreSQLServer(ByKey):
             kind = table.c[name].type
             given = [row[name] for row in rows]
             if given.count(given[0]) == len(given):
-                values.append(sa.cast(sa.literal(given[0], kind), kind))
-                continue
-            arrays[name] = sa.cast(sa.literal(given, ARRAY(kind)), ARRAY(kind))
-            values.append(sa.literal_column(f"given_rows.{name}", kind))
+                values.append(_sent(given[0], kind))
+            else:
+                arrays[name] = _sent(given, ARRAY(kind))
+                values.append(sa.literal_column(f"given_rows.{name}", kind))
         each = sa.func.unnest(*arrays.values()).table_valued(*arrays)
         return sa.select(*values).select_from(each.render_derived(name="given_rows"))
 
