@@ -27,7 +27,7 @@ from slotwise.spi import Section
 #: on first use: a health probe that runs every few seconds must not load the engine.
 SECTIONS: Final = {
     Section.SEE: {
-        "audit": ("operations", "List the operations on jobs: author, time and reason."),
+        "audit": ("audit", "List the operations on jobs: author, time and reason."),
         "explain": (
             "explain",
             "Why a slot ran, or did not; why a job does not run now.",

@@ -1,11 +1,7 @@
-"""Operations on jobs, one command each, and ``slotwise audit``, which lists them from the
-audit.
-"""
+"""Operations on jobs, one command each."""
 
 from __future__ import annotations
 
-import json
-import re
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Literal, TypedDict, Unpack
@@ -17,21 +13,14 @@ from slotwise.cli.instances import chosen, for_each
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.given_slots import exact_slot
 from slotwise.cli.shared.options import (
-    Command,
     Given,
-    common,
     id_option,
     job_command,
-    lines_option,
     of_instances,
-    pass_given,
     sure,
 )
 from slotwise.cli.shared.output import (
-    print_json_list,
     print_result,
-    print_table,
-    say_zones,
     warn_paused,
 )
 from slotwise.cli.shared.terminal import exact, moment, say
@@ -43,12 +32,10 @@ from slotwise.cli.shared.values import (
     instant,
     within,
 )
-from slotwise.inspect import RECURRING, AuditEntry, Inspection, json_value
+from slotwise.inspect import RECURRING, Inspection
 from slotwise.operations import Backfill, InstanceFilter, Resumed
 
 UTC: Final = ZoneInfo("UTC")
-#: The revision and days of a calendar in the text form of a schedule.
-_DAYS: Final = re.compile(r"@\d+\[[^\]]*\]")
 
 
 class BackfillOptions(TypedDict):
@@ -525,79 +512,3 @@ def delete(given: Given, name: str, force: bool, id: str) -> None:
         job=name,
         rows=rows,
     )
-
-
-@click.command(
-    cls=Command,
-    short_help="List the operations on jobs: author, time and reason.",
-    examples="""
-    slotwise audit
-    slotwise audit nightly-report -n 50 --json
-    """,
-)
-@click.argument("name", required=False)
-@lines_option(20)
-@common
-@pass_given
-def audit(given: Given, name: str | None, count: int) -> None:
-    """List the operations on jobs, the newest first; with NAME, those on that job and those on
-    all.
-    """
-    with given.inspection() as inspect:
-        paused = inspect.all_paused()
-        entries = inspect.audit(name, limit=count)
-        if name is not None and all(entry.job != name for entry in entries):
-            inspect.check_name(name)
-        zones = inspect.zones(
-            {
-                (entry.job, entry.id or RECURRING)
-                for entry in entries
-                if entry.job is not None
-            }
-        )
-    if given.json:
-        print_json_list(_audit_json(entry) for entry in entries)
-        return
-    warn_paused(paused)
-    if not entries:
-        say("no operations yet")
-        return
-    rows = [
-        _audit_row(entry, zones.get((entry.job or "", entry.id or RECURRING), UTC))
-        for entry in entries
-    ]
-    print_table(
-        ("AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"),
-        rows,
-        spare=("WITH", "SLOT"),
-        folds="NOTE",
-    )
-    say_zones(zones.values())
-
-
-def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:
-    said = ", ".join(
-        f"{name}={_DAYS.sub('', str(value))}" for name, value in entry.arguments.items()
-    )
-    return [
-        moment(entry.at, zone),
-        entry.author,
-        entry.operation,
-        entry.job or "–",
-        "–" if entry.slot is None else exact(entry.slot, zone),
-        said or "–",
-        entry.note or "–",
-    ]
-
-
-def _audit_json(entry: AuditEntry) -> dict[str, object]:
-    return {
-        "number": entry.number,
-        "at": json_value(entry.at),
-        "author": entry.author,
-        "operation": entry.operation,
-        "job": entry.job,
-        "slot": json_value(entry.slot),
-        "arguments": json.loads(json.dumps(entry.arguments)),
-        "note": entry.note,
-    }

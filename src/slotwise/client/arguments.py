@@ -189,6 +189,11 @@ def instant_of(given: datetime) -> datetime:
     return given.astimezone(UTC)
 
 
+def optional_instant(given: datetime | None) -> datetime | None:
+    """As ``instant_of``; None stays None."""
+    return None if given is None else instant_of(given)
+
+
 def refuse_a_job(name: str, is_job: bool) -> None:
     """Raise InvalidJob: no worker would ever claim a one-time row under the name of a job."""
     if is_job:

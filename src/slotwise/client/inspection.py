@@ -11,29 +11,29 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, ParamSpec, Self, TypeVar
 
-from slotwise.client.arguments import AnyTask, Task, instant_of, name_of
+from slotwise.client.arguments import (
+    AnyTask,
+    Task,
+    instant_of,
+    name_of,
+    optional_instant,
+)
 from slotwise.client.calls import Awaited
 from slotwise.client.client import Client
-from slotwise.client.name_reads import NameReads, read
+from slotwise.client.cluster_reads import ClusterReads
+from slotwise.client.name_reads import PAGE, read
 from slotwise.explain.backlog_explanation import explain_backlog
 from slotwise.explain.job_explanation import JobExplanation, explain_now
 from slotwise.explain.slot_explanation import Explanation, explain
 from slotwise.explain.task_explanation import TaskExplanation, explain_task
-from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.instance_operations import InstanceFilter
-from slotwise.store.operations.job_operations import Paused, all_paused
-from slotwise.store.operations.pauses import Pause, pauses_in
-from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.planning.renames import row_name
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.queue.task_filter import TaskFilter
 from slotwise.store.queue.traces import trace_of
 from slotwise.store.reading import (
-    audit,
-    database,
     failures,
-    health,
     histories,
     jobs,
     monitoring,
@@ -43,12 +43,10 @@ from slotwise.store.reading import (
     windows,
 )
 from slotwise.store.reading import schedule_spans as spans
-from slotwise.store.reading.database import DatabaseInfo
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.finish import FinishForecast, finish_forecasts
-from slotwise.store.reading.health import Health
-from slotwise.store.reading.histories import DeployInfo, WorkerLife
+from slotwise.store.reading.histories import DeployInfo
 from slotwise.store.reading.jobs import JobInfo
 from slotwise.store.reading.monitoring import Backlog, SinceSuccess, Trouble
 from slotwise.store.reading.rates import JobRates
@@ -61,7 +59,6 @@ from slotwise.store.reading.windows import (
     OutcomeTotal,
     SlotWindow,
 )
-from slotwise.store.reading.workers import WorkerInfo, all_workers
 
 if TYPE_CHECKING:
     from slotwise.client.opening import Application
@@ -70,18 +67,9 @@ if TYPE_CHECKING:
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-#: Entries of a listing that does not say how many.
-PAGE = 100
 
-
-class Reads(NameReads):
+class Reads(ClusterReads):
     """The reads of Inspection and AsyncInspection."""
-
-    def _names(self, job: AnyTask) -> tuple[str, ...]:
-        """Return the name of a job, and the former ones that its declaration here lists."""
-        name = name_of(job)
-        known = self._store.definitions.get(name)
-        return (name, *(known.aliases if known else ()))
 
     # -- jobs and their slots ---------------------------------------------------------------------
 
@@ -156,8 +144,8 @@ class Reads(NameReads):
         are among them. ``since`` is the earliest instant, ``before`` the slot with which the
         previous page ended.
         """
-        begin = _instant(since)
-        end = _instant(before)
+        begin = optional_instant(since)
+        end = optional_instant(before)
         found = [
             one
             for name in self._names(job)
@@ -178,7 +166,7 @@ class Reads(NameReads):
     ) -> list[SlotInfo]:
         """Return the slots of a job that have not ended: those that wait, then those that run."""
         return slots.unended(
-            self._store, name_of(job), id, limit=limit, since=_instant(since)
+            self._store, name_of(job), id, limit=limit, since=optional_instant(since)
         )
 
     @read
@@ -221,7 +209,7 @@ class Reads(NameReads):
             attempt
             for name in reversed(self._names(job))
             for attempt in slots.attempts(
-                self._store, name, id or RECURRING, _instant(slot)
+                self._store, name, id or RECURRING, optional_instant(slot)
             )
         ]
 
@@ -466,63 +454,6 @@ class Reads(NameReads):
         """Return the names with dead, failing or paused rows, at most 1,000 of each."""
         return monitoring.troubles(self._store)
 
-    # -- the cluster ------------------------------------------------------------------------------
-
-    @read
-    def workers(self) -> list[WorkerInfo]:
-        """Return all workers that have signed in and not out, the newest first; ``live`` says
-        which are alive.
-        """
-        return all_workers(self._store)
-
-    @read
-    def worker_lives(
-        self, start: datetime, end: datetime, *, limit: int | None = PAGE
-    ) -> list[WorkerLife]:
-        """Return the workers that were alive between two instants, with how and why they have
-        ended; the newest first.
-        """
-        begin = instant_of(start)
-        until = instant_of(end)
-        return histories.worker_lives(self._store, begin, until, limit=limit)
-
-    @read
-    def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:
-        """Return the cluster's health; rows count as overdue that are due for longer than
-        ``overdue_after``.
-        """
-        limit = parse_duration(overdue_after)
-        return health.health(self._store, limit)
-
-    @read
-    def database(self) -> DatabaseInfo:
-        """Return what PostgreSQL says of sizes, dead rows, old snapshots and connections."""
-        return database.database(self._store)
-
-    @read
-    def all_paused(self) -> Paused | None:
-        """Return the author, time and note of a pause of everything; None without one."""
-        with self._store.transaction() as connection:
-            return all_paused(connection, self._store.tables)
-
-    @read
-    def pauses(self) -> list[Pause]:
-        """Return the pauses of jobs, instances and names of one-time tasks, and that of all if it
-        ends by itself.
-        """
-        with self._store.transaction() as connection:
-            return pauses_in(connection, self._store.tables)
-
-    @read
-    def audit(
-        self, job: AnyTask | None = None, *, limit: int | None = PAGE
-    ) -> list[AuditEntry]:
-        """Return the recorded operations, the newest first; with ``job``, those on it and those on
-        all jobs.
-        """
-        name = None if job is None else name_of(job)
-        return list(audit.audit(self._store, name, limit))
-
 
 class Inspection(Reads):
     """Reads what the tables say, for people and dashboards: takes no locks and needs no worker in
@@ -578,8 +509,8 @@ class Inspection(Reads):
                 name_of(job),
                 id,
                 limit=limit,
-                since=_instant(since),
-                before=_instant(before),
+                since=optional_instant(since),
+                before=optional_instant(before),
                 ended=ended,
             )
 
@@ -604,7 +535,3 @@ class AsyncInspection(Awaited[Inspection], Reads):
         while page := await asyncio.to_thread(lambda: list(islice(found, PAGE))):
             for line in page:
                 yield line
-
-
-def _instant(given: datetime | None) -> datetime | None:
-    return None if given is None else instant_of(given)

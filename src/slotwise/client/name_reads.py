@@ -23,6 +23,9 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 Read = TypeVar("Read", bound="NameReads")
 
+#: Entries of a listing that does not say how many.
+PAGE = 100
+
 
 def read(
     body: Callable[Concatenate[Read, Given], Result],
@@ -46,6 +49,12 @@ class NameReads:
     @property
     def _store(self) -> Store:
         return self._make_store()
+
+    def _names(self, job: AnyTask) -> tuple[str, ...]:
+        """Return the name of a job, and the former ones that its declaration here lists."""
+        name = name_of(job)
+        known = self._store.definitions.get(name)
+        return (name, *(known.aliases if known else ()))
 
     @read
     def now(self) -> datetime:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Literal, Self, Unpack, cast
 
-import tenacity
-
-from slotwise.client.arguments import AnyTask, instant_of, name_of
+from slotwise.client.arguments import AnyTask, instant_of, name_of, optional_instant
 from slotwise.client.calls import Awaited, call
-from slotwise.client.scoped_items import checked_label
+from slotwise.client.operation_arguments import (
+    chosen_instances,
+    chosen_tasks,
+    overlap_rule,
+    window_of,
+)
+from slotwise.client.requester import How, Requester, this_user
 from slotwise.client.stacks import stacks_of
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING, is_whole
-from slotwise.model.vocabulary import TASK_STATES, ListedState, Missed
-from slotwise.store.connect.database_errors import is_transient
-from slotwise.store.connect.notifications import OPERATIONS
+from slotwise.model.vocabulary import ListedState
 from slotwise.store.operations import (
     backfill,
     instance_operations,
@@ -31,58 +30,22 @@ from slotwise.store.operations import (
     task_operations,
 )
 from slotwise.store.operations.backfill import Backfill
-from slotwise.store.operations.instance_operations import ChosenInstances, InstanceFilter
+from slotwise.store.operations.instance_operations import InstanceFilter
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
-from slotwise.store.operations.pauses import Window
 from slotwise.store.operations.stacks import HandlerStack
-from slotwise.store.operations.task_operations import Chosen
 from slotwise.store.operations.transaction import (
-    Author,
-    Operation,
-    Progress,
-    carry_out,
     id_of,
 )
 from slotwise.store.planning.calendars import Calendars
-from slotwise.store.planning.renames import row_name
 from slotwise.store.queue.task_filter import TaskFilter
 
 if TYPE_CHECKING:
     from slotwise.client.opening import Application
     from slotwise.settings.settings import Settings
-    from slotwise.store.slots.store import Store
-
-Result = TypeVar("Result")
-
-#: So often an operation is requested again that met a deadlock, or a row that stayed locked.
-TRIES = 4
 
 
-class How(TypedDict, total=False):
-    """The keywords of each operation: why it is requested, and whether it is only rehearsed.
-
-    ``progress`` is called with the number of rows that are done, after each transaction of a long
-    one.
-    """
-
-    note: str | None
-    dry_run: bool
-    progress: Callable[[int], object] | None
-
-
-class Requests:
+class Requests(Requester):
     """What operators request; see Operations and AsyncOperations."""
-
-    def __init__(
-        self,
-        store: Callable[[], Store],
-        wake: Callable[[], None] = lambda: None,
-        *,
-        author: str | None = None,
-    ) -> None:
-        self._make_store = store
-        self._wake = wake
-        self._author = author
 
     @call
     def pause(
@@ -106,7 +69,7 @@ class Requests:
             job_operations.pause,
             job=self._row_name(job),
             id=None if id == RECURRING else id,
-            window=_window(until, replay=replay),
+            window=window_of(until, replay=replay),
         )
         return bool(self._chunks(operation, **how).found)
 
@@ -121,7 +84,7 @@ class Requests:
         """Start nothing in the whole installation any more, including jobs and tasks that are
         added later; ``until`` and ``replay`` as in ``pause``.
         """
-        window = _window(until, replay=replay)
+        window = window_of(until, replay=replay)
         return self._operate(partial(job_operations.pause_all, window=window), **how)
 
     @call
@@ -172,7 +135,7 @@ class Requests:
         its end (``queue``), or is skipped (``skip``; the ledger lists it). If the job is paused,
         it waits until the job is resumed.
         """
-        rule = _overlap(overlap)
+        rule = overlap_rule(overlap)
         return self._operate(
             partial(
                 slot_operations.trigger_now,
@@ -195,7 +158,7 @@ class Requests:
         """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is
         this one.
         """
-        wanted = None if slot is None else instant_of(slot)
+        wanted = optional_instant(slot)
         return self._operate(
             partial(
                 slot_operations.skip_next,
@@ -222,7 +185,7 @@ class Requests:
         learn it with the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async
         ones are cancelled. The slot ends as cancelled, unless its handler succeeds.
         """
-        wanted = None if slot is None else instant_of(slot)
+        wanted = optional_instant(slot)
         return self._operate(
             partial(
                 slot_operations.cancel, job=self._row_name(job), slot=wanted, instance=id
@@ -339,8 +302,8 @@ class Requests:
 
         Each transaction takes 500 instances. If it is interrupted, call it again.
         """
-        chosen = _instances("pause_instances", job, where)
-        window = _window(until, replay=replay)
+        chosen = chosen_instances("pause_instances", job, where)
+        window = window_of(until, replay=replay)
         operation = partial(instance_operations.pause, chosen=chosen, window=window)
         return list(self._chunks(operation, **how).found)
 
@@ -356,7 +319,7 @@ class Requests:
         """End the pauses of these instances, as ``resume`` does with one; return the ids of those
         that were paused.
         """
-        chosen = _instances("resume_instances", job, where)
+        chosen = chosen_instances("resume_instances", job, where)
         operation = partial(instance_operations.resume, chosen=chosen, replay=replay)
         return list(self._chunks(operation, **how).found)
 
@@ -372,8 +335,8 @@ class Requests:
         """Run these instances now, as ``trigger`` does with one; return their ids. If it is
         interrupted and called again, those that came first run twice.
         """
-        chosen = _instances("trigger_instances", job, where)
-        rule = _overlap(overlap)
+        chosen = chosen_instances("trigger_instances", job, where)
+        rule = overlap_rule(overlap)
         operation = partial(instance_operations.trigger, chosen=chosen, overlap=rule)
         return list(self._chunks(operation, **how).found)
 
@@ -384,7 +347,7 @@ class Requests:
         """Skip the next slot of these instances, as ``skip_next`` does with one; return the ids
         of those that have a next slot.
         """
-        chosen = _instances("skip_instances", job, where)
+        chosen = chosen_instances("skip_instances", job, where)
         operation = partial(instance_operations.skip_next, chosen=chosen)
         return list(self._chunks(operation, **how).found)
 
@@ -395,7 +358,7 @@ class Requests:
         """Delete these instances, as ``client.unschedule_recurring`` does with one; return their
         ids. Running handlers finish, and the history stays.
         """
-        chosen = _instances("delete_instances", job, where)
+        chosen = chosen_instances("delete_instances", job, where)
         operation = partial(instance_operations.delete, chosen=chosen)
         return list(self._chunks(operation, **how).found)
 
@@ -414,7 +377,7 @@ class Requests:
         reaches it; the result is below the limit once none is left. Each transaction has up to
         5,000 rows, and its own entry in the audit. A dry run counts.
         """
-        chosen = _chosen("retry_tasks", task, None, where, limit)
+        chosen = chosen_tasks("retry_tasks", task, None, where, limit)
         return self._chunks(partial(task_operations.retry, chosen=chosen), **how).rows
 
     @call
@@ -432,7 +395,7 @@ class Requests:
 
         ``state`` is one of TASK_STATES; for the others see ``retry_tasks``.
         """
-        chosen = _chosen("cancel_tasks", task, state, where, limit)
+        chosen = chosen_tasks("cancel_tasks", task, state, where, limit)
         return self._chunks(partial(task_operations.cancel, chosen=chosen), **how).rows
 
     @call
@@ -449,7 +412,7 @@ class Requests:
 
         ``state`` is waiting, paused, blocked or dead; for the others see ``retry_tasks``.
         """
-        chosen = _chosen("delete_tasks", task, state, where, limit)
+        chosen = chosen_tasks("delete_tasks", task, state, where, limit)
         if state == ListedState.RUNNING:
             raise ConfigurationError(
                 "delete_tasks(state='running'): tasks that run are cancelled instead"
@@ -493,54 +456,6 @@ class Requests:
         store = self._make_store()
         with store.database.in_words():
             return stacks_of(store, name_of(name), wanted, within)
-
-    def _row_name(self, job: AnyTask) -> str:
-        return row_name(self._make_store(), name_of(job))
-
-    def _operate(
-        self, operation: Callable[[Operation], Result], **how: Unpack[How]
-    ) -> Result:
-        result = self._carry_out(operation, **how)
-        self._tell(**how)
-        return result
-
-    def _chunks(
-        self, operation: Callable[..., Progress], **how: Unpack[How]
-    ) -> Progress:
-        """Carry out an operation on all rows of a job, chunk by chunk. Given again, it continues
-        where it ended.
-        """
-        so_far = Progress(is_rehearsed=how.get("dry_run", False))
-        progress = how.get("progress")
-        while not so_far.is_done:
-            so_far = self._carry_out(partial(operation, so_far=so_far), **how)
-            if progress is not None:
-                progress(so_far.rows)
-        self._tell(**how)
-        return so_far
-
-    def _carry_out(
-        self, operation: Callable[[Operation], Result], **how: Unpack[How]
-    ) -> Result:
-        author = Author(self._author or _this_user(), how.get("note"))
-        store = self._make_store()
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(is_transient),
-            stop=tenacity.stop_after_attempt(1 + TRIES),
-            wait=tenacity.wait_exponential(multiplier=0.05, max=1)
-            + tenacity.wait_random(0, 0.05),
-            reraise=True,
-        )
-        with store.database.in_words():
-            found: Result = retrying(
-                carry_out, store, author, operation, rehearse=how.get("dry_run", False)
-            )
-        return found
-
-    def _tell(self, **how: Unpack[How]) -> None:
-        if not how.get("dry_run"):
-            self._wake()
-            self._make_store().database.wake_ups.tell(OPERATIONS)
 
 
 class Operations(Requests):
@@ -590,7 +505,7 @@ class Operations(Requests):
     @property
     def calendars(self) -> Calendars:
         """Business calendars in the database: read, changed, removed."""
-        return Calendars(self._make_store(), self._author or _this_user())
+        return Calendars(self._make_store(), self._author or this_user())
 
     def by(self, author: str) -> Operations:
         """The same operations under another author, for example the user of a web page."""
@@ -603,57 +518,3 @@ class AsyncOperations(Awaited[Operations], Requests):
     def by(self, author: str) -> AsyncOperations:
         """The same operations under another author."""
         return AsyncOperations(self._inner.by(author))
-
-
-def _chosen(
-    call: str,
-    task: AnyTask,
-    state: str | None,
-    where: TaskFilter | None,
-    limit: int | None,
-) -> Chosen:
-    """Check the arguments of an operation on tasks."""
-    if state is not None and state not in TASK_STATES:
-        raise ConfigurationError(
-            f"{call}(state={state!r}): expected {', '.join(TASK_STATES)}"
-        )
-    if limit is not None and not is_whole(limit, 1):
-        raise ConfigurationError(f"{call}(limit={limit!r}): expected 1 or more")
-    return Chosen(
-        name=name_of(task), state=state, where=where or TaskFilter(), most=limit
-    )
-
-
-def _window(until: datetime | timedelta | None, *, replay: bool) -> Window:
-    end = instant_of(until) if isinstance(until, datetime) else until
-    return Window(until=end, missed=Missed.CATCH_UP if replay else Missed.SKIP)
-
-
-def _this_user() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
-
-
-def _overlap(given: str) -> str | None:
-    if given not in ("beside", "queue", "skip"):
-        raise ConfigurationError(
-            f"trigger(overlap={given!r}): write 'beside', 'queue' or 'skip'"
-        )
-    return None if given == "beside" else given
-
-
-def _instances(verb: str, job: AnyTask, where: object) -> ChosenInstances:
-    """Return the instances of this filter. Raise ConfigurationError for an empty one."""
-    name = name_of(job)
-    if not isinstance(where, InstanceFilter) or where == InstanceFilter():
-        raise ConfigurationError(
-            f"{verb}({name!r}, {where!r:.60}): say which instances, for example "
-            "InstanceFilter(scope='crm'); pause, resume and delete are for the whole job"
-        )
-    for what, given in asdict(where).items():
-        if given is not None:
-            checked_label(what, given)
-    return ChosenInstances(job=name, where=where)
