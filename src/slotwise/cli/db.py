@@ -287,6 +287,12 @@ def restored(given: Given, until: Written) -> None:
     if not (stays or given.dry_run):
         with given.operations() as (operations, _):
             operations.resume_all(**given.how)
+    _print_restored(given, epoch, settled, end, stays=stays)
+
+
+def _print_restored(
+    given: Given, epoch: Epoch, settled: list[SettledJob], end: datetime, *, stays: bool
+) -> None:
     count = sum(one.slots for one in settled)
     state = "everything stays paused" if stays else "everything is resumed"
     text = (

@@ -120,17 +120,9 @@ def _item(
         raise ConfigurationError(
             f"{where}: this line has more or fewer values than the first line has columns"
         )
-    priority = row.get("priority", "").strip()
-    if priority and not priority.isdecimal():
-        raise ConfigurationError(f"{where}: priority {priority!r:.60}: write a number")
+    priority = _priority(row.get("priority", "").strip(), where)
     try:
-        data = json.loads(row.get("data", "") or "null")
-    except ValueError as error:
-        raise ConfigurationError(
-            f'{where}: data is no JSON ({error}); write for example {{"customer": 7}}'
-        ) from None
-    try:
-        given = client.typed_data(name, data)
+        given = client.typed_data(name, _data(row.get("data", ""), where))
     except InvalidPayload as error:
         raise InvalidPayload(f"{where}: {error}") from None
     return RecurringItem(
@@ -138,8 +130,25 @@ def _item(
         row["schedule"],
         given,
         tags=row.get("tags", "").split(),
-        priority=int(priority) if priority else None,
+        priority=priority,
     )
+
+
+def _priority(text: str, where: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ConfigurationError(f"{where}: priority {text!r:.60}: write a number")
+    return int(text)
+
+
+def _data(text: str, where: str) -> object:
+    try:
+        return json.loads(text or "null")
+    except ValueError as error:
+        raise ConfigurationError(
+            f'{where}: data is no JSON ({error}); write for example {{"customer": 7}}'
+        ) from None
 
 
 def _print(found: SyncReport, *, dry_run: bool) -> None:

@@ -48,17 +48,19 @@ def command(given: Given, month: str, name: str | None, csv: bool, html: bool) -
     with given.inspection(import_app=False) as inspect:
         now = inspect.health().now
         found = statement(inspect, start, end, now=now, job=name)
-    title = f"Statement of {month}" + (f", {name}" if name else "")
     if given.json:
         print_json(found)
     elif csv:
         _print(as_csv(found))
     elif html:
-        _print(as_page(found, title))
+        _print(as_page(found, _title(month, name)))
     else:
-        print_table(COLUMNS, rows(found), spare=("BESIDE", "OPEN"), folds="JOB")
         _tell(found)
     return exits.FAILED if found.total.unexplained else exits.OK
+
+
+def _title(month: str, name: str | None) -> str:
+    return f"Statement of {month}, {name}" if name else f"Statement of {month}"
 
 
 def _print(text: str) -> None:
@@ -67,6 +69,7 @@ def _print(text: str) -> None:
 
 
 def _tell(found: Statement) -> None:
+    print_table(COLUMNS, rows(found), spare=("BESIDE", "OPEN"), folds="JOB")
     for one in found.jobs:
         for slot in one.first_unexplained:
             say(f"not explained: {name_of(one)} {moment(slot)}", err=True)

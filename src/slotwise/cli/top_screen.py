@@ -101,6 +101,13 @@ def press(screen: Screen, key: str, names: Sequence[str]) -> tuple[Screen, Act |
         return answered, (screen.asked if key == "y" else None)
     if key == "q":
         return screen, Act.QUIT
+    return _press_on_list(screen, key, names)
+
+
+def _press_on_list(
+    screen: Screen, key: str, names: Sequence[str]
+) -> tuple[Screen, Act | None]:
+    """Move within the list of jobs, or act on the selected one."""
     selected = screen.selected if screen.selected in names else next(iter(names), None)
     screen = replace(screen, selected=selected, message="")
     if selected is None:
@@ -153,12 +160,6 @@ def _heading(found: Situation) -> list[Text]:
     busy = sum(one.running for one in live)
     capacity = sum(one.capacity for one in live)
     workers = f"workers: {len(live)} live, {busy} of {capacity} busy"
-    running = sum(line.running_since is not None for line in found.jobs)
-    failing = sum(line.consecutive_failures > 0 for line in found.jobs)
-    paused = sum(line.state == ListedState.PAUSED for line in found.jobs)
-    jobs = (
-        f"jobs: {len(found.jobs)}, {running} running, {failing} failing, {paused} paused"
-    )
     first = Text(
         f"slotwise top  {moment(found.now.replace(microsecond=0))}  {workers}",
         no_wrap=True,
@@ -166,11 +167,18 @@ def _heading(found: Situation) -> list[Text]:
     first.stylize("bold", 0, len("slotwise top"))
     if not live:
         first.stylize("red", first.plain.index("workers"))
-    second = Text(jobs, no_wrap=True)
+    second = Text(_counted(found.jobs), no_wrap=True)
     if found.paused:
         second = Text(f"everything was {escaped(found.paused)}", style="yellow")
         second.no_wrap = True
     return [first, second]
+
+
+def _counted(jobs: Sequence[JobInfo]) -> str:
+    running = sum(line.running_since is not None for line in jobs)
+    failing = sum(line.consecutive_failures > 0 for line in jobs)
+    paused = sum(line.state == ListedState.PAUSED for line in jobs)
+    return f"jobs: {len(jobs)}, {running} running, {failing} failing, {paused} paused"
 
 
 def _jobs(found: Situation, selected: str | None, room: int) -> Table:
@@ -187,22 +195,24 @@ def job_cells(
 ) -> list[str | Text]:
     """Return the cells of a job: mark, name, state, next slot, and how it fares."""
     rates = found.rates.get(line.job)
-    next_slot = "–"
-    if line.next_slot is not None and line.running_since is None:
-        ahead = line.next_slot - found.now
-        is_late = ahead.total_seconds() < 0
-        next_slot = (
-            f"{short_duration(-ahead)} ago" if is_late else f"in {short_duration(ahead)}"
-        )
     return [
         "›" if is_chosen else " ",
         Text(escaped(line.job), style="reverse" if is_chosen else ""),
         outcome(line.state),
-        next_slot,
+        _next_slot(line, found.now),
         rates.strip if rates else "",
         failed_of_all(rates.day) if rates else "",
         run_time(line, rates.week, found.now) if rates else "",
     ]
+
+
+def _next_slot(line: JobInfo, now: datetime) -> str:
+    if line.next_slot is None or line.running_since is not None:
+        return "–"
+    ahead = line.next_slot - now
+    if ahead.total_seconds() < 0:
+        return f"{short_duration(-ahead)} ago"
+    return f"in {short_duration(ahead)}"
 
 
 def _tasks(lines: Sequence[TaskCount], now: datetime) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
@@ -46,6 +47,8 @@ from slotwise.store.queue.task_commands import AT_ONCE
 from slotwise.store.queue.task_filter import TaskFilter
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from slotwise.jobs.context import Connection, TaskOf
     from slotwise.store.slots.store import Store
 
@@ -390,14 +393,23 @@ class Commands(Generic[C]):
                 return sync.report
             if not force:
                 sync.refuse_large_removal()
-        tasks = queue_of(store.dialect, self._transactions.horizon).rows
+        self._synchronise(sync, name, beside)
+        return self._transactions.done(connection, sync.report)
+
+    def _synchronise(
+        self,
+        sync: Synchronisation,
+        name: str,
+        beside: Callable[[], AbstractContextManager[sa.Connection]],
+    ) -> None:
+        """Write the chunks of a synchronisation that has been compared."""
+        tasks = queue_of(self._make_store().dialect, self._transactions.horizon).rows
         for is_removal, ids in sync.chunks():
             with beside() as own:
                 sync.write(own, ids, is_removal=is_removal)
                 tasks.notify(own, name)
         with beside() as own:
             sync.finish(own)
-        return self._transactions.done(connection, sync.report)
 
     @call
     def unschedule_recurring(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeAlias
@@ -49,15 +49,20 @@ def _wait(questions: Questions, workers: Collection[str], until: float) -> Answe
             if worker not in rows:  # another one who asked has deleted it
                 questions.ask(worker)
             elif (stacks := rows[worker]) is not None:
-                answers[worker] = {
-                    (one.get("task"), one.get("id"), one.get("version")): str(
-                        one.get("stack")
-                    )
-                    for one in stacks
-                }
+                answers[worker] = _by_row(stacks)
         if len(answers) == len(workers) or elapsed() >= until:
             return answers
         time.sleep(LOOK)
+
+
+def _by_row(
+    stacks: Sequence[Mapping[str, object]],
+) -> Mapping[tuple[object, ...], str]:
+    """Return the stacks of an answer by task, id and token."""
+    found = dict[tuple[object, ...], str]()
+    for one in stacks:
+        found[one.get("task"), one.get("id"), one.get("version")] = str(one.get("stack"))
+    return found
 
 
 def _answered(one: HandlerStack, answers: Answers) -> HandlerStack | None:

@@ -423,9 +423,13 @@ def log_record(logger: logging.Logger, event: Event, text: str) -> logging.LogRe
     record = logger.makeRecord(*place, "%s", (text,), trouble, extra=facts)
     if trouble is not None:
         trace = storable(logging.Formatter().formatException(trouble))
-        lines = (escaped(line.expandtabs()) for line in trace.splitlines())
-        record.exc_text = "\n".join(f"  {line}".rstrip() for line in lines)
+        record.exc_text = _indented(trace)
     return record
+
+
+def _indented(trace: str) -> str:
+    lines = (escaped(line.expandtabs()) for line in trace.splitlines())
+    return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
 class Listeners:

@@ -43,8 +43,9 @@ def changes(
         elif finding.kind in BY_EVIDENCE:
             result.renew.append((finding, last))
     for key, incident in latest.items():
-        by_evidence = incident.kind in BY_EVIDENCE
-        lasts = incident.name in failing if by_evidence else key in keys
+        lasts = key in keys
+        if incident.kind in BY_EVIDENCE:
+            lasts = incident.name in failing
         if incident.is_open and not lasts:
             result.end.append(incident)
     return result

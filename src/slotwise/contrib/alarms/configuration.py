@@ -50,16 +50,11 @@ def read(path: Path, *, is_named: bool = True) -> Configuration:
     )
     table = _table(content, path.name)
     _refuse_others(table, path.name)
-    every = table.get("every", "15s")
-    if not isinstance(every, str):
-        raise InvalidSetting(
-            f'{path.name}: every={every!r:.40}: write a duration as "15s"'
-        )
     usual = rules_from(_table(table.get("rules", {}), f"{path.name}: rules"), "rules")
     jobs = _table(table.get("jobs", {}), f"{path.name}: jobs")
     targets = _table(table.get("targets", {}), f"{path.name}: targets")
     return Configuration(
-        every=every,
+        every=_every(table, path.name),
         rules=usual,
         by_name={
             name: rules_from(_table(one, f"jobs.{name}"), f"jobs.{name}", usual)
@@ -67,6 +62,13 @@ def read(path: Path, *, is_named: bool = True) -> Configuration:
         },
         targets=tuple(_target(name, one) for name, one in targets.items()),
     )
+
+
+def _every(table: dict[str, object], place: str) -> str:
+    every = table.get("every", "15s")
+    if not isinstance(every, str):
+        raise InvalidSetting(f'{place}: every={every!r:.40}: write a duration as "15s"')
+    return every
 
 
 def _refuse_others(table: dict[str, object], place: str) -> None:

@@ -23,6 +23,9 @@ def drifting(workers: Iterable[WorkerInfo], limits: Limits) -> Iterator[Finding]
             )
 
 
+_IDLE = (ListedState.DISABLED, ListedState.INSTANCES, ListedState.PAUSED)
+
+
 def never_succeeded(
     jobs: Iterable[JobInfo], now: datetime, limits: Limits
 ) -> Iterator[Finding]:
@@ -30,12 +33,8 @@ def never_succeeded(
     for one in jobs:
         is_old = one.deployed is not None and one.deployed < now - limits.never
         has_tried = one.last_failure is not None
-        idle = (ListedState.DISABLED, ListedState.INSTANCES, ListedState.PAUSED)
-        if (
-            one.last_success is not None
-            or not (is_old or has_tried)
-            or one.state in idle
-        ):
+        is_fine = one.last_success is not None or one.state in _IDLE
+        if is_fine or not (is_old or has_tried):
             continue
         if not has_tried and one.due is not None and one.due > now:
             continue
@@ -58,9 +57,7 @@ def forgotten_pauses(
     """Of jobs, and names of one-time tasks, that nobody has resumed for long."""
     since = _paused_since(audit)
     since |= {one.job: one.since for one in pauses if one.job and one.until is None}
-    paused = {one.job for one in jobs if one.state == ListedState.PAUSED}
-    paused |= {one.job for one in pauses if one.job and one.scope == "tasks"}
-    for name in sorted(paused):
+    for name in _paused_names(jobs, pauses):
         at = since.get(name)
         if at is not None and at < now - limits.forgotten:
             yield Finding(
@@ -69,6 +66,13 @@ def forgotten_pauses(
                 evidence=f"{name} has been paused since {at.isoformat()}",
                 cure=f"resume it (slotwise resume {name}), or delete it",
             )
+
+
+def _paused_names(jobs: Iterable[JobInfo], pauses: Iterable[Pause]) -> list[str]:
+    """Return the names of paused jobs, and of paused one-time tasks."""
+    found = {one.job for one in jobs if one.state == ListedState.PAUSED}
+    found |= {one.job for one in pauses if one.job and one.scope == "tasks"}
+    return sorted(found)
 
 
 def _paused_since(audit: Iterable[AuditEntry]) -> dict[str, datetime]:

@@ -70,15 +70,17 @@ def _tried(part: Callable[[], Iterator[Finding]]) -> list[Finding]:
 def _cluster(
     inspect: Inspection, about: DatabaseInfo, now: datetime, limits: Limits
 ) -> Iterator[Finding]:
-    jobs, workers, health = inspect.jobs(), inspect.workers(), inspect.health()
+    jobs = inspect.jobs()
+    workers = inspect.workers()
+    health = inspect.health()
     yield from cluster.drifting(workers, limits)
     yield from cluster.never_succeeded(jobs, now, limits)
     audit = inspect.audit(limit=None)
     yield from cluster.forgotten_pauses(jobs, inspect.pauses(), audit, now, limits)
     yield from cluster.ending_calendars(health.ended_calendars)
     yield from cluster.unknown_tasks(health)
-    counted = about.connections, about.max_connections
-    yield from cluster.fleet(workers, *counted, PER_WORKER, limits)
+    used, most = about.connections, about.max_connections
+    yield from cluster.fleet(workers, used, most, PER_WORKER, limits)
 
 
 def _server(

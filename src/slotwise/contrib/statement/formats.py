@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -69,12 +69,17 @@ def as_csv(found: Statement) -> str:
     writer.writerow(["job", "id", "what", "reason", "count"])
     for one in (*found.jobs, found.total):
         of = [_cell(one.job or "total"), _cell(one.id)]
-        for what in NUMBERS:
-            writer.writerow([*of, what, "", getattr(one, what)])
-        for what, counts in (("skipped", one.skipped), ("failed", one.failed)):
-            for reason, count in counts.items():
-                writer.writerow([*of, what, _cell(reason), count])
+        writer.writerows([*of, *numbers] for numbers in _numbers(one))
     return out.getvalue()
+
+
+def _numbers(one: JobStatement) -> Iterator[tuple[str, str, int]]:
+    """Yield what a statement counts: what, the reason or outcome, and how many."""
+    for what in NUMBERS:
+        yield what, "", getattr(one, what)
+    for what, counts in (("skipped", one.skipped), ("failed", one.failed)):
+        for reason, count in counts.items():
+            yield what, _cell(reason), count
 
 
 def _cell(text: str) -> str:

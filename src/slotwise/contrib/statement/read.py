@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from slotwise.contrib.statement.reconcile import (
@@ -34,14 +34,19 @@ def statement(
     stand with the job's own row, those of its instances too.
     """
     end = min(end, now)
-    spans = defaultdict[str, list[ScheduleSpan]](list)
-    for span in inspect.schedule_spans(start, end, job=job):
-        spans[span.job].append(span)
+    spans = _by_job(inspect.schedule_spans(start, end, job=job))
     beyond = _gaps_over(inspect, end)
     found: list[JobStatement] = []
     for name, of_job in sorted(spans.items()):
         found += _of_job(inspect, name, of_job, beyond, start, end)
     return Statement(start=start, end=end, jobs=tuple(found), total=added_up(found))
+
+
+def _by_job(spans: Iterable[ScheduleSpan]) -> Mapping[str, Sequence[ScheduleSpan]]:
+    found = defaultdict[str, list[ScheduleSpan]](list)
+    for span in spans:
+        found[span.job].append(span)
+    return found
 
 
 def _of_job(
@@ -53,20 +58,13 @@ def _of_job(
     end: datetime,
 ) -> list[JobStatement]:
     entries = inspect.slots(name, since=start, before=end, limit=None)
-    by_id = defaultdict[str, list[SlotInfo]](list)
-    for entry in entries:
-        by_id[entry.id].append(entry)
     ids = sorted({span.id for span in spans})
     found = []
     for id in ids:
-        row = inspect.job(name, id=id)
-        books = Books(
-            job=name,
-            id=id,
-            spans=[span for span in spans if span.id == id],
-            entries=[*by_id[id], *beyond.get((name, id), ())],
-            undecided=None if row is None else row.next_slot,
-        )
+        of_id = [span for span in spans if span.id == id]
+        known = [entry for entry in entries if entry.id == id]
+        known += beyond.get((name, id), ())
+        books = _books(inspect, of_id, known)
         found.append(reconcile(books, start, end))
     if not any(one.unexplained for one in found):
         return found
@@ -75,6 +73,22 @@ def _of_job(
         with_pruned(one, entries, counts) if one.id in (RECURRING, ids[0]) else one
         for one in found
     ]
+
+
+def _books(
+    inspect: Inspection, spans: Sequence[ScheduleSpan], entries: Sequence[SlotInfo]
+) -> Books:
+    """Return the books of a job, or an instance, with these schedules."""
+    job = spans[0].job
+    id = spans[0].id
+    row = inspect.job(job, id=id)
+    return Books(
+        job=job,
+        id=id,
+        spans=spans,
+        entries=entries,
+        undecided=None if row is None else row.next_slot,
+    )
 
 
 def _gaps_over(

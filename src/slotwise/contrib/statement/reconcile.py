@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Final
 
-from slotwise import InvalidSchedule, parse_schedule
+from slotwise import InvalidSchedule, Schedule, parse_schedule
 from slotwise.inspect import OutcomeCount, ScheduleSpan, SlotInfo, Value
 from slotwise.spi import Origin, Outcome
 
@@ -19,6 +19,8 @@ LATE: Final = timedelta(minutes=1)
 SHOWN: Final = 10
 #: The fields of a statement that are a number.
 NUMBERS: Final = ("expected", "ran", "late", "open", "unexplained", "beside", "pruned")
+#: Begins the end of a slot that was skipped; the reason follows.
+_SKIPPED: Final = f"{Outcome.SKIPPED} "
 _TICK: Final = timedelta(microseconds=1)
 _PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP, None)
 _OPEN: Final = (Outcome.CLAIMED, Outcome.RUNNING, "waiting")
@@ -103,7 +105,7 @@ def reconcile(books: Books, start: datetime, end: datetime) -> JobStatement:
             bisect_right(expected, entry.last),
         )
         for place in range(first, last):
-            ends[place] = ends[place] or f"{Outcome.SKIPPED} {entry.reason}"
+            ends[place] = ends[place] or f"{_SKIPPED}{entry.reason}"
     if books.undecided is not None:
         for place in range(bisect_left(expected, books.undecided), len(expected)):
             ends[place] = ends[place] or "open"
@@ -115,12 +117,7 @@ def _stated(
 ) -> JobStatement:
     count = Counter(end for end in ends if end is not None)
     missing = [slot for slot, end in zip(expected, ends, strict=True) if end is None]
-    failed = {one: n for one, n in count.items() if one not in ("ran", "late", "open")}
-    skipped = {
-        one.removeprefix(f"{Outcome.SKIPPED} "): failed.pop(one)
-        for one in sorted(failed)
-        if one.startswith(Outcome.SKIPPED)
-    }
+    failed, skipped = _failed_and_skipped(count)
     return JobStatement(
         job=books.job,
         id=books.id,
@@ -136,15 +133,25 @@ def _stated(
     )
 
 
+def _failed_and_skipped(
+    count: Mapping[str, int],
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many slots have failed, by outcome, and were skipped, by reason."""
+    failed, skipped = dict[str, int](), dict[str, int]()
+    for end, number in count.items():
+        if end.startswith(_SKIPPED):
+            skipped[end.removeprefix(_SKIPPED)] = number
+        elif end not in ("ran", "late", "open"):
+            failed[end] = number
+    return failed, dict(sorted(skipped.items()))
+
+
 def _expected(books: Books, start: datetime, end: datetime) -> list[datetime]:
     """Return the slots of all schedules that the job had, each once, in order."""
     found = set[datetime]()
     for span in books.spans:
         first, last = max(span.since, start - _TICK), min(span.until, end - _TICK)
-        try:
-            schedule = parse_schedule(span.schedule)
-        except InvalidSchedule:
-            schedule = None
+        schedule = _readable(span.schedule)
         if schedule is None or schedule.from_end:
             found.update(_had(books.entries, first, last))
             continue
@@ -152,8 +159,16 @@ def _expected(books: Books, start: datetime, end: datetime) -> list[datetime]:
             slot = schedule.first_after(span.since)
             if slot is not None and start <= slot <= last:
                 found.add(slot)
-        found.update(schedule.slots(first, last))
+        planned = schedule.slots(first, last)
+        found.update(planned)
     return sorted(found)
+
+
+def _readable(text: str) -> Schedule | None:
+    try:
+        return parse_schedule(text)
+    except InvalidSchedule:
+        return None
 
 
 def _had(
@@ -170,7 +185,7 @@ def _end_of(entry: SlotInfo) -> str:
         is_late = entry.started is not None and entry.started > entry.slot + LATE
         return "late" if is_late or entry.origin == Origin.CATCH_UP else "ran"
     if entry.outcome == Outcome.SKIPPED:
-        return f"{Outcome.SKIPPED} {entry.reason}"
+        return f"{_SKIPPED}{entry.reason}"
     return "open" if entry.outcome in _OPEN else str(entry.outcome)
 
 
@@ -180,11 +195,7 @@ def with_pruned(
     """Explain slots by the hourly counts, as far as they have more than the ledger: so many were
     pruned.
     """
-    counted = Counter[tuple[str, str]]()
-    for one in counts:
-        counted[one.outcome, one.reason or ""] += one.count
-    for entry in in_ledger:
-        counted[entry.outcome, entry.reason or ""] -= entry.count - entry.run_since
+    counted = _pruned(in_ledger, counts)
     values = {one.name: getattr(found, one.name) for one in fields(found)}
     failed, skipped = Counter(found.failed), Counter(found.skipped)
     for (outcome, reason), count in sorted(counted.items()):
@@ -202,6 +213,18 @@ def with_pruned(
     if not values["unexplained"]:
         values["first_unexplained"] = ()
     return JobStatement(**{**values, "failed": dict(failed), "skipped": dict(skipped)})
+
+
+def _pruned(
+    in_ledger: Iterable[SlotInfo], counts: Iterable[OutcomeCount]
+) -> Mapping[tuple[str, str], int]:
+    """Return how many more slots the hourly counts have than the ledger, by outcome and reason."""
+    found = Counter[tuple[str, str]]()
+    for one in counts:
+        found[one.outcome, one.reason or ""] += one.count
+    for entry in in_ledger:
+        found[entry.outcome, entry.reason or ""] -= entry.count - entry.run_since
+    return found
 
 
 def added_up(jobs: Iterable[JobStatement]) -> JobStatement:

@@ -60,18 +60,23 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def _coroutines_of(task: asyncio.Task[AttemptOutcome] | None) -> Iterator[FrameType]:
+    """Yield the frames of the coroutines that a task waits in, the outermost first."""
+    found: object = None if task is None else task.get_coro()
+    while found is not None:
+        frame = getattr(found, "cr_frame", None) or getattr(found, "gi_frame", None)
+        if frame is not None:
+            yield frame
+        found = getattr(found, "cr_await", None) or getattr(found, "gi_yieldfrom", None)
+
+
 def _of_task(task: asyncio.Task[AttemptOutcome] | None) -> Iterator[FrameType]:
     """Yield the frames of the coroutines that a task waits in; and, if it does not wait, of what
     it calls.
     """
-    found: object = None if task is None else task.get_coro()
     last: FrameType | None = None
-    while found is not None:
-        frame = getattr(found, "cr_frame", None) or getattr(found, "gi_frame", None)
-        if frame is not None:
-            last = frame
-            yield frame
-        found = getattr(found, "cr_await", None) or getattr(found, "gi_yieldfrom", None)
+    for last in _coroutines_of(task):
+        yield last
     for current in list(sys._current_frames().values()):
         called = list(_callers(current))
         if last in called:

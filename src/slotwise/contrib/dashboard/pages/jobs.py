@@ -189,6 +189,11 @@ def trend_of(slots: Sequence[SlotInfo], measure: Measure) -> list[Period]:
         found = percentiles(measured(some, measure))
         if found is not None:
             periods.append((some[0].slot, found))
+    return _drawn(periods)
+
+
+def _drawn(periods: Sequence[tuple[datetime, Percentiles]]) -> list[Period]:
+    """Return periods with their heights."""
     highest = max((one.p95 for _, one in periods), default=timedelta(0)).total_seconds()
     return [
         Period(
