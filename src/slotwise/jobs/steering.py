@@ -34,7 +34,7 @@ class Resume(Snooze):
     """Run this slot again at once, on a worker that does not drain; this is not a failure.
 
     A handler raises it when ``ctx.stopping`` or ``ctx.check`` asks it to stop, after a
-    ``ctx.checkpoint``: the next start goes on from there. No attempt counts against ``retry`` or
+    ``ctx.checkpoint``: the next start continues from there. No attempt counts against ``retry`` or
     ``max_lost``. After ``slotwise cancel`` the slot ends as cancelled. A job with
     ``on_lost="give_up"`` starts a slot once, so there it fails.
     """
