@@ -435,7 +435,8 @@ def _added(columns: Mapping[str, Any]) -> Plan:
 def _is_a_tasks(name: str) -> ConfigurationError:
     return ConfigurationError(
         f"job {name!r}: the row with its name and the id {RECURRING!r} is a task's; rename the "
-        f"job, or if nothing needs that row any more: slotwise tasks cancel {name} {RECURRING}"
+        f"job, or if nothing needs that row any more: slotwise tasks cancel {name} {RECURRING}; "
+        "db-scheduler's own row is removed by db-scheduler"
     )
 
 
