@@ -112,6 +112,18 @@ def test_every_text_that_the_job_had(
     assert reconcile(books(ran(4), spans=spans), START, END).expected == expected
 
 
+def test_a_clock_that_was_set_back_before_a_change() -> None:
+    """The slot of 3:30 was decided by the former text; the new one owes nothing before it."""
+    former = span(until=2.75, text="EVERY|30m")
+    entries = [ran(hours / 2) for hours in range(6)]
+    later = [ran(hours) for hours in range(4, 10)]
+    found = reconcile(
+        books(*entries, ran(3.5), *later, spans=(former, span(since=2.75))), START, END
+    )
+    assert (found.expected, found.ran, found.beside) == (12, 12, 1)
+    assert found.balances
+
+
 def test_a_gap_beyond_the_month() -> None:
     found = reconcile(books(gap(-5, 3, 9, "paused"), gap(4, 20, 17, "late")), START, END)
     assert found.skipped == {"late": 6, "paused": 4}

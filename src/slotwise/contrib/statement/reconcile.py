@@ -149,9 +149,12 @@ def _failed_and_skipped(
 def _expected(books: Books, start: datetime, end: datetime) -> list[datetime]:
     """Return the slots of all schedules that the job had, each once, in order."""
     found = set[datetime]()
+    former: Schedule | None = None
     for span in books.spans:
-        first, last = max(span.since, start - _TICK), min(span.until, end - _TICK)
-        schedule = _readable(span.schedule)
+        schedule = _read(span.schedule)
+        since = max([span.since, *_ahead(books.entries, span, former, schedule)])
+        first, last = max(since, start - _TICK), min(span.until, end - _TICK)
+        former = schedule
         if schedule is None or schedule.from_end:
             found.update(_had(books.entries, first, last))
             continue
@@ -164,11 +167,29 @@ def _expected(books: Books, start: datetime, end: datetime) -> list[datetime]:
     return sorted(found)
 
 
-def _readable(text: str) -> Schedule | None:
+def _read(text: str) -> Schedule | None:
     try:
         return parse_schedule(text)
     except InvalidSchedule:
         return None
+
+
+def _ahead(
+    entries: Iterable[SlotInfo],
+    span: ScheduleSpan,
+    former: Schedule | None,
+    schedule: Schedule | None,
+) -> Iterable[datetime]:
+    """Yield the slots that the former schedule alone has, and had decided before this one came,
+    although they are after the change: the clock was set back between. This one owes nothing up
+    to them.
+    """
+    if former is None or schedule is None or former.from_end or schedule.from_end:
+        return
+    for slot in _had(entries, span.since, span.until):
+        is_former = former.first_after(slot - _TICK) == slot
+        if is_former and schedule.first_after(slot - _TICK) != slot:
+            yield slot
 
 
 def _had(
