@@ -16,7 +16,7 @@ from typing import Any
 from slotwise.decide.claim import is_catching_up
 from slotwise.decide.going_back import hand_back, left_alone, without_attempt
 from slotwise.decide.row_columns import again, carried, waiting
-from slotwise.decide.slot_choice import around, choose_missed, choose_overlapped, span
+from slotwise.decide.slot_choice import around, choose_missed, choose_overlapped
 from slotwise.decide.tuning import UNREADABLE_PAUSE
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
@@ -565,36 +565,3 @@ def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, object]:
                 "consecutive_failures": row.consecutive_failures + 1,
                 "last_failure": now,
             }
-
-
-def removed(
-    row: Row, schedule: Schedule | None, transition: Transition, now: datetime
-) -> Transition:
-    """Delete a row that was deleted while it was held; slots that have come due since are
-    skipped.
-    """
-    columns = transition.row
-    record = transition.record
-    if row.state != RowState.DELETED or columns is None:
-        return transition
-    if record is not None and (record.forget or not record.final):
-        record = replace(
-            record,
-            outcome=Outcome.CANCELLED,
-            reason=Reason.DELETED,
-            final=True,
-            forget=False,
-        )
-    gaps = transition.gaps
-    slot = columns["slot"]
-    if schedule is not None and slot is not None and slot != row.slot:
-        gaps = (*gaps, *_come_by(schedule, slot, now))
-    return replace(transition, row=None, record=record, gaps=gaps)
-
-
-def _come_by(schedule: Schedule, slot: datetime, now: datetime) -> tuple[Gap, ...]:
-    """Return the slots from ``slot`` to now as deleted."""
-    if slot > now or schedule.from_end:
-        return ()
-    last = schedule.latest_before(now + TICK, floor=slot) or slot
-    return (span(schedule, slot, last, Reason.DELETED),)

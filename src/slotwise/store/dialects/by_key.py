@@ -29,7 +29,8 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.dialects.due_rows import DueRows, newest_decided, newest_of
 from slotwise.store.dialects.gaps import enter_gaps
-from slotwise.store.dialects.port import ClaimRequest, Dialect, NewRow, Transaction
+from slotwise.store.dialects.key_locks import KeyLocks
+from slotwise.store.dialects.port import ClaimRequest, NewRow, Transaction
 from slotwise.store.dialects.row_values import (
     RELEASED,
     Values,
@@ -61,7 +62,7 @@ from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, MOST_HELD, Expressio
 KeyOrder: TypeAlias = tuple[Expression, Expression]
 
 
-class ByKey(Dialect):
+class ByKey(KeyLocks):
     """What all bases of a dialect share."""
 
     has_fast_finish = False
@@ -212,45 +213,6 @@ class ByKey(Dialect):
         return now, [row_of(values[1:], names=HOLD_COLUMNS) for values in found]
 
     # -- locks ------------------------------------------------------------------------------------
-
-    def alone(self, connection: sa.Connection, name: str) -> bool:
-        """By the lock of a row of ``keys``, which only a worker's rights can lock.
-
-        The first claim of all makes it.
-        """
-        mine, query = self._key_row(name, "turn")
-        locked = query.with_for_update(skip_locked=True)
-        if connection.execute(locked).first() is not None:
-            return True
-        if connection.execute(query).first() is not None:
-            return False
-        return self.insert_turn(connection, mine)
-
-    def insert_turn(self, connection: sa.Connection, row: Mapping[str, object]) -> bool:
-        """Insert a row of ``keys``, once in the life of a name; return whether it was inserted.
-
-        Race: of two that do it at once, the second waits for the first one's commit.
-        """
-        return self.insert_new(connection, self.tables.keys, row)
-
-    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
-        """By the lock of a row of ``keys``.
-
-        Race: of two that make the row, the second waits for the first one's commit, also if both
-        would share it; then it locks that row.
-        """
-        mine, query = self._key_row(name, "latch")
-        query = query.with_for_update(read=shared)
-        while connection.execute(query).fetchone() is None:
-            if self.insert_new(connection, self.tables.keys, mine):
-                return
-
-    def _key_row(self, name: str, kind: str) -> tuple[Values, sa.Select[Any]]:
-        """Return a row of ``keys``, and a look for it."""
-        keys = self.tables.keys
-        row: Values = {"task_name": name, "kind": kind, "key": ""}
-        mine = [keys.c[column] == value for column, value in row.items()]
-        return row, sa.select(keys.c.running).where(*mine)
 
     def guard(self, connection: Joinable, claim: Claim) -> bool:
         """FOR SHARE; of a one-time task's row only the key, where the database has such locks.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import sqlalchemy as sa
 
 from slotwise.decide import ending as decide
+from slotwise.decide.deletion import removed
 from slotwise.decide.going_back import NEWER, UNREADABLE
 from slotwise.decide.pause import parked
 from slotwise.errors import InvalidSchedule
@@ -255,7 +256,7 @@ class SettlementWriter:
             done = decide.unread(row, done, now, error)
         return Change(
             held=replace(one.held, row=row),
-            transition=decide.removed(row, schedule, parked(row, done), now),
+            transition=removed(row, schedule, parked(row, done), now),
             stranger=row.ledger_key is not None and not one.is_entered,
         )
 
