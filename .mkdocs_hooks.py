@@ -13,8 +13,13 @@ from typing import Any
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 
-_CELL, _CODE = re.compile(r"<td.*?</td>", re.DOTALL), re.compile(r"<code>([^<]*)</code>")
-_SESSION = re.compile(r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
+_CELL, _CODE = (
+    re.compile(r"<td.*?</td>", re.DOTALL),
+    re.compile(r"<code>([^<]*)</code>"),
+)
+_SESSION = re.compile(
+    r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MULTILINE
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -66,7 +71,9 @@ def _comment_above(attribute: griffe.Object) -> str:
     path, above = attribute.filepath, []
     lines = attribute.lines_collection[path] if isinstance(path, Path) else []
     number = (attribute.lineno or 1) - 2
-    while 0 <= number < len(lines) and (line := lines[number].strip()).startswith("#:"):
+    while 0 <= number < len(lines) and (line := lines[number].strip()).startswith(
+        "#:"
+    ):
         above.append(line.removeprefix("#:").strip())
         number -= 1
     return "\n".join(reversed(above))

@@ -93,7 +93,9 @@ def main(words: list[str]) -> int:
         "constraints",
         "release",
     ):
-        print(f"dev: there is no command {command!r}\n\n{HELP}", end="", file=sys.stderr)
+        print(
+            f"dev: there is no command {command!r}\n\n{HELP}", end="", file=sys.stderr
+        )
         return 2
     prepare()
     if command in ("compat", "oldest"):
@@ -333,7 +335,9 @@ def in_front(folder: Path, wanted: list[str]) -> dict[str, str]:
         if subprocess.run(
             [PYTHON, *pip, *wanted], cwd=ROOT, env=environment()
         ).returncode:
-            stop("pip failed, the reason is above; run the same command again to go on")
+            stop(
+                "pip failed, the reason is above; run the same command again to go on"
+            )
         draft.rename(folder)
     return {**environment(), "PYTHONPATH": str(folder)}
 
@@ -354,7 +358,11 @@ def checks(site: str) -> dict[str, list[str]]:
         "ruff check": ["-m", "ruff", "check", "."],
         "ruff format": ["-m", "ruff", "format", "--check", "."],
         "mypy": ["-m", "mypy"],
-        "import contracts": [str(VENV / "bin/lint-imports"), "--no-cache", "--no-logo"],
+        "import contracts": [
+            str(VENV / "bin/lint-imports"),
+            "--no-cache",
+            "--no-logo",
+        ],
         "figures of the source": ["tools/house.py"],
         "docs": [
             "-m",
@@ -436,7 +444,9 @@ def release() -> int:
         ]
         if subprocess.run([PYTHON, *pip], cwd=ROOT, env=environment()).returncode:
             shutil.rmtree(tool, ignore_errors=True)
-            stop("pip failed, the reason is above; run the same command again to go on")
+            stop(
+                "pip failed, the reason is above; run the same command again to go on"
+            )
     steps = {
         "build": ["-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT)],
         "twine check": ["-m", "twine", "check", "--strict", str(ROOT / "dist/*")],

@@ -32,5 +32,7 @@ def application_engine() -> sa.Engine:
     """The application's own pool on the same database; slotwise has another one."""
     url = sa.make_url(database_url())
     return sa.create_engine(
-        url.set(drivername="postgresql+psycopg") if "postgres" in url.drivername else url
+        url.set(drivername="postgresql+psycopg")
+        if "postgres" in url.drivername
+        else url
     )

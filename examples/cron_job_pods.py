@@ -51,7 +51,11 @@ def main() -> None:
 
     make_tables(registry)
     log = Path(tempfile.mkdtemp(), "log")
-    environment = {**os.environ, "EXAMPLE_LOG": str(log), "DATABASE_URL": database_url()}
+    environment = {
+        **os.environ,
+        "EXAMPLE_LOG": str(log),
+        "DATABASE_URL": database_url(),
+    }
     here = Path(__file__).parent
     # Without --early, so that the example ends soon even in the last seconds of an hour.
     words = [

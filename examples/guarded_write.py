@@ -46,7 +46,9 @@ class Interest(DistributedJob):
             ctx.guard(
                 connection
             )  # raises ClaimLost if another worker has the slot: the transaction rolls back
-            euro = (connection.scalar(sa.select(sa.func.max(account.c.euro))) or 0) + 10
+            euro = (
+                connection.scalar(sa.select(sa.func.max(account.c.euro))) or 0
+            ) + 10
             connection.execute(
                 account.insert().values(slot=ctx.slot.isoformat(), euro=euro)
             )

@@ -20,7 +20,9 @@ HEARTBEAT = timedelta(milliseconds=200)
 def with_query(address: str, **query: str) -> str:
     """The address with some of libpq's options."""
     return (
-        make_url(address).update_query_dict(query).render_as_string(hide_password=False)
+        make_url(address)
+        .update_query_dict(query)
+        .render_as_string(hide_password=False)
     )
 
 

@@ -76,7 +76,9 @@ class Databases:
         if self._connection:
             self._connection.close()
 
-    def _make_template(self, what: str, prepare: Callable[[str], object] | None) -> str:
+    def _make_template(
+        self, what: str, prepare: Callable[[str], object] | None
+    ) -> str:
         name = f"{self._prefix}_{what}"
         self.drop(name)
         self._create(name)

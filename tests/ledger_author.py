@@ -49,7 +49,9 @@ def sender(frame: FrameType | None) -> str | None:
         file = frame.f_code.co_filename
         if not file.startswith(_ON_THE_WAY):
             return (
-                Path(file[len(SOURCE) :]).as_posix() if file.startswith(SOURCE) else None
+                Path(file[len(SOURCE) :]).as_posix()
+                if file.startswith(SOURCE)
+                else None
             )
         frame = frame.f_back
     return None

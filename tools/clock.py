@@ -66,7 +66,9 @@ def main(arguments: list[str]) -> int:
         return 2
     time, *command = arguments
     try:
-        return subprocess.run(command, env={**os.environ, **variables(time)}).returncode
+        return subprocess.run(
+            command, env={**os.environ, **variables(time)}
+        ).returncode
     except (ValueError, RuntimeError) as error:
         print(f"clock: {error}", file=sys.stderr)
         return 2

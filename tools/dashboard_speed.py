@@ -92,7 +92,9 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=10_000_000)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--tasks", type=int, default=1_000_000)
-    parser.add_argument("--most", type=float, default=50.0, help="milliseconds per page")
+    parser.add_argument(
+        "--most", type=float, default=50.0, help="milliseconds per page"
+    )
     given = parser.parse_args()
     Schema(Settings.load(database_url=given.url)).upgrade()
     with psycopg.connect(given.url, autocommit=True) as connection:

@@ -99,7 +99,9 @@ def _judged(
     minute = 0.0
     while minute < min(start + took, limit):
         elapsed = max(minute - start, 0.0)
-        forecast = share_at_risk(durations, elapsed * MINUTE, (limit - minute) * MINUTE)
+        forecast = share_at_risk(
+            durations, elapsed * MINUTE, (limit - minute) * MINUTE
+        )
         if forecast is not None and forecast[0] >= risk:
             return Judged(start + took > limit, limit - minute, forecast[0])
         minute += limit / FORECASTS

@@ -114,7 +114,9 @@ class Source:
         docstrings = set(self._docstring_lines())
         found: Counter[int] = Counter()
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            is_docstring = token.type == tokenize.STRING and token.start[0] in docstrings
+            is_docstring = (
+                token.type == tokenize.STRING and token.start[0] in docstrings
+            )
             if token.type not in NO_CODE and not is_docstring:
                 found[token.start[0]] += 1
         return found
@@ -140,7 +142,9 @@ class Source:
                 self.room,
                 sum(
                     self.tokens_by_line[line]
-                    for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                    for line in range(
+                        node.lineno, (node.end_lineno or node.lineno) + 1
+                    )
                 ),
                 sum(map(branches_of, ast.walk(node))),
             )
@@ -220,7 +224,9 @@ class House:
 
     @property
     def circles(self) -> list[tuple[str, str]]:
-        pairs = [(one, other) for one, others in self.arrows.items() for other in others]
+        pairs = [
+            (one, other) for one, others in self.arrows.items() for other in others
+        ]
         return [(a, b) for a, b in sorted(pairs) if a < b and (b, a) in pairs]
 
     @property
@@ -248,7 +254,9 @@ class House:
         """What is behind some of the figures."""
         largest = sorted(self.functions, key=lambda each: -each.branches)[:40]
         return {
-            "two-way pairs of rooms": [f"{one} {other}" for one, other in self.circles],
+            "two-way pairs of rooms": [
+                f"{one} {other}" for one, other in self.circles
+            ],
             "names that lodgers take from inside the core": sorted(
                 f"{lodger}: {module} {name or ''}".rstrip()
                 for lodger, module, name in self.taken
@@ -273,7 +281,10 @@ FIGURES: dict[str, tuple[Callable[[House], float], float]] = {
     "rooms": (lambda house: len({room_of(file.module) for file in house.files}), 26),
     "arrows": (lambda house: sum(map(len, house.arrows.values())), 120),
     "two-way pairs of rooms": (lambda house: len(house.circles), 0),
-    "names that lodgers take from inside the core": (lambda house: len(house.taken), 0),
+    "names that lodgers take from inside the core": (
+        lambda house: len(house.taken),
+        0,
+    ),
     "pairs of a lodger and an inner module": (
         lambda house: len({(lodger, module) for lodger, module, _ in house.taken}),
         0,
@@ -350,7 +361,8 @@ def reached(path: Path) -> dict[str, float]:
 def allowed(committed: dict[str, float]) -> dict[str, float]:
     """A figure below the value to reach may move up to it; another may only fall."""
     return {
-        name: max(committed.get(name, goal), goal) for name, (_, goal) in FIGURES.items()
+        name: max(committed.get(name, goal), goal)
+        for name, (_, goal) in FIGURES.items()
     }
 
 

@@ -171,7 +171,9 @@ def main() -> None:
             ("lists", Tables.read),
         ):
             small, large = (median(lambda of=of, at=at: of(at)) for at in (few, many))
-            print(f"{what}: {small:.2f} ms with {FEW:,}, {large:.2f} ms with {count:,}")
+            print(
+                f"{what}: {small:.2f} ms with {FEW:,}, {large:.2f} ms with {count:,}"
+            )
 
 
 if __name__ == "__main__":

@@ -157,7 +157,9 @@ class JobCancelled(SlotwiseError):
 class CommandFailed(SlotwiseError):
     """The command failed, or could not be started."""
 
-    def __init__(self, message: str | None = None, *, status: int | None = None) -> None:
+    def __init__(
+        self, message: str | None = None, *, status: int | None = None
+    ) -> None:
         super().__init__(message)
         #: Its exit status, negative for a signal; None if it never ran, or nobody knows.
         self.status = status

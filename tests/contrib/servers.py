@@ -129,7 +129,12 @@ def serving(
 def run(command: list[str], directory: Path, env: Mapping[str, str]) -> str:
     """Run a command that ends by itself, successfully; return what it says on stdout."""
     done = subprocess.run(
-        command, cwd=directory, env=env, capture_output=True, text=True, timeout=PATIENCE
+        command,
+        cwd=directory,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

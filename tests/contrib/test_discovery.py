@@ -87,7 +87,9 @@ tock = tick
         ["report", "tick"],
         ["resize", "send-mail"],
     )
-    registry = JobRegistry(jobs=found.jobs, tasks=found.tasks, database_url="sqlite://")
+    registry = JobRegistry(
+        jobs=found.jobs, tasks=found.tasks, database_url="sqlite://"
+    )
     assert sorted(registry.definitions) == ["report", "resize", "send-mail", "tick"]
 
 
@@ -109,7 +111,8 @@ def test_entry_points_are_found(write: Write, tmp_path: Path) -> None:
     )
     importlib.invalidate_caches()
     with pytest.raises(
-        SlotwiseError, match=r"entry point wrong = shop.more:Missing of shop: .*Missing"
+        SlotwiseError,
+        match=r"entry point wrong = shop.more:Missing of shop: .*Missing",
     ):
         discover(entry_points=True)
 

@@ -111,8 +111,12 @@ def test_reading_in_djangos_transaction_keeps_types(shop: str) -> None:
     with override_settings(USE_TZ=False):
         connection.close()
         with transaction.atomic():
-            inside = registry().client.get(send_mail, receipt.id, connection=connection)
-            with connection.cursor() as cursor:  # Django's own cursors are as they were
+            inside = registry().client.get(
+                send_mail, receipt.id, connection=connection
+            )
+            with (
+                connection.cursor() as cursor
+            ):  # Django's own cursors are as they were
                 cursor.execute("select now(), '{}'::jsonb")
                 now, text = cursor.fetchone()
         connection.close()
@@ -300,7 +304,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"LISTNERS": []},
         r"SLOTWISE\['LISTNERS'\] is not a setting; did you mean 'LISTENERS'\?",
     ),
-    "a setting of the registry": ({"TASKS": []}, r"SLOTWISE: TASKS is not a setting; "),
+    "a setting of the registry": (
+        {"TASKS": []},
+        r"SLOTWISE: TASKS is not a setting; ",
+    ),
     "the registry's keyword": (
         {"config": "x.toml"},
         r"SLOTWISE: CONFIG is not a setting; ",
@@ -489,7 +496,9 @@ def test_commands_know_the_project(
         "no workers; start one: python manage.py slotwise worker\n"
     )
     call_command("slotwise", "run", "tidy", "--json")
-    assert json.loads(capfd.readouterr().out.splitlines()[-1])["outcome"] == "succeeded"
+    assert (
+        json.loads(capfd.readouterr().out.splitlines()[-1])["outcome"] == "succeeded"
+    )
     with pytest.raises(SystemExit, match="1"):
         call_command("slotwise", "health")  # no worker is alive
     with pytest.raises(SystemExit, match="2"):

@@ -120,7 +120,9 @@ class Project:
 
     def django(self, *words: str, alias: str = "jobs", status: int = 0) -> str:
         """Run a command of Django; return what it says."""
-        env = environment("", DEFAULT_URL=self.default, JOBS_URL=self.jobs, ALIAS=alias)
+        env = environment(
+            "", DEFAULT_URL=self.default, JOBS_URL=self.jobs, ALIAS=alias
+        )
         path = os.pathsep.join(
             filter(None, [str(self.directory), os.environ.get("PYTHONPATH")])
         )
@@ -258,7 +260,9 @@ with transaction.atomic("default"), transaction.atomic("jobs"):
 @pytest.mark.parametrize(
     "tables", ["with tables", pytest.param("without", marks=pytest.mark.extended)]
 )
-def test_the_alias_of_another_database_is_refused(project: Project, tables: str) -> None:
+def test_the_alias_of_another_database_is_refused(
+    project: Project, tables: str
+) -> None:
     """Also if it has tables of slotwise, and outside a transaction: no worker of this project
     would see the task.
     """

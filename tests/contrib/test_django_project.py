@@ -119,7 +119,9 @@ def test_a_worker_in_the_servers_processes(
     """The middleware takes the function ``registry``, which is called after the fork."""
     env = environment(pg_empty_url, PYTHONPATH=str(SHOP))
     run([*MANAGE, "migrate", "--verbosity", "0"], SHOP, env)
-    (tmp_path / "embedded.py").write_text(EMBEDDED.format(kind=kind, KIND=kind.upper()))
+    (tmp_path / "embedded.py").write_text(
+        EMBEDDED.format(kind=kind, KIND=kind.upper())
+    )
     command = {
         "wsgi": [
             program("gunicorn"),
@@ -199,6 +201,7 @@ def test_a_worker_without_django_setup_is_refused(pg_url: str) -> None:
         "DJANGO_SETTINGS_MODULE is not set; run python" in nameless.stderr,
     ) == (1, True)
     named = jobs(
-        "slotwise.contrib.django.worker:registry", DJANGO_SETTINGS_MODULE="shop.settings"
+        "slotwise.contrib.django.worker:registry",
+        DJANGO_SETTINGS_MODULE="shop.settings",
     )
     assert "nightly-report" in named.stdout, named.stderr

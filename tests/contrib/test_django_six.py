@@ -120,12 +120,19 @@ def test_django_six(python: str, postgres: EmbeddedPostgres | GivenPostgres) -> 
             f"pythonpath={ROOT} {ROOT / 'src'}",
         ],
         cwd=ROOT,
-        env={**kept, "SLOTWISE_TEST_DSN": postgres.dsn, "PYTHONPATH": str(ROOT / "src")},
+        env={
+            **kept,
+            "SLOTWISE_TEST_DSN": postgres.dsn,
+            "PYTHONPATH": str(ROOT / "src"),
+        },
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     version = subprocess.run(
-        [python, "-m", "django", "--version"], capture_output=True, text=True, check=True
+        [python, "-m", "django", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert version.startswith("6."), version

@@ -38,7 +38,11 @@ class Cast:
     """A registry with a task that runs on a thread, one that runs on a loop, and what they did."""
 
     def __init__(self, url: str) -> None:
-        self.ran, self.loops, self.done = list[Any](), list[object](), threading.Event()
+        self.ran, self.loops, self.done = (
+            list[Any](),
+            list[object](),
+            threading.Event(),
+        )
 
         @task(name="work")
         def work(ctx: JobContext) -> None:
@@ -189,7 +193,9 @@ def test_a_server_starts_while_the_database_is_away(
         with server:
             cast.registry.client.schedule(cast.work, 1)
             assert cast.done.wait(PATIENCE)
-            wait_until(lambda: http.get("/checks/ready").status_code == 200, "readiness")
+            wait_until(
+                lambda: http.get("/checks/ready").status_code == 200, "readiness"
+            )
         wait_until(
             lambda: http.get("/checks/ready").status_code == 503, "the database's end"
         )

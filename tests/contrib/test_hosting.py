@@ -70,7 +70,8 @@ def test_the_log_of_a_start_and_a_stop(
 def test_two_lifespans_of_one_registry(registry: JobRegistry) -> None:
     """The second is refused, and the first goes on."""
     first, second = (
-        FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s")) for _ in range(2)
+        FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s"))
+        for _ in range(2)
     )
     first.include_router(health_router())
     with TestClient(first) as http:
@@ -144,7 +145,9 @@ def test_another_caller_while_the_worker_starts(late: Late) -> None:
     assert late.worker is None
 
 
-def test_a_host_leaves_the_worker_of_another_caller_alone(registry: JobRegistry) -> None:
+def test_a_host_leaves_the_worker_of_another_caller_alone(
+    registry: JobRegistry,
+) -> None:
     """Its stop ends only what it has started."""
     host = Host(registry)
     registry.start()
@@ -174,7 +177,9 @@ def in_child(*uses: Callable[[], object]) -> tuple[int, list[str]]:
         return child, said.read().splitlines()
 
 
-def test_a_start_before_the_fork_is_refused_in_the_child(registry: JobRegistry) -> None:
+def test_a_start_before_the_fork_is_refused_in_the_child(
+    registry: JobRegistry,
+) -> None:
     """Threads stay in the parent; the line names both processes and the hook."""
     host = Host(registry, start_wait="60s")
     host.start()

@@ -264,7 +264,9 @@ NO_RESOLVERS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("resolvers", "line"), NO_RESOLVERS.values(), ids=NO_RESOLVERS)
+@pytest.mark.parametrize(
+    ("resolvers", "line"), NO_RESOLVERS.values(), ids=NO_RESOLVERS
+)
 def test_what_is_no_resolver_is_refused(resolvers: Any, line: str) -> None:
     """One line each, with the value and the cure."""
     with pytest.raises(SlotwiseError, match=line) as raised:

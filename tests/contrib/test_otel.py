@@ -75,7 +75,9 @@ class Telemetry:
         self.meters = MeterProvider([self.reader])
 
     def spans(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self.exporter.get_finished_spans() if span.name == name]
+        return [
+            span for span in self.exporter.get_finished_spans() if span.name == name
+        ]
 
     def points(self) -> dict[str, list[Any]]:
         data = self.reader.get_metrics_data()

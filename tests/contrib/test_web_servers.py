@@ -68,7 +68,10 @@ def test_asgi_servers_with_two_processes(
     ) as server:
         buy(server)
         server.until(lambda: workers(pg_url) == 2)
-        assert server.get("/health/ready") == (200, {"state": "running", "reason": None})
+        assert server.get("/health/ready") == (
+            200,
+            {"state": "running", "reason": None},
+        )
         server.stop()
         assert workers(pg_url) == 0, server.log
 

@@ -68,7 +68,8 @@ def table(page: Path, heading: str) -> Iterator[list[str]]:
         if not line.startswith("|"):
             return
         yield [
-            cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]
+            cell.strip().replace("`", "")
+            for cell in re.split(r"(?<!\\)\|", line)[1:-1]
         ]
 
 

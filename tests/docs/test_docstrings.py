@@ -70,7 +70,8 @@ def test_reference_documents_the_hall(module: str) -> None:
     assert [
         name
         for name in names
-        if inspect.isroutine(getattr(home, name)) or inspect.isclass(getattr(home, name))
+        if inspect.isroutine(getattr(home, name))
+        or inspect.isclass(getattr(home, name))
         if not getattr(home, name).__doc__
     ] == []
 

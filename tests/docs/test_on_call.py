@@ -173,7 +173,9 @@ CASES: dict[str, tuple[Scene, int, tuple[str, ...]]] = {
 
 def command(question: str) -> list[str]:
     """The command of the page that answers a question, by its first words."""
-    (found,) = [text for words, text in QUESTIONS.items() if words.startswith(question)]
+    (found,) = [
+        text for words, text in QUESTIONS.items() if words.startswith(question)
+    ]
     return shlex.split(found)[1:]
 
 

@@ -69,7 +69,9 @@ def test_every_setting_is_listed() -> None:
     """The table of settings names each setting, in order, with its default; so do the keywords of
     JobRegistry.
     """
-    written = [(name, default) for name, default, *_ in table(REFERENCE, "## Settings")]
+    written = [
+        (name, default) for name, default, *_ in table(REFERENCE, "## Settings")
+    ]
     cure = "mend the table of settings in docs/operations-reference.md"
     assert written == [
         (spec.name, _spelled(spec.default)) for spec in dataclasses.fields(Settings)
@@ -112,7 +114,9 @@ def test_every_command_is_listed() -> None:
         "add a row to docs/operations-reference.md, or remove one"
     )
     (tables_line,) = [
-        cell for cell, *_ in table(REFERENCE, "## The commands") if "slotwise db" in cell
+        cell
+        for cell, *_ in table(REFERENCE, "## The commands")
+        if "slotwise db" in cell
     ]
     db = cli.commands["db"]
     assert isinstance(db, click.Group)
@@ -123,7 +127,9 @@ def test_every_command_is_listed() -> None:
 
 def test_every_table_is_listed() -> None:
     """The table of tables names each table of the schema, and alembic's."""
-    listed = {name for cell, _ in table(PAGE, "## Tables") for name in cell.split(", ")}
+    listed = {
+        name for cell, _ in table(PAGE, "## Tables") for name in cell.split(", ")
+    }
     assert listed == {found.name for found in tables().metadata.sorted_tables} | {
         "scheduled_alembic_version"
     }

@@ -79,6 +79,6 @@ def test_the_ways_in_have_tests() -> None:
     known = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     for _, tests in found:
         for name in re.findall(r"`(.+?)`", tests):
-            assert (ROOT / name).exists() if "/" in name else f"def {name}(" in known, (
-                name
-            )
+            assert (
+                (ROOT / name).exists() if "/" in name else f"def {name}(" in known
+            ), name

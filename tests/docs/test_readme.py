@@ -171,7 +171,8 @@ def test_first_screen_is_what_the_commands_print(project: Project) -> None:
     shown = SLOTS_OF.findall(slots)
     assert len(shown) == 5
     assert (
-        SLOTS_OF.findall(project.run("slotwise slots nightly-report --limit 5")) == shown
+        SLOTS_OF.findall(project.run("slotwise slots nightly-report --limit 5"))
+        == shown
     )
     first, _, said = explained.partition("\n")
     told = project.run(f"slotwise explain{first}")

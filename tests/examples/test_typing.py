@@ -96,7 +96,9 @@ def test_samples_pass_and_mistakes_are_found(check: Check, workplace: Path) -> N
 def test_samples_are_many() -> None:
     """At least forty mistakes, and forty right uses whose type is asserted."""
     assert sum(len(_wrong_lines(file)) for file in MISTAKES) >= 40
-    assert sum((SAMPLES / file).read_text().count("assert_type(") for file in GOOD) >= 40
+    assert (
+        sum((SAMPLES / file).read_text().count("assert_type(") for file in GOOD) >= 40
+    )
 
 
 def _wrong_lines(file: str) -> set[int]:

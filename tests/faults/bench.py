@@ -387,7 +387,9 @@ class Bench:
         """
         draft = Path(f"{self.log.path}.{job}.release")
         draft.write_text(str(up_to))
-        draft.replace(f"{self.log.path}.{job}.released")  # handlers read it at any time
+        draft.replace(
+            f"{self.log.path}.{job}.released"
+        )  # handlers read it at any time
 
     def wait_for_empty_queue(self, within: float = PATIENCE) -> float:
         """Until no one-time task waits or runs; when that was."""
@@ -470,13 +472,17 @@ class Bench:
         """What was told about the slots of the findings."""
         wanted = {(one.job, one.slot) for one in found.findings[:5]}
         lines = [line for line in self.log.read() if (line.job, line.slot) in wanted]
-        seen = [one for one in self.events.all() if (one["job"], one["slot"]) in wanted]
+        seen = [
+            one for one in self.events.all() if (one["job"], one["slot"]) in wanted
+        ]
         return "\n".join([*map(str, lines), *map(str, seen), self.events.tail(30)])
 
     def starts(self, job: str) -> list[LogLine]:
         """What the handlers of this job have written down as starts."""
         return [
-            line for line in self.log.read() if line.job == job and line.mark == "start"
+            line
+            for line in self.log.read()
+            if line.job == job and line.mark == "start"
         ]
 
 

@@ -72,7 +72,9 @@ class Storm:
         self.stage.wait(
             "claim_lost", by=victim.worker, job=victim["job"], token=victim["token"]
         )
-        self.stage.wait("claimed", by=victim.worker, after=thawed)  # it goes on working
+        self.stage.wait(
+            "claimed", by=victim.worker, after=thawed
+        )  # it goes on working
         assert (
             self.stage.events.all("settled", job=victim["job"], token=victim["token"])
             == []
@@ -127,7 +129,8 @@ class Storm:
         self.server.restart(mode)  # type: ignore[arg-type]
         begun = self.stage.mark()
         back = [
-            self.stage.wait("heartbeat", after=begun, by=player) for player in self.crew
+            self.stage.wait("heartbeat", after=begun, by=player)
+            for player in self.crew
         ]
         back += [self.stage.wait("claimed", after=begun)]
         late = max(seen.at for seen in back) - begun.at

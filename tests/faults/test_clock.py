@@ -89,7 +89,9 @@ def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
     stage.rest(LEASE)
 
     assert (
-        stage.events.all("reaped", "claim_lost", job=start["job"], token=start["token"])
+        stage.events.all(
+            "reaped", "claim_lost", job=start["job"], token=start["token"]
+        )
         == []
     )
     assert [seen["job"] for seen in stage.events.all("reaped")] == ["hold-give-up"]

@@ -136,7 +136,9 @@ class Evidence:
         )
         self._firsts = [gap.first_slot for gap in self.gaps]
         lines = [line for line in stage.log.read() if line.job == job]
-        ends = {(line.slot, line.token): line.at for line in lines if line.mark == "end"}
+        ends = {
+            (line.slot, line.token): line.at for line in lines if line.mark == "end"
+        }
         lost = {
             (row.slot, row.token): row.ended
             for row in stage.rows(
@@ -145,7 +147,8 @@ class Evidence:
             if row.outcome == "lost"
         }
         self.starts = sorted(
-            (line for line in lines if line.mark == "start"), key=lambda line: line.token
+            (line for line in lines if line.mark == "start"),
+            key=lambda line: line.token,
         )
         self.holds: list[Hold] = []
         left: dict[datetime | None, datetime] = {}
@@ -231,7 +234,9 @@ class Evidence:
                 spans[-1] = spans[-1][0], max(hold.until, spans[-1][1])
             else:
                 spans.append((hold.since, hold.until))
-        skipped = [slot for slot, row in self.ledger.items() if row.reason == "overlap"]
+        skipped = [
+            slot for slot, row in self.ledger.items() if row.reason == "overlap"
+        ]
         for gap in self.gaps:
             if gap.reason == "overlap":
                 skipped += self.slots(gap.first_slot - SECOND, gap.last_slot)
@@ -306,7 +311,9 @@ class Evidence:
         for slot in missed:
             if fates[slot] == "ran":
                 claimed = min(
-                    from_micros(line.token) for line in self.starts if line.slot == slot
+                    from_micros(line.token)
+                    for line in self.starts
+                    if line.slot == slot
                 )
                 if claimed - slot > parse_duration(GRACE):
                     yield f"{slot:%H:%M:%S} ran {claimed - slot} late"
@@ -329,7 +336,11 @@ def test_an_outage_at_any_phase_is_judged_by_the_seven_rules(
 
     Gaps are disjoint, and every slot is accounted for.
     """
-    settings = {"heartbeat_interval": "300ms", "threads": "16", "shutdown_grace": "20s"}
+    settings = {
+        "heartbeat_interval": "300ms",
+        "threads": "16",
+        "shutdown_grace": "20s",
+    }
     jobs = ",".join(f"{kind}@{number}" for number in range(LANES) for kind in KINDS)
     stage = bench(jobs, **settings)
     with ExitStack() as links, ThreadPoolExecutor(LANES) as pool:

@@ -51,7 +51,9 @@ def test_two_releases_with_other_jobs_leave_each_other_alone(bench: MakeBench) -
     assert set(stage.end_all()) == {0}
     known = {"old": {"rerun", "give-up"}, "new": {"give-up", "async"}}
     for seen in stage.events.all("claimed", "reaped", "settled", "planned"):
-        assert seen["job"] in known.get(str(seen.worker), {"rerun", "give-up", "async"})
+        assert seen["job"] in known.get(
+            str(seen.worker), {"rerun", "give-up", "async"}
+        )
     stage.expect_clean(until=until)
 
 

@@ -56,7 +56,11 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(
     assert stage.events.all("handler_end", job="hold-long") == []
     stage.release("hold-long")
     end = stage.wait("settled", job="hold-long", slot=start["slot"])
-    assert (end.worker, end["attempt"], end["outcome"]) == (start.worker, 1, "succeeded")
+    assert (end.worker, end["attempt"], end["outcome"]) == (
+        start.worker,
+        1,
+        "succeeded",
+    )
     until = stage.now()
     stage.end_all()
 

@@ -101,7 +101,9 @@ def give_again(sql: psycopg.Connection, transaction_id: int) -> None:
     while theirs < transaction_id:
         (found,) = sql.execute("select pg_current_xact_id()::text").fetchall()
         theirs = int(found[0])
-    status = sql.execute("select pg_xact_status(%s::text::xid8)", (str(transaction_id),))
+    status = sql.execute(
+        "select pg_xact_status(%s::text::xid8)", (str(transaction_id),)
+    )
     assert status.fetchone() == ("committed",)
 
 

@@ -54,11 +54,15 @@ class Crowd:
     @property
     def newest(self) -> list[str]:
         """Most of these are held."""
-        return [f"{number:05}" for number in range(max(self.made - HELD, 0), self.made)]
+        return [
+            f"{number:05}" for number in range(max(self.made - HELD, 0), self.made)
+        ]
 
     def count(self, which: str) -> int:
         return int(
-            self.stage.rows(f"select count(*) from scheduled_tasks where {which}")[0][0]
+            self.stage.rows(f"select count(*) from scheduled_tasks where {which}")[0][
+                0
+            ]
         )
 
 
@@ -73,7 +77,9 @@ def operate(
         job, id = lot.choice(JOBS), lot.choice(crowd.newest)
         orders = {
             "cancel": lambda id=id: client.cancel("stay", id).status,
-            "reschedule": lambda id=id: client.reschedule("stay", id, delay="1h").status,
+            "reschedule": lambda id=id: (
+                client.reschedule("stay", id, delay="1h").status
+            ),
             "replace": lambda id=id: (
                 client.schedule("stay", 1, id=id, if_exists="keep").status
             ),
@@ -86,7 +92,9 @@ def operate(
         word = lot.choices(list(orders), [1, 2, 2, 1, 2, 2, 1, 1])[0]
         try:
             told[
-                f"{word} {orders[word]()}" if word in ("cancel", "reschedule") else word
+                f"{word} {orders[word]()}"
+                if word in ("cancel", "reschedule")
+                else word
             ] += 1  # type: ignore[no-untyped-call]
         except ConfigurationError:
             told[f"{word} refused"] += 1
@@ -177,12 +185,17 @@ def crowd_at_work(
     stage.registry.client.schedule("stay", 1.5, id="locked")
     stage.wait("handler_start", id="locked")
     eventually(lambda: crowd.count("picked") >= HELD * 0.9)
-    assert {seen.worker for seen in stage.events.all("claimed", job="stay")} == set(crew)
+    assert {seen.worker for seen in stage.events.all("claimed", job="stay")} == set(
+        crew
+    )
     with ThreadPoolExecutor(OPERATORS + MOVERS) as others:
         told = [
-            others.submit(operate, stage, crowd, over, seed) for seed in range(OPERATORS)
+            others.submit(operate, stage, crowd, over, seed)
+            for seed in range(OPERATORS)
         ]
-        told += [others.submit(move, stage, crowd, over, seed) for seed in range(MOVERS)]
+        told += [
+            others.submit(move, stage, crowd, over, seed) for seed in range(MOVERS)
+        ]
         try:
             stays_locked(stage)
             for _ in range(seconds):
@@ -197,7 +210,8 @@ def crowd_at_work(
     assert set(stage.end_all()) == {0}
     expect_no_deadlock(server)
     assert (
-        stage.events.all("reaped", "claim_lost", "claim_suspect", "database_lost") == []
+        stage.events.all("reaped", "claim_lost", "claim_suspect", "database_lost")
+        == []
     )
     starts = Counter(
         (line.job, line.instance, line.token)

@@ -91,7 +91,9 @@ def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
 
 
 @pytest.mark.extended
-def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) -> None:
+def test_wake_ups_are_heard_again_after_a_restart(
+    own_server: EmbeddedPostgres,
+) -> None:
     """With a poll in an hour it is a word that starts a task, on whatever connection it listens
     now.
     """
@@ -288,7 +290,9 @@ def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) ->
     """A settlement that waits for a row which somebody else has locked does not stop the
     heartbeats of its worker.
     """
-    stage = bench("hold-long,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s")
+    stage = bench(
+        "hold-long,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s"
+    )
     holder = stage.start("holder")
     start = stage.wait("handler_start", job="hold-long", by=holder)
     other = stage.start("other")

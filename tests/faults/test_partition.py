@@ -91,7 +91,9 @@ def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(
     healed = stage.mark()
     proxy.heal()
     back = stage.wait("database_back", by=apart, after=healed)
-    assert timedelta(seconds=back.at - healed.at) <= timedelta(seconds=5) + loaded(SLACK)
+    assert timedelta(seconds=back.at - healed.at) <= timedelta(seconds=5) + loaded(
+        SLACK
+    )
     stage.wait("claimed", by=apart, after=healed)
     leave(stage, "hold-async", "rerun")
 
@@ -161,7 +163,9 @@ def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
         for job, key in stage.rows("select job, key from effects")
     }
     jobs = ("completing", "completing-give-up")
-    ended = {(job, slot): row for job in jobs for slot, row in stage.ledger(job).items()}
+    ended = {
+        (job, slot): row for job in jobs for slot, row in stage.ledger(job).items()
+    }
     assert effects == {one for one, row in ended.items() if row.outcome == "succeeded"}
     assert [row.outcome for row in ended.values()].count("failed") == (
         0 if forward else 3

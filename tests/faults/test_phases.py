@@ -7,7 +7,15 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from tests.faults.bench import SLACK, TAKE_OVER, Bench, Player, Seen, eventually, loaded
+from tests.faults.bench import (
+    SLACK,
+    TAKE_OVER,
+    Bench,
+    Player,
+    Seen,
+    eventually,
+    loaded,
+)
 from tests.faults.conftest import MakeBench
 
 #: The jobs, one for each phase, and at which event of it the worker that runs only this job falls.
@@ -57,7 +65,10 @@ class Scene:
 
     def token(self, job: str) -> int:
         """That of the claim which the worker held when it fell: it had only one."""
-        held = [self.traps[job], *self.stage.events.all("claimed", by=self.doomed[job])]
+        held = [
+            self.traps[job],
+            *self.stage.events.all("claimed", by=self.doomed[job]),
+        ]
         return int(next(seen["token"] for seen in held if seen["token"]))
 
     def all_are_taken_over(self) -> None:
@@ -68,7 +79,9 @@ class Scene:
             reaped = self.stage.wait("reaped", job=job)
             assert (job, reaped["outcome"]) == (job, outcome)
             begun = max(up.at, self.traps[job].at)
-            assert timedelta(seconds=reaped.at - begun) <= TAKE_OVER + loaded(SLACK), job
+            assert timedelta(seconds=reaped.at - begun) <= TAKE_OVER + loaded(SLACK), (
+                job
+            )
 
     def goes_on(self) -> None:
         """Every job goes on, everybody leaves, no law is broken."""
@@ -83,7 +96,9 @@ class Scene:
             (line.job, line.slot) for job in PHASES for line in self.stage.starts(job)
         )
         assert all(
-            count == 1 for (job, _), count in starts.items() if job.startswith("give-up")
+            count == 1
+            for (job, _), count in starts.items()
+            if job.startswith("give-up")
         )
 
 
@@ -116,7 +131,9 @@ def kill_at_drain(bench: MakeBench) -> None:
     stage = bench("hold")
     victim = stage.start("victim", trap="drain_begin:1:KILL")
     start = stage.wait("handler_start", by=victim)
-    eventually(lambda: stage.starts("hold"))  # by then it has noted that it is the first
+    eventually(
+        lambda: stage.starts("hold")
+    )  # by then it has noted that it is the first
     victim.kill(signal.SIGTERM)
     assert stage.wait("trap", by=victim)["phase"] == "drain_begin"
     assert victim.wait() == -signal.SIGKILL

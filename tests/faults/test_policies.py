@@ -274,7 +274,9 @@ def min_interval_keeps_starts_apart(scene: Scene) -> None:
 
 def spread_moves_the_start_and_not_the_slot(scene: Scene) -> None:
     """Each start is so much after its slot; slots stay on their grid."""
-    by = spread_out(Spread.schedule, Spread.name, timedelta(seconds=1.5)).wait(scene.up)
+    by = spread_out(Spread.schedule, Spread.name, timedelta(seconds=1.5)).wait(
+        scene.up
+    )
     lines = scene.stage.starts("spread")
     assert all(
         line.slot.microsecond == 0 and line.slot.second % 2 == 0 for line in lines
@@ -383,7 +385,9 @@ def recovery_keeps_to_its_rate(scene: Scene) -> None:
     assert {row.task_name for row in rows} >= set(FLOODS)
     for first in rows:
         together = [
-            row for row in rows if first.started <= row.started < first.started + SECOND
+            row
+            for row in rows
+            if first.started <= row.started < first.started + SECOND
         ]
         assert len(together) <= RATE, "\n".join(map(str, together))
 

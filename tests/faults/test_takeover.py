@@ -82,7 +82,9 @@ def test_after_sigterm_aborted_work_starts_elsewhere_at_once(bench: MakeBench) -
 
 
 @pytest.mark.extended
-def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench) -> None:
+def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(
+    bench: MakeBench,
+) -> None:
     """A claim whose handler has not started when the drain begins is handed back, and nothing is
     burnt.
     """

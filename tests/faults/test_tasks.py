@@ -108,7 +108,8 @@ def _held_with_claims_ahead(stage: Bench, threads: int) -> tuple[Player, set[str
     for quick in range(FEWER // 3, FEWER, FEWER // 12):
         stage.release("note-once", quick)
         eventually(
-            lambda quick=quick: len(_started(stage, after=quick)) >= threads, pause=0.01
+            lambda quick=quick: len(_started(stage, after=quick)) >= threads,
+            pause=0.01,
         )
         victim.freeze()
         if len(_claimed(stage) - _started(stage)) > threads:

@@ -139,7 +139,10 @@ def given_up() -> Evidence:
     """Slot 2 was lost in its handler, slot 3 before its handler started, and neither ran again."""
     rows = [ledger(1), ledger(2, "lost", lost=1), ledger(3, "lost", lost=1), ledger(4)]
     return evidence(
-        rows, [attempt(1), attempt(2, note=None), attempt(4)], waits_for=5, gives_up=True
+        rows,
+        [attempt(1), attempt(2, note=None), attempt(4)],
+        waits_for=5,
+        gives_up=True,
     )
 
 
@@ -149,7 +152,10 @@ def begun_late() -> Evidence:
     """
     rows = [ledger(1), ledger(2, "lost", lost=1), ledger(3)]
     return evidence(
-        rows, [attempt(1), attempt(3), attempt(2, late=1.05)], waits_for=4, gives_up=True
+        rows,
+        [attempt(1), attempt(3), attempt(2, late=1.05)],
+        waits_for=4,
+        gives_up=True,
     )
 
 
@@ -218,7 +224,9 @@ def handed_back() -> Evidence:
     """
     rows = [ledger(1), ledger(2, "failed", finished=None), ledger(4)]
     log = [attempt(1), attempt(2, note="ValueError"), attempt(4)]
-    return replace(evidence(rows, log, waits_for=5, abreast=3), detached={at(2), at(3)})
+    return replace(
+        evidence(rows, log, waits_for=5, abreast=3), detached={at(2), at(3)}
+    )
 
 
 GOOD = [
@@ -248,7 +256,8 @@ def with_row(one: Evidence, row: LedgerRow) -> Evidence:
 
 def without(one: Evidence, second: float) -> Evidence:
     return replace(
-        one, ledger={slot: row for slot, row in one.ledger.items() if slot != at(second)}
+        one,
+        ledger={slot: row for slot, row in one.ledger.items() if slot != at(second)},
     )
 
 
@@ -285,7 +294,9 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "a gap is missing": ("missing", lambda: replace(taken_over(), gaps=())),
     "a gap is too short": (
         "missing",
-        lambda: replace(taken_over(), gaps=(GapRow(first=at(4), last=at(5), count=2),)),
+        lambda: replace(
+            taken_over(), gaps=(GapRow(first=at(4), last=at(5), count=2),)
+        ),
     ),
     "a gap covers what ran": (
         "double",
@@ -303,7 +314,9 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
     ),
     "a gap counts wrong": (
         "double",
-        lambda: replace(taken_over(), gaps=(GapRow(first=at(4), last=at(6), count=4),)),
+        lambda: replace(
+            taken_over(), gaps=(GapRow(first=at(4), last=at(6), count=4),)
+        ),
     ),
     "a slot that never was": (
         "phantom",
@@ -327,7 +340,10 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
         "twice",
         lambda: more(calm(), *attempt(2, 2, late=0.4)),
     ),
-    "a second start without a loss": ("twice", lambda: changed(taken_over(), 2, lost=0)),
+    "a second start without a loss": (
+        "twice",
+        lambda: changed(taken_over(), 2, lost=0),
+    ),
     "a second start that was counted, without a reason": (
         "twice",
         lambda: more(
@@ -385,7 +401,9 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "a slot that waits in a row of its own, and in a gap": (
         "double",
         lambda: replace(
-            abreast(), detached={at(3)}, gaps=(GapRow(first=at(3), last=at(3), count=1),)
+            abreast(),
+            detached={at(3)},
+            gaps=(GapRow(first=at(3), last=at(3), count=1),),
         ),
     ),
     "a slot left behind beside one that waits": (
@@ -403,7 +421,10 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
         "overlap",
         lambda: with_row(begun_late(), ledger(2)),
     ),
-    "a slot beside one that never ended": ("overlap", lambda: shorter(calm(), 2, "end")),
+    "a slot beside one that never ended": (
+        "overlap",
+        lambda: shorter(calm(), 2, "end"),
+    ),
     "of two slots under one token, one never started": (
         "disagree",
         lambda: shorter(claimed_together(), 1, "start"),
@@ -430,7 +451,9 @@ def test_a_doctored_run_is_caught(name: str) -> None:
 def test_a_slot_that_was_due_must_be_decided() -> None:
     """Liveness: what was due when the faults had ended may not wait for ever."""
     assert judge([calm()], until=at(4.9)).clean
-    assert [finding.law for finding in judge([calm()], until=at(5)).findings] == ["late"]
+    assert [finding.law for finding in judge([calm()], until=at(5)).findings] == [
+        "late"
+    ]
 
 
 def test_a_live_worker_may_hold_a_row() -> None:

@@ -53,7 +53,11 @@ def test_a_zombie_that_gives_up_has_started_once(
     leave(stage, job)
     assert len([line for line in stage.starts(job) if line.slot == start["slot"]]) == 1
     row = stage.ledger(job)[start["slot"]]
-    assert (row.outcome, row.reason, row.attempts) == ("lost", "may_still_be_running", 1)
+    assert (row.outcome, row.reason, row.attempts) == (
+        "lost",
+        "may_still_be_running",
+        1,
+    )
 
 
 def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(
@@ -70,7 +74,9 @@ def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(
     zombie.thaw()
     stage.wait("handler_end", by=zombie, slot=again["slot"], outcome="succeeded")
     end = stage.wait("handler_end", by=other, job=again["job"], token=again["token"])
-    settled = stage.wait("settled", "claim_lost", job=again["job"], token=again["token"])
+    settled = stage.wait(
+        "settled", "claim_lost", job=again["job"], token=again["token"]
+    )
     assert (settled.name, settled.number > end.number) == ("settled", True)
     assert stage.events.all("settled", by=zombie, slot=again["slot"]) == []
     leave(stage, "hold-again")

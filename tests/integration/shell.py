@@ -90,7 +90,9 @@ class Shell:
     def start(self, *arguments: str, **environment: str) -> Process:
         """Start ``slotwise …``; it is killed at the end of the test."""
         process = Process(
-            self._command(arguments), self.directory, {**self.environment, **environment}
+            self._command(arguments),
+            self.directory,
+            {**self.environment, **environment},
         )
         self._running.append(process)
         return process
@@ -222,7 +224,10 @@ class Process:
     def children(self) -> list[int]:
         """The processes that it has started and that still are."""
         listed = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+            ["ps", "-A", "-o", "pid=,ppid="],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         pairs = (line.split() for line in listed.splitlines())
         return [int(pid) for pid, parent in pairs if int(parent) == self.pid]

@@ -97,7 +97,9 @@ def _read_aloud(shell: Shell, slot: str, first: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"]])
-def test_a_job_may_be_called_show(pg_url: str, tmp_path: Path, words: list[str]) -> None:
+def test_a_job_may_be_called_show(
+    pg_url: str, tmp_path: Path, words: list[str]
+) -> None:
     """Without more it is the listing."""
     answer = Shell(tmp_path, pg_url).ask("slots", *words)
     assert answer.returncode == exits.FAILED
@@ -127,6 +129,11 @@ def test_a_date_alone_is_the_slot_of_that_day(pg_url: str, tmp_path: Path) -> No
         answer = shell.ask("explain", "nightly", "2999-07-01", "--json")
         assert answer.returncode == exits.OK
         found = json.loads(answer.stdout)
-        assert (found["slot"], found["outcome"]) == ("2999-07-01T00:30:00Z", "upcoming")
-        found = json.loads(shell.ask("explain", "often", "2999-07-01", "--json").stdout)
+        assert (found["slot"], found["outcome"]) == (
+            "2999-07-01T00:30:00Z",
+            "upcoming",
+        )
+        found = json.loads(
+            shell.ask("explain", "often", "2999-07-01", "--json").stdout
+        )
         assert found["slot"] == "2999-07-01T00:00:00Z"

@@ -97,7 +97,9 @@ def test_a_job_follows_imports_and_days(
             2,
         )
         assert told["followed"][0]["job"] == "office"
-        assert ask("import", "closed.ics", "office", "--years", "2027")["followed"] == []
+        assert (
+            ask("import", "closed.ics", "office", "--years", "2027")["followed"] == []
+        )
 
 
 def test_what_people_see(say: Say) -> None:
@@ -137,7 +139,9 @@ def test_working_weekend_days(say: Say, ask: Ask, tmp_path: Path) -> None:
     assert "+ +2024-02-04 Sun worked in exchange" in say(
         "import", "CN", "--years", "2024"
     )
-    (tmp_path / "moved.ics").write_text(ICS.replace("SUMMARY:", "SUMMARY:Working day, "))
+    (tmp_path / "moved.ics").write_text(
+        ICS.replace("SUMMARY:", "SUMMARY:Working day, ")
+    )
     assert "is no weekend day" in say(
         "import", "moved.ics", "--years", "2027", expected=exits.OK
     )
@@ -147,7 +151,9 @@ def test_what_strangers_call_their_days_moves_no_terminal(
     say: Say, tmp_path: Path
 ) -> None:
     """The names in a file are shown with their control characters written out."""
-    (tmp_path / "red.ics").write_text(ICS.replace("SUMMARY:", "SUMMARY:\x1b[31mred\x07"))
+    (tmp_path / "red.ics").write_text(
+        ICS.replace("SUMMARY:", "SUMMARY:\x1b[31mred\x07")
+    )
     told = say("import", "red.ics", "--years", "2027")
     assert "\x1b" not in told
     assert "\x07" not in told
@@ -325,7 +331,9 @@ def test_a_row_of_another_program_ends_no_listing(
     assert bad["calendar"] == "AT"
     assert bad["jobs"] == ["office"]
     assert good["days"] == ["2026-12-24"]
-    cure = "calendar AT cannot be read: .*; remove it with: slotwise calendar remove AT"
+    cure = (
+        "calendar AT cannot be read: .*; remove it with: slotwise calendar remove AT"
+    )
     for arguments in (("show", "AT"), ("add", "AT", "2026-12-24"), ("import", "AT")):
         assert re.search(cure, say(*arguments, expected=exits.FAILED))
     with pytest.raises(InvalidSchedule, match=f"job office: {cure}"):

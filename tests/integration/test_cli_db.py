@@ -529,7 +529,9 @@ def test_sql(
     """
     if again:
         assert (
-            status(["db", "upgrade"]) == status(["db", "downgrade", "--yes"]) == exits.OK
+            status(["db", "upgrade"])
+            == status(["db", "downgrade", "--yes"])
+            == exits.OK
         )
         capsys.readouterr()
     assert status(["db", "upgrade", "--sql"]) == exits.OK

@@ -53,7 +53,8 @@ def hostile_rows(store: Store) -> None:
     add(
         store,
         "tasks",
-        row | {"schedule": "EVERY|1h|1970-01-01T00:00:00Z", "slot": NOON, "plan": plan},
+        row
+        | {"schedule": "EVERY|1h|1970-01-01T00:00:00Z", "slot": NOON, "plan": plan},
     )
     add(
         store,
@@ -86,7 +87,9 @@ def hostile_rows(store: Store) -> None:
         "started": now,
         "finished": now,
     }
-    add(store, "slots", ended | {"slot": now - timedelta(hours=1), "outcome": "failed"})
+    add(
+        store, "slots", ended | {"slot": now - timedelta(hours=1), "outcome": "failed"}
+    )
     add(
         store,
         "slots",
@@ -400,7 +403,9 @@ def test_no_listing_is_wider_than_the_terminal(
         "cron-jobs",
         "lock-keys --registry keys.toml",
     ]
-    days = [f"2026-{month:02}-{day:02}" for month in range(1, 13) for day in (1, 6, 24)]
+    days = [
+        f"2026-{month:02}-{day:02}" for month in range(1, 13) for day in (1, 6, 24)
+    ]
     assert (
         status(
             [

@@ -83,7 +83,8 @@ def test_a_file_becomes_a_scope(application: Path, say: Callable[..., str]) -> N
     found = say(*SYNC, "--dry-run")
     assert "added: customer-1, customer-2, other-3\n" in found
     assert (
-        "report, scope crm: would be 3 added, 0 changed, 0 removed; 0 unchanged" in found
+        "report, scope crm: would be 3 added, 0 changed, 0 removed; 0 unchanged"
+        in found
     )
     assert "3 added" in say(*SYNC)
     assert json.loads(say(*SYNC, "--json"))["unchanged"] == 3
@@ -115,7 +116,10 @@ def test_from_the_standard_input(
         ("id,schedule,zone\n", "customers.csv:1: column 'zone'"),
         ("", "no column 'id'"),
         ("id,schedule\na\n", "customers.csv:2: this line has more or fewer values"),
-        ("id,schedule\na,b,c\n", "customers.csv:2: this line has more or fewer values"),
+        (
+            "id,schedule\na,b,c\n",
+            "customers.csv:2: this line has more or fewer values",
+        ),
         ("id,schedule,data\na,@daily,{\n", "customers.csv:2: data is no JSON"),
         ("id,schedule,priority\na,@daily,x\n", "priority 'x': write a number"),
         ('id,schedule\n"a,@daily\n', "write a CSV file in UTF-8"),
@@ -173,7 +177,15 @@ def test_resume_by_filter(say: Callable[..., str]) -> None:
     """By the beginning of the id."""
     say(*SYNC)
     say(
-        "pause", "report", "--scope", "crm", "--yes", "--note", "moving", "--until", "2h"
+        "pause",
+        "report",
+        "--scope",
+        "crm",
+        "--yes",
+        "--note",
+        "moving",
+        "--until",
+        "2h",
     )
     found = say("resume", "report", "--prefix", "customer-", "--yes")
     assert "report: 2 instances resumed" in found

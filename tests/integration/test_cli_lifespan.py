@@ -128,7 +128,9 @@ def test_stopped_while_it_is_entered(
 
 
 @pytest.mark.parametrize(("how", "within"), [("SLEEPS", 20), ("BLOCKS", 60)])
-def test_run_stopped_while_it_is_entered(shell: Shell, how: str, within: float) -> None:
+def test_run_stopped_while_it_is_entered(
+    shell: Shell, how: str, within: float
+) -> None:
     """The first signal ends a single run, too: nothing is claimed, and the status says which
     signal it was.
     """
@@ -154,5 +156,6 @@ def test_never_left(shell: Shell, how: str) -> None:
     assert worker.stop() == exits.UNFINISHED
     assert next(worker.events("drain_end"))["unfinished"] == 1
     assert any(
-        "its lifespan was not left" in event["message"] for event in worker.events("log")
+        "its lifespan was not left" in event["message"]
+        for event in worker.events("log")
     )

@@ -158,12 +158,17 @@ class TestSlots:
         out, err = capsys.readouterr()
         assert out == "send mail: no slots in this range\n"
         assert (
-            err == "one-time tasks have no slots; see: slotwise tasks list 'send mail'\n"
+            err
+            == "one-time tasks have no slots; see: slotwise tasks list 'send mail'\n"
         )
 
     @pytest.mark.parametrize(
         "page",
-        [2, 500, *(pytest.param(one, marks=pytest.mark.extended) for one in (1, 3, 7))],
+        [
+            2,
+            500,
+            *(pytest.param(one, marks=pytest.mark.extended) for one in (1, 3, 7)),
+        ],
         ids=lambda page: f"pages-of-{page}",
     )
     def test_all(
@@ -246,7 +251,8 @@ class TestSlots:
         lines = ask("slots", "report", "--all", "--since", "2026-01-01T00:28:00Z")
         assert [line["slot"][11:16] for line in lines[1:]] == ["00:29", "00:28"]
         assert (
-            len(ask("slots", "report", "--since", "1m", "--before", "2030-01-01")) <= 30
+            len(ask("slots", "report", "--since", "1m", "--before", "2030-01-01"))
+            <= 30
         )
         assert (
             ask("slots", "report", "--since", "2026-02-01T00:00Z") == []
@@ -310,7 +316,10 @@ class TestSlots:
         for line, words in zip(
             lines,
             [
-                ["waiting", r"retry; due 2026-01-31T12:01:30Z; ValueError: no\x1b[31m"],
+                [
+                    "waiting",
+                    r"retry; due 2026-01-31T12:01:30Z; ValueError: no\x1b[31m",
+                ],
                 ["skipped", "overlap"],
                 ["succeeded", "stands for 7 more", "catch_up", "+2h"],
                 ["running", "2", "host:1", "+3h"],
@@ -346,19 +355,30 @@ class TestSlots:
                 "picked_by": "h:1:f0",
             },
             detached | {"task_instance": "trigger:2", "slot": slots[4]},
-            detached | {"task_instance": "trigger:3", "slot": slots[5], "state": "dead"},
+            detached
+            | {"task_instance": "trigger:3", "slot": slots[5], "state": "dead"},
         )
         ended = [{"task_name": "a", "slot": slot} for slot in slots[1:3]]
         add(
             store,
             "slots",
             *ended,
-            {"task_name": "a", "slot": slots[3], "outcome": "running", "finished": None},
+            {
+                "task_name": "a",
+                "slot": slots[3],
+                "outcome": "running",
+                "finished": None,
+            },
         )
         add(
             store,
             "slots",
-            {"task_name": "a", "slot": slots[4], "outcome": "failed", "reason": "retry"},
+            {
+                "task_name": "a",
+                "slot": slots[4],
+                "outcome": "failed",
+                "reason": "retry",
+            },
         )
         add(store, "slots", {"task_name": "a", "slot": slots[5], "outcome": "dead"})
         lines = ask("slots", "a", "--all")
@@ -388,7 +408,11 @@ class TestSlots:
         others of its backfill.
         """
         old = [NOON - timedelta(days=30, hours=number) for number in range(30)]
-        detached = {"task_name": "a", "plan_instance": "recurring", "origin": "backfill"}
+        detached = {
+            "task_name": "a",
+            "plan_instance": "recurring",
+            "origin": "backfill",
+        }
         filling = [
             detached | {"task_instance": f"recurring@{slot.isoformat()}", "slot": slot}
             for slot in old
@@ -409,7 +433,12 @@ class TestSlots:
             store,
             "slots",
             *(
-                {"task_name": "a", "slot": slot, "outcome": "running", "finished": None}
+                {
+                    "task_name": "a",
+                    "slot": slot,
+                    "outcome": "running",
+                    "finished": None,
+                }
                 for slot in old[:2]
             ),
         )
@@ -580,7 +609,9 @@ class TestJobs:
             pass
         for command in (["jobs"], ["plan", "--all"]):
             lines = ask(*command, "--app", "app_planned")
-            found = {line["job"]: line.get("code", line.get("change")) for line in lines}
+            found = {
+                line["job"]: line.get("code", line.get("change")) for line in lines
+            }
             same = "same" if command[0] == "jobs" else "kept"
             assert found == dict.fromkeys(registry.definitions, same)
 
@@ -599,7 +630,10 @@ class TestJobs:
         add(
             store,
             "tasks",
-            *[{"task_name": name, "schedule": "x", "slot": NOON} for name in "abcdefg"],
+            *[
+                {"task_name": name, "schedule": "x", "slot": NOON}
+                for name in "abcdefg"
+            ],
         )
         assert [line["job"] for line in ask("jobs")] == [*"abcdefg"]
         assert [line["job"] for line in ask("jobs", "--after", "b", "-n", "3")] == [
@@ -705,7 +739,11 @@ class TestWorkers:
                 "no live worker that knows it carries big and gpu",
             ),
             ({"tags": '["big", "gpu"]'}, ["gpu"], None),
-            ({"tasks": '["b"]', "tags": '["gpu"]'}, ["gpu"], "no live worker knows it"),
+            (
+                {"tasks": '["b"]', "tags": '["gpu"]'},
+                ["gpu"],
+                "no live worker knows it",
+            ),
             ({"tasks": '["a"]', "state": "draining"}, None, "no worker is alive"),
             ({"tasks": '["a"]', "last_seen": NOON}, None, "no worker is alive"),
         ],
@@ -752,9 +790,9 @@ class TestWorkers:
         if (
             runs_on and reason and "carries" in reason
         ):  # else it is told as what it is: too few workers, or an orphan
-            assert ask("health", "--max-rows=9", expected=exits.FAILED)["problems"] == [
-                told
-            ]
+            assert ask("health", "--max-rows=9", expected=exits.FAILED)[
+                "problems"
+            ] == [told]
 
     @pytest.mark.parametrize(
         ("late", "arguments", "problem"),
@@ -785,7 +823,9 @@ class TestWorkers:
         if late is not None:
             due = {"task_name": "a", "execution_time": now - late}
             add(store, "tasks", due | {"task_instance": "1"})
-        told = ask("health", *arguments, expected=exits.FAILED if problem else exits.OK)
+        told = ask(
+            "health", *arguments, expected=exits.FAILED if problem else exits.OK
+        )
         assert told["healthy"] is (problem is None)
         assert (problem or "") in " ".join(told["problems"])
 
@@ -901,7 +941,11 @@ class TestWorkers:
             {"worker": "h:2:f1", "last_seen": late, "tasks": '["gone"]'},
         )
         if tasks is not None:
-            add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": tasks})
+            add(
+                store,
+                "workers",
+                {"worker": "h:1:f0", "last_seen": now, "tasks": tasks},
+            )
         row = {"task_name": "gone", "execution_time": late}
         add(store, "tasks", row | {"task_instance": "1"})
         add(
@@ -909,7 +953,9 @@ class TestWorkers:
             "tasks",
             {"task_name": "gone", "task_instance": "2", "execution_time": late},
         )
-        told = ask("health", *arguments, expected=exits.FAILED if problem else exits.OK)
+        told = ask(
+            "health", *arguments, expected=exits.FAILED if problem else exits.OK
+        )
         assert (problem or "") in " ".join(told["problems"])
         gone = "workers that vanished without signing out: h:2:f1"
         assert told["gone_workers"] == ["h:2:f1"]

@@ -50,13 +50,21 @@ TEXTS = [
         "give either a job (tick) or --all, not both; see: slotwise pause --help",
     ),
     ("resume", exits.USAGE, "name a job, or give --all; see: slotwise resume --help"),
-    ("worker --tags", exits.USAGE, "requires an argument; see: slotwise worker --help"),
+    (
+        "worker --tags",
+        exits.USAGE,
+        "requires an argument; see: slotwise worker --help",
+    ),
     (
         "trigger tick --data 1",
         exits.USAGE,
         "a job takes no data; a one-time task does: slotwise tasks schedule NAME",
     ),
-    ("slots -n x", exits.USAGE, "'x' is not a whole number; see: slotwise slots --help"),
+    (
+        "slots -n x",
+        exits.USAGE,
+        "'x' is not a whole number; see: slotwise slots --help",
+    ),
     (
         "schedule explain '13 * FRI'",
         exits.FAILED,
@@ -332,7 +340,9 @@ def test_a_class_is_no_registry(
     assert capsys.readouterr().err.startswith(told)
 
 
-def test_the_slots_of_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_slots_of_a_job(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """By its name, in its zone, without a database."""
     (tmp_path / "named_jobs.py").write_text(APP)
     assert (
@@ -382,7 +392,10 @@ def test_unknown_names(
             "no job 'nope' in this database; start a worker that registers it, or "
             "see: slotwise jobs",
         ),
-        ("tasks retry nope --yes", "no task 'nope' in this database; none is scheduled"),
+        (
+            "tasks retry nope --yes",
+            "no task 'nope' in this database; none is scheduled",
+        ),
         (
             "tasks cancel nope --all --yes",
             "no task 'nope' in this database; none is scheduled",
@@ -428,11 +441,15 @@ def test_health_says_so(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None
     """The verdict is a word, when it is bad as when it is good."""
     assert status(["health", "--database-url", pg_url]) == exits.FAILED
     assert capsys.readouterr().err == "unhealthy: live workers: 0, wanted: 1\n"
-    assert status(["health", "--min-workers", "0", "--database-url", pg_url]) == exits.OK
+    assert (
+        status(["health", "--min-workers", "0", "--database-url", pg_url]) == exits.OK
+    )
     assert capsys.readouterr().out.startswith("healthy: ")
 
 
-def test_an_id_that_exists(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_id_that_exists(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The cures are options of the command."""
     given = ["tasks", "schedule", "mail", "--id", "a", "--database-url", sqlite_url]
     assert status(given) == exits.OK
@@ -507,7 +524,9 @@ def test_tasks_that_are_known(pg_url: str, capsys: pytest.CaptureFixture[str]) -
         worker.client.schedule(recorded)
         assert [event.outcome for event in worker.run_due()] == ["succeeded"]
     assert (
-        status(["tasks", "schedule", "waiting", "--at", "1h", "--database-url", pg_url])
+        status(
+            ["tasks", "schedule", "waiting", "--at", "1h", "--database-url", pg_url]
+        )
         == exits.OK
     )
     with JobRegistry(

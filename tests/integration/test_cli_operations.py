@@ -66,8 +66,12 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
         json.loads(say("resume", "minutely", "--dry-run", "--json"))["skipped"]
         > 1_000_000
     )
-    expected = json.loads(say("resume", "minutely", "--dry-run", "--json"))["next_slot"]
-    assert f"slots of one job skipped; next slot {expected}" in say("resume", "minutely")
+    expected = json.loads(say("resume", "minutely", "--dry-run", "--json"))[
+        "next_slot"
+    ]
+    assert f"slots of one job skipped; next slot {expected}" in say(
+        "resume", "minutely"
+    )
     assert json.loads(say("resume", "minutely", "--json"))["next_slot"] is None
     assert say("resume", "minutely") == "minutely: not paused\n"
     resumed, paused = json.loads(say("audit", "minutely", "--json"))
@@ -79,7 +83,9 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     assert resumed["operation"] == "resume"
 
 
-def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_listings_know_of_pauses(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
     """Who paused it, and what it waits for; a cluster in which all is paused has nothing that is
     overdue.
     """
@@ -151,7 +157,9 @@ def test_what_makes_no_sense_is_a_usage_error(
     assert "error:" in say(*arguments, expected=exits.USAGE)
 
 
-def test_a_trigger_is_found_again(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_a_trigger_is_found_again(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
     """Its slot can be told from what a listing shows: to the millisecond."""
     said = json.loads(say("trigger", "minutely", "--json"))
     slot = datetime.fromisoformat(said["slot"])
@@ -213,7 +221,9 @@ def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
 
 def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:
     """It asks, and says how many rows have gone; the history stays."""
-    assert say("delete", "minutely", "--dry-run") == "dry run: minutely: 1 row deleted\n"
+    assert (
+        say("delete", "minutely", "--dry-run") == "dry run: minutely: 1 row deleted\n"
+    )
     assert say("delete", "minutely", "--yes") == "minutely: 1 row deleted\n"
     assert "no job 'minutely'" in say(
         "delete", "minutely", "--yes", expected=exits.FAILED
@@ -246,7 +256,9 @@ def test_an_interrupted_backfill_says_what_is_done(
 
     with monkeypatch.context() as pressed:
         pressed.setattr(Done, "__call__", interrupt)
-        message = say("backfill", "minutely", *span, "--yes", expected=exits.INTERRUPTED)
+        message = say(
+            "backfill", "minutely", *span, "--yes", expected=exits.INTERRUPTED
+        )
     assert message.endswith(
         "\ninterrupted: 4 rows are done; run the same command again for the rest\n"
     )

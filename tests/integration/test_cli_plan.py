@@ -53,7 +53,9 @@ def worker(
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "deployed", raising=False)
-    jobs = [a_job(name, Every("1h")) for name in ("same", "changed", "policies", "gone")]
+    jobs = [
+        a_job(name, Every("1h")) for name in ("same", "changed", "policies", "gone")
+    ]
     with ManualWorker(jobs, url, ManualClock(host_now())) as worker:
         with ManualWorker(
             [a_job("late", Every("1h"))],
@@ -99,7 +101,10 @@ def test_a_deploy_is_rehearsed(worker: ManualWorker, say: Callable[..., str]) ->
         "late": "kept",
         "gone": "orphaned",
     }
-    assert [name for name, line in found.items() if line["at_once"]] == ["anew", "late"]
+    assert [name for name, line in found.items() if line["at_once"]] == [
+        "anew",
+        "late",
+    ]
     changed = found["changed"]
     assert (len(changed["before_slots"]), len(changed["after_slots"])) == (3, 3)
     assert changed["before_slots"] != changed["after_slots"]
@@ -108,7 +113,9 @@ def test_a_deploy_is_rehearsed(worker: ManualWorker, say: Callable[..., str]) ->
     assert rows(worker) == before
 
 
-def test_people_see_what_changes(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_people_see_what_changes(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
     """And not what stays."""
     out = say("plan", "--app", "deployed", expected=exits.CHANGES)
     assert [line.split()[0] for line in out.splitlines()] == [
@@ -177,9 +184,9 @@ def test_slots_that_a_second_deploy_skips_are_told_before_and_logged_after(
     lines = json.loads(
         say("plan", "--app", "deployed", "--json", expected=exits.CHANGES)
     )
-    assert {line["job"]: line["superseded"] for line in lines if line["superseded"]} == {
-        "added": 2
-    }
+    assert {
+        line["job"]: line["superseded"] for line in lines if line["superseded"]
+    } == {"added": 2}
     assert "2 slots are skipped (superseded); runs at once" in say(
         "plan", "--app", "deployed", expected=exits.CHANGES
     )

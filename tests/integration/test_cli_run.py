@@ -150,7 +150,12 @@ def test_any_job(shell: Shell, pg_url: str, job: str) -> None:
     [
         (
             "bad",
-            ["jobs.py", 'raise ValueError("no way")', "ValueError: no way", "failed in"],
+            [
+                "jobs.py",
+                'raise ValueError("no way")',
+                "ValueError: no way",
+                "failed in",
+            ],
             None,
         ),
         pytest.param(
@@ -204,7 +209,10 @@ def test_json_has_stdout_for_itself(shell: Shell) -> None:
     [
         ("goood", "no job 'goood' in this registry; did you mean 'good'?"),
         ("zzz", "no job 'zzz' in this registry; known are again, bad,"),
-        ("mail", "'mail' is a one-time task; schedule it: slotwise tasks schedule mail"),
+        (
+            "mail",
+            "'mail' is a one-time task; schedule it: slotwise tasks schedule mail",
+        ),
     ],
 )
 def test_unknown(shell: Shell, job: str, words: str) -> None:
@@ -221,7 +229,9 @@ def test_unknown(shell: Shell, job: str, words: str) -> None:
         pytest.param(
             "polite", signal.SIGTERM, exits.TERMINATED, marks=pytest.mark.extended
         ),
-        pytest.param("polite", signal.SIGHUP, exits.HUNG_UP, marks=pytest.mark.extended),
+        pytest.param(
+            "polite", signal.SIGHUP, exits.HUNG_UP, marks=pytest.mark.extended
+        ),
         pytest.param(
             "loop", signal.SIGINT, exits.INTERRUPTED, marks=pytest.mark.extended
         ),
@@ -326,14 +336,18 @@ def test_unreachable(shell: Shell) -> None:
         "run", "good", "--database-url", "postgresql://a:secret@127.0.0.1:1/c"
     )
     assert done.returncode == exits.DATABASE
-    assert "the database 'c' at host 127.0.0.1, port 1 cannot be reached" in done.stderr
+    assert (
+        "the database 'c' at host 127.0.0.1, port 1 cannot be reached" in done.stderr
+    )
     assert "secret" not in done.stderr
 
 
 @pytest.mark.extended
 def test_sqlite(shell: Shell, sqlite_url: str) -> None:
     """On SQLite as well."""
-    assert shell.run("run", "good", "--database-url", sqlite_url).returncode == exits.OK
+    assert (
+        shell.run("run", "good", "--database-url", sqlite_url).returncode == exits.OK
+    )
 
 
 @pytest.mark.extended

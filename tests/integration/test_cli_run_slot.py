@@ -98,7 +98,9 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
 def pod(
     shell: Shell, job: str, *arguments: str, name: str = "", **environment: str
 ) -> Process:
-    return shell.start("run", job, "--slot", "due", *arguments, POD=name, **environment)
+    return shell.start(
+        "run", job, "--slot", "due", *arguments, POD=name, **environment
+    )
 
 
 def runs(shell: Shell) -> list[str]:
@@ -143,7 +145,9 @@ def test_two_pods_at_once(shell: Shell, pg_url: str, job: str) -> None:
     waits for its end.
     """
     pods = [pod(shell, job, name=name, TAKES="60") for name in ("a", "b")]
-    wait_until(lambda: any("is held by" in told(each) for each in pods), "one pod waits")
+    wait_until(
+        lambda: any("is held by" in told(each) for each in pods), "one pod waits"
+    )
     (shell.directory / "go").touch()
     assert [each.end() for each in pods] == [exits.OK, exits.OK], [
         told(each) for each in pods
@@ -428,7 +432,9 @@ def test_another_slot_fails(shell: Shell, pg_url: str) -> None:
         f"bad {at(previous)}: skipped (collapsed); slot {at(newest)} ran for it\n"
         in done.stderr
     )
-    assert re.search(rf"bad {at(newest)}: failed in \d+ m?s\n", done.stderr), done.stderr
+    assert re.search(rf"bad {at(newest)}: failed in \d+ m?s\n", done.stderr), (
+        done.stderr
+    )
     assert "ValueError: no way" in done.stderr
 
 
@@ -513,7 +519,11 @@ def test_a_drained_pod(shell: Shell, pg_url: str) -> None:
     first.wait_for_output("began")
     assert first.stop() == exits.TERMINATED, told(first)
     (line,) = ledger(pg_url, "daily")
-    assert (line.outcome, line.reason, line.finished) == ("cancelled", "shutdown", None)
+    assert (line.outcome, line.reason, line.finished) == (
+        "cancelled",
+        "shutdown",
+        None,
+    )
     assert pod(shell, "daily", name="b").end() == exits.OK
     assert [line.split()[4] for line in runs(shell)] == ["a", "b"]
 
@@ -553,7 +563,11 @@ def test_a_deaf_handler(shell: Shell, pg_url: str) -> None:
     first.wait_for_output("began")
     assert first.stop() == exits.TERMINATED, told(first)
     (line,) = ledger(pg_url, "daily")
-    assert (line.outcome, line.reason, line.finished) == ("cancelled", "shutdown", None)
+    assert (line.outcome, line.reason, line.finished) == (
+        "cancelled",
+        "shutdown",
+        None,
+    )
 
 
 @pytest.mark.extended

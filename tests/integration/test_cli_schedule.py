@@ -286,7 +286,9 @@ def test_the_picture_is_a_picture(say: Say, tmp_path: Path) -> None:
     """SVG that a parser reads, and PNG; each hour of each day in it."""
     say("next", "0 0 * * *", "--month", "2026-02", "--plot", "starts.svg")
     root = ElementTree.parse(tmp_path / "starts.svg").getroot()
-    cells = [cell for cell in root.iter("{http://www.w3.org/2000/svg}rect") if len(cell)]
+    cells = [
+        cell for cell in root.iter("{http://www.w3.org/2000/svg}rect") if len(cell)
+    ]
     assert len(cells) == 28 * 24
     assert cells[0][0].text == "Sun 01, 00:00: 1"
     assert cells[0].get("fill") != cells[1].get("fill")
@@ -327,7 +329,10 @@ def test_hours_of_the_days_on_which_clocks_change() -> None:
         count_starts(schedules, [day], zone)
         for day in (date(2026, 3, 29), date(2026, 10, 25))
     )
-    assert [starts.of_day(0) for starts in (spring, autumn)] == [23 * 2 + 3, 25 * 2 + 3]
+    assert [starts.of_day(0) for starts in (spring, autumn)] == [
+        23 * 2 + 3,
+        25 * 2 + 3,
+    ]
     assert [spring.hours[0][hour] for hour in (1, 2, 3)] == [2, 0, 5]
     assert [autumn.hours[0][hour] for hour in (1, 2, 3)] == [2, 7, 2]
 
@@ -339,7 +344,9 @@ def test_a_day_that_never_was_has_no_starts() -> None:
     zone = ZoneInfo("Pacific/Apia")
     days = [date(2011, 12, day) for day in (29, 30, 31)]
     starts = count_starts(
-        {Cron("0 * * * *", zone): 1, Daily("09:00", gap="skip", tz=zone): 1}, days, zone
+        {Cron("0 * * * *", zone): 1, Daily("09:00", gap="skip", tz=zone): 1},
+        days,
+        zone,
     )
     assert [starts.of_day(number) for number in range(3)] == [25, 0, 25]
 
@@ -350,7 +357,8 @@ def test_sparse_and_dense_schedules_are_counted_alike() -> None:
     closed = Calendar(name="CO", days=frozenset({date(2026, 11, 2)}))
     sparse = Cron("0 9 * * *").excluding(closed)
     dense = AnyOf(
-        sparse, *(Cron(f"{minute} 9 * * *").excluding(closed) for minute in range(1, 30))
+        sparse,
+        *(Cron(f"{minute} 9 * * *").excluding(closed) for minute in range(1, 30)),
     )
     for schedule, count in ((sparse, 1), (dense, 30)):
         starts = count_starts({schedule: 2}, days, ZoneInfo("UTC"))
@@ -366,7 +374,7 @@ def test_few_starts_are_seen_among_many() -> None:
     """Each darker than fewer; nothing is paler than something."""
     counts = [0, 1, 10, 100, 1000]
     picture = lay_out("x", ["day"], [counts + [0] * 19])
-    cells = [shape for shape in picture.shapes if isinstance(shape, Box) and shape.told][
-        :5
-    ]
+    cells = [
+        shape for shape in picture.shapes if isinstance(shape, Box) and shape.told
+    ][:5]
     assert len({cell.colour for cell in cells}) == 5

@@ -57,7 +57,10 @@ def ask(url: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("place", ["file", "-"])
 def test_data_from_a_file(
-    ask: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    ask: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
     """Or from another program."""
     (tmp_path / "file").write_text('{"n": "ü"}', encoding="utf-8")
@@ -76,7 +79,8 @@ def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
         == "scheduled"
     )
     assert (
-        ask("schedule", "mail", "--id", "7", "--if-exists", "keep")["status"] == "exists"
+        ask("schedule", "mail", "--id", "7", "--if-exists", "keep")["status"]
+        == "exists"
     )
     (line,) = ask("list", "mail")
     assert (line["task"], line["id"], line["state"], line["priority"]) == (
@@ -180,7 +184,10 @@ def test_what_cannot_be_right(
 
 
 def test_with_the_application(
-    url: str, ask: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    url: str,
+    ask: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Data and priority are as the application's task has them."""
     # imported once in a process, and its registry keeps its address
@@ -229,7 +236,9 @@ def test_of_the_application(
     assert status([*order, "mali"]) == exits.OK
 
 
-def test_for_people(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_for_people(
+    ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Tables and fields; nothing to list is said."""
     assert status(["tasks", "list"]) == exits.OK
     assert capsys.readouterr().out == "no such tasks\n"
@@ -292,7 +301,9 @@ def test_a_page_and_the_next(
     """Where there is more, it is said how one goes on."""
     for number in range(3):
         ask("schedule", "mail", "--id", f"no {number}", "--at", "1h")
-    assert status(["tasks", "list", "mail", "--state", "waiting", "-n", "2"]) == exits.OK
+    assert (
+        status(["tasks", "list", "mail", "--state", "waiting", "-n", "2"]) == exits.OK
+    )
     assert (
         capsys.readouterr().err
         == "… more: slotwise tasks list mail --after 'no 1' --state waiting\n"
@@ -380,7 +391,8 @@ def test_a_due_task_that_no_live_worker_can_take(
     registry.client.schedule(render, id="later", delay="1h")
     with registry:
         lines = {
-            line["id"]: (line["state"], line["reason"]) for line in ask("list", "render")
+            line["id"]: (line["state"], line["reason"])
+            for line in ask("list", "render")
         }
         reason = "no live worker that knows it carries gpu"
         assert lines == {"now": ("unroutable", reason), "later": ("waiting", None)}
@@ -392,7 +404,11 @@ def test_a_due_task_that_no_live_worker_can_take(
             f"render is due, and unroutable: {reason}"
         ]
         able = JobRegistry(
-            tasks=[render], database_url=url, process_hook=False, tags={"gpu"}, threads=1
+            tasks=[render],
+            database_url=url,
+            process_hook=False,
+            tags={"gpu"},
+            threads=1,
         )
         with able:
             assert ask("list", "render")[0]["reason"] is None

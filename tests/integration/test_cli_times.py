@@ -220,7 +220,9 @@ def test_the_zone_is_named_once(say: Say) -> None:
         "times: each in its job's zone: America/New_York, Europe/Vienna, UTC"
     )
     told = say("explain vienna 2026-10-26T01:00Z")[1]
-    assert told.startswith("vienna 2026-10-26T02:00:00+01:00 (Europe/Vienna): failed\n")
+    assert told.startswith(
+        "vienna 2026-10-26T02:00:00+01:00 (Europe/Vienna): failed\n"
+    )
     assert not re.search(r"\dZ", told)
     assert json.loads(say("slots vienna -n 1 --json")[1])[0]["slot"].endswith("Z")
 
@@ -336,4 +338,6 @@ def test_what_belongs_to_no_job_is_in_the_one_zone_of_all(
             if listing != "health":
                 assert told.err.count("times: Europe/Vienna") == 1, listing
             status([*shlex.split(listing), "--json"])
-            assert "+0" not in "".join(INSTANT.findall(capsys.readouterr().out)), listing
+            assert "+0" not in "".join(INSTANT.findall(capsys.readouterr().out)), (
+                listing
+            )

@@ -229,7 +229,8 @@ def test_a_lifespan_that_is_never_left(shell: Shell) -> None:
     worker.wait_for("handler_start", job="stays")
     assert worker.stop() == exits.UNFINISHED
     assert any(
-        "its lifespan was not left" in event["message"] for event in worker.events("log")
+        "its lifespan was not left" in event["message"]
+        for event in worker.events("log")
     )
 
 
@@ -286,7 +287,9 @@ def test_events(shell: Shell) -> None:
     assert worker.stop() == exits.OK
     (imported,) = (line for line in worker.events("log") if line["logger"] == "shop")
     assert (imported["message"], imported["level"]) == ("imported", "INFO")
-    own = next(line for line in worker.events("log") if line["logger"] == "slotwise.job")
+    own = next(
+        line for line in worker.events("log") if line["logger"] == "slotwise.job"
+    )
     assert (own["message"], own["job"], own["worker"]) == (
         "about to fail",
         "bad",
@@ -308,7 +311,9 @@ def test_human(shell: Shell) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("format", [["--json"], ["--log-format", "json"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "format", [["--json"], ["--log-format", "json"]], ids=" ".join
+)
 def test_json(shell: Shell, format: list[str]) -> None:
     """For programs, in both spellings."""
     worker = shell.start("worker", *format)
@@ -350,9 +355,17 @@ def test_customize_wins(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--only", "tock"], exits.FAILED, "only names 'tock', which is not registered"),
+        (
+            ["--only", "tock"],
+            exits.FAILED,
+            "only names 'tock', which is not registered",
+        ),
         (["--app", "jobz"], exits.FAILED, "there is no module jobz"),
-        (["--database-url", "sqlite:///new.db"], exits.DATABASE, "slotwise db upgrade"),
+        (
+            ["--database-url", "sqlite:///new.db"],
+            exits.DATABASE,
+            "slotwise db upgrade",
+        ),
         (["--threads", "0"], exits.USAGE, "--threads must be a whole number from 1"),
     ],
     ids=["only", "app", "tables", "setting"],
@@ -407,7 +420,10 @@ class TestDatabaseAway:
             "service.REMINDER = timedelta(seconds=1)\n",
         )
         worker = shell.worker(
-            "--app", "impatient", "--database-url", "postgresql://a:secret@127.0.0.1:1/c"
+            "--app",
+            "impatient",
+            "--database-url",
+            "postgresql://a:secret@127.0.0.1:1/c",
         )
         worker.wait_for("database_lost")
         again = worker.wait_for("log", logger="slotwise.engine.loops.service")
@@ -425,10 +441,14 @@ class TestDatabaseAway:
             {"password": "s3cr%t/@"}, "correct the user or the password", id="password"
         ),
         pytest.param(
-            {"username": "nobody_here", "password": "s3cr%t/@"}, "nobody_here", id="role"
+            {"username": "nobody_here", "password": "s3cr%t/@"},
+            "nobody_here",
+            id="role",
         ),
         pytest.param(
-            {"database": "no_such_database"}, "createdb no_such_database", id="database"
+            {"database": "no_such_database"},
+            "createdb no_such_database",
+            id="database",
         ),
     ],
 )

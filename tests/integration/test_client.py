@@ -328,7 +328,9 @@ def test_a_connection_that_commits_by_itself(pg_url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-def test_a_database_without_tables(kind: str, pg_empty_url: str, tmp_path: Path) -> None:
+def test_a_database_without_tables(
+    kind: str, pg_empty_url: str, tmp_path: Path
+) -> None:
     """Whether it is the registry's own, or the caller's."""
     office = Office(
         pg_empty_url if kind == "postgresql" else f"sqlite:///{tmp_path / 'empty.db'}"
@@ -495,7 +497,9 @@ def test_from_inside_a_handler(url: str, heard: Heard) -> None:
     assert arrived == [{"from": "first", "data": [1, {"ü": None}]}]
 
 
-def test_a_worker_in_this_process_need_not_be_polled_for(url: str, heard: Heard) -> None:
+def test_a_worker_in_this_process_need_not_be_polled_for(
+    url: str, heard: Heard
+) -> None:
     """What is due now starts now, though the next poll is an hour away."""
     registry = JobRegistry(
         tasks=[SendMail],
@@ -521,7 +525,9 @@ def test_clients_in_many_threads(url: str) -> None:
             office.client.schedule("send-mail", id=f"{number}-{each}")
             office.client.schedule("send-mail", id=f"shared {each}", if_exists="keep")
 
-    threads = [threading.Thread(target=schedule, args=(number,)) for number in range(8)]
+    threads = [
+        threading.Thread(target=schedule, args=(number,)) for number in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -535,7 +541,9 @@ def test_an_id_that_is_used_again_is_another_task(url: str, heard: Heard) -> Non
     keys: list[tuple[str, int]] = []
     registry = JobRegistry(
         tasks=[
-            task(name="mail")(lambda ctx: keys.append((ctx.idempotency_key, ctx.token)))
+            task(name="mail")(
+                lambda ctx: keys.append((ctx.idempotency_key, ctx.token))
+            )
         ],
         listeners=[heard],
         database_url=url,

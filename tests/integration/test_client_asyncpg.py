@@ -88,7 +88,9 @@ def test_a_handler_completes_in_a_session(pg_url: str) -> None:
     registry.database.close()
 
 
-def test_a_connection_of_its_own_is_refused(registry: JobRegistry, pg_url: str) -> None:
+def test_a_connection_of_its_own_is_refused(
+    registry: JobRegistry, pg_url: str
+) -> None:
     """One line names what to pass instead."""
 
     async def main() -> None:
@@ -97,7 +99,8 @@ def test_a_connection_of_its_own_is_refused(registry: JobRegistry, pg_url: str) 
             await registry.client.aio.schedule(mail, {"n": 1}, connection=raw)
 
     with pytest.raises(
-        ConfigurationError, match="pass an AsyncConnection or AsyncSession of SQLAlchemy"
+        ConfigurationError,
+        match="pass an AsyncConnection or AsyncSession of SQLAlchemy",
     ):
         asyncio.run(main())
     registry.database.close()

@@ -102,7 +102,11 @@ def everything(client: Any, connection: Any) -> None:
     assert client.get(mail, "new", connection=connection).data == {"n": 2}
     assert client.cancel(mail, "old", connection=connection).status == "cancelled"
     assert client.retry(mail, connection=connection) == []
-    assert [line.id for line in client.list(connection=connection)] == ["c", "d", "new"]
+    assert [line.id for line in client.list(connection=connection)] == [
+        "c",
+        "d",
+        "new",
+    ]
 
 
 @pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
@@ -114,7 +118,9 @@ def test_in_whatever_encoding_the_caller_speaks(
     autocommit = psycopg.connect(pg_url, autocommit=True, client_encoding="latin1")
     with autocommit as connection, connection.transaction():
         registry.client.schedule_many(mail, items, copy=copy, connection=connection)
-        with pytest.raises(InstanceExists, match=r"items\[0\]: task 'mail' with id 'ü'"):
+        with pytest.raises(
+            InstanceExists, match=r"items\[0\]: task 'mail' with id 'ü'"
+        ):
             registry.client.schedule_many(
                 mail, items, if_exists="raise", copy=copy, connection=connection
             )
@@ -214,7 +220,9 @@ async def everything_awaited(client: Any, connection: Any) -> None:
         "new",
     ]
     if isinstance(connection, psycopg.AsyncConnection):
-        with pytest.raises(ConfigurationError, match="pass one of SQLAlchemy, or none"):
+        with pytest.raises(
+            ConfigurationError, match="pass one of SQLAlchemy, or none"
+        ):
             await client.schedule_recurring(
                 mail, "often", "EVERY|5m", {}, connection=connection
             )
@@ -229,7 +237,9 @@ async def everything_awaited(client: Any, connection: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pg_url", "sqlite_url"])
-def test_awaited_without_a_connection(kind: str, request: pytest.FixtureRequest) -> None:
+def test_awaited_without_a_connection(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     """On a thread: the loop goes on meanwhile."""
     registry = JobRegistry(tasks=[mail], database_url=request.getfixturevalue(kind))
     registry.client.schedule(mail, {"n": 1}, id="old")

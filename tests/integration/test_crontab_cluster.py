@@ -77,7 +77,9 @@ def make_due(url: str, file: Path, *, system: bool = False) -> dict[str, datetim
     now = datetime.now(UTC)
     slots: dict[str, datetime] = {}
     with psycopg.connect(url) as connection:
-        for entry in read_crontabs(file, format="system" if system else "user").entries:
+        for entry in read_crontabs(
+            file, format="system" if system else "user"
+        ).entries:
             slot = entry.schedule.latest_before(now)
             assert slot is not None
             done = connection.execute(
@@ -232,7 +234,9 @@ def test_output_exit_status_and_input(shell: Shell, pg_url: str) -> None:
     """Lines go to the log with job and slot while the command runs; the ledger has the end of a
     failed one's.
     """
-    file = crontab(shell, "@hourly tr a-z A-Z; echo oops >&2; exit 7%hello%50\\% off\n")
+    file = crontab(
+        shell, "@hourly tr a-z A-Z; echo oops >&2; exit 7%hello%50\\% off\n"
+    )
     process = worker(shell)
     ((name, slot),) = make_due(pg_url, file).items()
     facts = {
@@ -256,7 +260,9 @@ def test_output_exit_status_and_input(shell: Shell, pg_url: str) -> None:
 @pytest.mark.extended
 def test_a_timeout_of_the_crontab(shell: Shell, pg_url: str) -> None:
     """A variable above the lines; the whole group is gone when the attempt ends."""
-    file = crontab(shell, "SLOTWISE_TIMEOUT=500ms\n@hourly sleep 300 & echo $!; wait\n")
+    file = crontab(
+        shell, "SLOTWISE_TIMEOUT=500ms\n@hourly sleep 300 & echo $!; wait\n"
+    )
     process = worker(shell)
     ((name, slot),) = make_due(pg_url, file).items()
     child = int(process.wait_for("log", logger="slotwise.job")["message"])
@@ -302,7 +308,9 @@ def test_a_killed_workers_commands_end_and_run_elsewhere(
     ((name, slot),) = make_due(pg_url, file).items()
 
     def holders() -> list[Process]:
-        return [process for process in workers if list(process.events("handler_start"))]
+        return [
+            process for process in workers if list(process.events("handler_start"))
+        ]
 
     wait_until(holders, "the command to start")
     (first,) = holders()

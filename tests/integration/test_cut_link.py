@@ -94,7 +94,9 @@ def accept(listener: socket.socket, server: tuple[str, int]) -> None:
         while True:
             near, far = listener.accept()[0], socket.create_connection(server)
             for source, target in ((near, far), (far, near)):
-                threading.Thread(target=copy, args=(source, target), daemon=True).start()
+                threading.Thread(
+                    target=copy, args=(source, target), daemon=True
+                ).start()
 
 
 def copy(source: socket.socket, target: socket.socket) -> None:

@@ -139,7 +139,8 @@ class TestPooler:
                     assert show(connection, "statement_timeout") == "20s"
                     assert show(connection, "lock_timeout") == "5s"
                     assert (
-                        show(connection, "idle_in_transaction_session_timeout") == "1min"
+                        show(connection, "idle_in_transaction_session_timeout")
+                        == "1min"
                     )
                     assert show(connection, "timezone") == "UTC"
                 assert raw.execute("SHOW statement_timeout").fetchone() == ("0",)

@@ -217,7 +217,9 @@ def _all_command_lines() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            found.append(
+                path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
         except OSError:
             continue
     return found

@@ -64,7 +64,9 @@ def checkout(tmp_path: Path) -> Path:
 def dev(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run it from a directory that is not the checkout."""
     command = [sys.executable, str(checkout / "dev.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd="/", check=False
+    )
 
 
 @pytest.mark.extended

@@ -154,9 +154,16 @@ def test_a_closed_wheel_is_copied_once(closed_wheel: Path, open_path: Path) -> N
     assert account.run([copy / BIN / "initdb", "--version"]).returncode == 0
     made = (copy / BIN / "postgres").stat().st_mtime_ns, list(cache.iterdir())
     assert executable_copy(closed_wheel, account, cache) == copy
-    assert made == ((copy / BIN / "postgres").stat().st_mtime_ns, list(cache.iterdir()))
+    assert made == (
+        (copy / BIN / "postgres").stat().st_mtime_ns,
+        list(cache.iterdir()),
+    )
     assert _modes(closed_wheel) == before
-    binaries = Search(environ={"PATH": "", "SLOTWISE_PG_BINDIR": str(copy / BIN)}).find()
+    binaries = Search(
+        environ={"PATH": "", "SLOTWISE_PG_BINDIR": str(copy / BIN)}
+    ).find()
     shutil.rmtree(closed_wheel.parent)
-    with EmbeddedPostgres(open_path / "pg", binaries=binaries, durable=False) as server:
+    with EmbeddedPostgres(
+        open_path / "pg", binaries=binaries, durable=False
+    ) as server:
         psycopg.connect(server.dsn).close()

@@ -128,7 +128,9 @@ def test_a_stranger_neither_blocks_the_start_nor_is_hurt(
     home = open_path / "pg"
     with EmbeddedPostgres(home, durable=False) as server:
         stale = (server.data / "postmaster.pid").read_text().splitlines()
-    (home / "data/postmaster.pid").write_text("\n".join([str(stranger.pid), *stale[1:]]))
+    (home / "data/postmaster.pid").write_text(
+        "\n".join([str(stranger.pid), *stale[1:]])
+    )
     with EmbeddedPostgres(home, durable=False) as server:
         psycopg.connect(server.dsn).close()
     with FileLock(home / "use.lock"):  # the keepers are through
@@ -140,7 +142,9 @@ def test_a_setting_postgresql_refuses_is_an_error(open_path: Path) -> None:
     works.
     """
     home = open_path / "pg"
-    broken = EmbeddedPostgres(home, durable=False, settings={"shared_buffers": "a lot"})
+    broken = EmbeddedPostgres(
+        home, durable=False, settings={"shared_buffers": "a lot"}
+    )
     with pytest.raises(
         DatabaseUnreachable, match='invalid value for parameter "shared_buffers"'
     ) as error:

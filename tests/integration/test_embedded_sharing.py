@@ -85,7 +85,9 @@ def _answers(dsn: str) -> bool:
         return connection.execute("select true").fetchone() == (True,)
 
 
-def test_two_processes_share_one_server(home: Path, another: Callable[[], User]) -> None:
+def test_two_processes_share_one_server(
+    home: Path, another: Callable[[], User]
+) -> None:
     """The second joins the server of the first; the first may leave; the last one out has
     stopped it.
     """

@@ -69,7 +69,10 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     ],
     "schedule_many": [{}, {"if_exists": "keep"}, {"copy": True}],
     "schedule_recurring": [{}, {"priority": 10}],
-    "sync_schedules": [{"scope": "customers"}, {"scope": "customers", "dry_run": True}],
+    "sync_schedules": [
+        {"scope": "customers"},
+        {"scope": "customers", "dry_run": True},
+    ],
 }
 #: What is refused, in words: there is no way to do it over this kind of connection.
 REFUSED = {
@@ -201,7 +204,9 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "engine", "asyncpg session"])
-def test_every_call_joins_a_session_with_other_settings(pg_url: str, kind: str) -> None:
+def test_every_call_joins_a_session_with_other_settings(
+    pg_url: str, kind: str
+) -> None:
     """A joined transaction is the caller's, whose settings nothing has pinned."""
     with psycopg.connect(pg_url, autocommit=True) as sql:
         for name, value in SETTINGS.items():
@@ -250,7 +255,9 @@ def joined(
 
     async def awaited() -> None:
         async with opened(url, driver) as connection:
-            await getattr(client.aio, call)(*arguments, connection=connection, **options)
+            await getattr(client.aio, call)(
+                *arguments, connection=connection, **options
+            )
 
     if "async" in opened.__name__:
         asyncio.run(awaited())

@@ -63,7 +63,9 @@ def test_an_ordinary_day() -> None:
         ),
         pytest.param(CatchUp.none(), [(6, "skipped", "late", 3)], id="none"),
         pytest.param(
-            CatchUp.all(), [(hour, "succeeded", None, 1) for hour in (6, 7, 8)], id="all"
+            CatchUp.all(),
+            [(hour, "succeeded", None, 1) for hour in (6, 7, 8)],
+            id="all",
         ),
     ],
 )
@@ -137,7 +139,9 @@ def test_runs_that_take_their_time_overlap() -> None:
 def test_the_night_when_clocks_go_back() -> None:
     """The engine's own schedules: once by default, though the clocks say it twice."""
     found = forecast(
-        a_job("nightly", schedule=Cron("30 2 * * *", tz="Europe/Vienna")), START, at(72)
+        a_job("nightly", schedule=Cron("30 2 * * *", tz="Europe/Vienna")),
+        START,
+        at(72),
     )
     assert [line.slot for line in found.slots["nightly"]] == [
         at(0.5),
@@ -196,7 +200,14 @@ def say(
 
     def run(*arguments: str, expected: int = exits.OK) -> str:
         found = status(
-            ["simulate", "--app", "simulated", "--from", "2026-10-24T00:00Z", *arguments]
+            [
+                "simulate",
+                "--app",
+                "simulated",
+                "--from",
+                "2026-10-24T00:00Z",
+                *arguments,
+            ]
         )
         out, err = capsys.readouterr()
         assert found == expected, out + err

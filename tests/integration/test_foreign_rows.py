@@ -57,7 +57,8 @@ class Java:
 
     def complete(self, id: str) -> int:
         return self.connection.execute(
-            "DELETE FROM scheduled_tasks WHERE task_instance = %s AND version = 2", (id,)
+            "DELETE FROM scheduled_tasks WHERE task_instance = %s AND version = 2",
+            (id,),
         ).rowcount
 
     def row(self, id: str, name: str = "j-once") -> tuple[object, ...] | None:

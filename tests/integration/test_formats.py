@@ -113,7 +113,9 @@ def test_an_error_in_letters_that_the_database_lacks(
                 wanted = sa.select(
                     tasks.c.state, tasks.c.consecutive_failures, tasks.c.last_error
                 )
-                row = connection.execute(wanted.where(tasks.c.task_name == "mail")).one()
+                row = connection.execute(
+                    wanted.where(tasks.c.task_name == "mail")
+                ).one()
             assert tuple(row) == (None, 1, kept)
 
 

@@ -61,7 +61,9 @@ def a_role(owner: str, role: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
         assert status(["db", "grants", "--role", role, "--to", name]) == exits.OK
         monkeypatch.setenv(
             "DATABASE_URL",
-            url := address.set(username=name, password="secret").render_as_string(False),
+            url := address.set(username=name, password="secret").render_as_string(
+                False
+            ),
         )
         if role != "migrator":  # there are no tables yet
             grant_receipts(sql, name)
@@ -280,7 +282,9 @@ def test_an_application(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ManualWorker([hourly, note], pg_url) as worker,
         psycopg.connect(url) as sql,
     ):
-        engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
+        engine = sa.create_engine(
+            sa.make_url(url).set(drivername="postgresql+psycopg")
+        )
         worker.plan()
         worker.client.schedule(note, id="1")
         worker.tick("1h")
@@ -301,7 +305,9 @@ def test_an_application(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert worker.finish(claim)
         assert {event.name for event in worker.settle()} == {"settled"}
         engine.dispose()
-        assert [end.outcome for end in worker.client.history(note, "1")] == ["succeeded"]
+        assert [end.outcome for end in worker.client.history(note, "1")] == [
+            "succeeded"
+        ]
         into = f"INSERT INTO scheduled_slots {SLOT} VALUES"
         is_refused(
             url,
@@ -336,7 +342,9 @@ def test_each_role_may_check(
         assert "warning" not in capsys.readouterr().err
         with psycopg.connect(pg_url, autocommit=True) as sql:
             name = sa.make_url(url).username
-            sql.execute(f"REVOKE ALL ON scheduled_alembic_version FROM {name}".encode())
+            sql.execute(
+                f"REVOKE ALL ON scheduled_alembic_version FROM {name}".encode()
+            )
         assert status(["db", "check"]) == exits.OK
         assert "may not read scheduled_alembic_version" in capsys.readouterr().err
 
@@ -374,7 +382,9 @@ def test_the_audit_keeps_its_form(
     """An author is short and none that the database seems to have signed; arguments are an
     object.
     """
-    into = "INSERT INTO scheduled_controls (at, author, command, arguments, note) VALUES"
+    into = (
+        "INSERT INTO scheduled_controls (at, author, command, arguments, note) VALUES"
+    )
     author, arguments, note_ = values
     with (
         a_role(pg_url, "operator", monkeypatch) as url,
@@ -466,7 +476,8 @@ def test_a_worker_prunes_holds_to_the_rate_and_paces_a_backfill(
             worker.run_due()
             span = timedelta(days=1)
             pruner, other = (
-                Pruner(worker.store, keep=span, failure_retention=span) for _ in range(2)
+                Pruner(worker.store, keep=span, failure_retention=span)
+                for _ in range(2)
             )
             assert pruner.take_turn(timedelta(hours=1))
             assert not other.take_turn(timedelta(hours=1))
@@ -480,7 +491,9 @@ def test_a_reader(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All listings work, and nothing is written."""
-    with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
+    with JobRegistry(
+        jobs=[hourly], database_url=pg_url, process_hook=False
+    ) as registry:
         registry.client.schedule("note", id="1")
     registry.database.close()
     with a_role(pg_url, "reader", monkeypatch) as url:
@@ -517,7 +530,9 @@ def test_an_operator(
     """Its orders are carried out; the audit has the database's user beside the author, and cannot
     be changed.
     """
-    with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
+    with JobRegistry(
+        jobs=[hourly], database_url=pg_url, process_hook=False
+    ) as registry:
         pass
     registry.database.close()
     with a_role(pg_url, "operator", monkeypatch) as url:
@@ -635,7 +650,9 @@ def test_a_reader_sees_the_schema_version(
         assert "revision sw" in capsys.readouterr().out
         with psycopg.connect(pg_url, autocommit=True) as sql:
             name = sa.make_url(url).username
-            sql.execute(f"REVOKE ALL ON scheduled_alembic_version FROM {name}".encode())
+            sql.execute(
+                f"REVOKE ALL ON scheduled_alembic_version FROM {name}".encode()
+            )
         assert status(["db", "check"]) == exits.OK
         assert capsys.readouterr().out == "all in place: schema version 1\n"
 
@@ -720,7 +737,9 @@ def test_the_recipe_against_advisory_locks(
         sql.execute(f"CREATE ROLE {name}_nobody LOGIN PASSWORD 'secret'".encode())
         recipe = recipe.replace("jobs_worker", name).replace("jobs_migrator", name)
         sql.execute(recipe.encode())
-        nobody = sa.make_url(url).set(username=f"{name}_nobody").render_as_string(False)
+        nobody = (
+            sa.make_url(url).set(username=f"{name}_nobody").render_as_string(False)
+        )
         with psycopg.connect(nobody, autocommit=True) as other:
             for function in ("pg_advisory_lock", "pg_try_advisory_xact_lock_shared"):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -742,9 +761,7 @@ def test_an_operator_pauses_although_a_role_locks_what_it_can(
     """With the rights of an operator alone, whatever advisory locks others hold."""
     with ManualWorker([hourly], pg_url) as worker:
         worker.plan()
-    squat = (
-        "SELECT pg_advisory_lock(hashtextextended('scheduled_tasks/hourly', seed)) FROM "
-    )
+    squat = "SELECT pg_advisory_lock(hashtextextended('scheduled_tasks/hourly', seed)) FROM "
     with (
         a_role(pg_url, "operator", monkeypatch) as url,
         psycopg.connect(pg_url) as other,
@@ -803,7 +820,9 @@ def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) ->
         registry = JobRegistry(
             tasks=[mail], database_url=urls["mail_app"], process_hook=False
         )
-        assert registry.client.schedule(mail, id="1", at=LONG_AGO).status == "scheduled"
+        assert (
+            registry.client.schedule(mail, id="1", at=LONG_AGO).status == "scheduled"
+        )
         assert registry.client.schedule(mail, id="1").status == "exists"
         assert [line.task for line in registry.client.list()] == ["send-mail"]
         with pytest.raises(DatabaseProblem, match="row-level security"):
@@ -812,7 +831,9 @@ def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) ->
             psycopg.errors.InsufficientPrivilege, match="row-level security"
         )
         with psycopg.connect(urls["mail_app"], autocommit=True) as own, refused:
-            own.execute(f"{FORGES}('task', 'other', '3', now(), now(), false, 1, 1, 50)")
+            own.execute(
+                f"{FORGES}('task', 'other', '3', now(), now(), false, 1, 1, 50)"
+            )
         registry.database.close()
         with ManualWorker([mail, other], urls["mail_worker"]) as worker:
             assert [line.task for line in worker.client.list()] == ["send-mail"]
@@ -851,7 +872,9 @@ def test_who_may_ask_for_stacks(
     said: str,
 ) -> None:
     """A reader is refused in one line. Here no worker is alive to answer."""
-    with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
+    with JobRegistry(
+        jobs=[hourly], database_url=pg_url, process_hook=False
+    ) as registry:
         registry.client.schedule("note", id="1")
     registry.database.close()
     with psycopg.connect(pg_url) as sql:

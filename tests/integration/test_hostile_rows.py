@@ -122,7 +122,9 @@ def test_nothing_that_is_stored_is_imported_or_called(
         )
         sql.cursor().executemany(into, [(name, "1", b"1") for name in names])
     with ManualWorker(
-        [task(name="mail")(lambda ctx: seen.append(ctx.data))], pg_url, foreign_rows=True
+        [task(name="mail")(lambda ctx: seen.append(ctx.data))],
+        pg_url,
+        foreign_rows=True,
     ) as worker:
         worker.run_due()
     with psycopg.connect(pg_url) as sql:

@@ -90,7 +90,11 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
     assert look.job("hourly", id="customer-8") is None
     skipped, ran, missed = look.slots(hourly, id="recurring")
     assert isinstance(ran, SlotInfo)
-    assert (ran.slot, ran.outcome, ran.missed_count) == (NOON + 4 * HOUR, "succeeded", 3)
+    assert (ran.slot, ran.outcome, ran.missed_count) == (
+        NOON + 4 * HOUR,
+        "succeeded",
+        3,
+    )
     assert (skipped.outcome, skipped.reason, missed.count, missed.reason) == (
         "skipped",
         "operator",
@@ -128,7 +132,9 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
     assert [(one.task, one.waiting, one.dead) for one in look.task_counts()] == [
         ("mail", 1, 1)
     ]
-    assert all(not isinstance(one, WorkerInfo) or not one.live for one in look.workers())
+    assert all(
+        not isinstance(one, WorkerInfo) or not one.live for one in look.workers()
+    )
     health = look.health("5m")
     assert isinstance(health, Health)
     assert (health.live_workers, health.dead) == (0, 1)

@@ -56,7 +56,9 @@ def feed(ctx: JobContext) -> None:
 
 
 @pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
-def test_a_handler_knows_its_instance(request: pytest.FixtureRequest, url: str) -> None:
+def test_a_handler_knows_its_instance(
+    request: pytest.FixtureRequest, url: str
+) -> None:
     """Id, slot, interval and data are the instance's; the key is no other's; a catch-up counts its
     own slots.
     """
@@ -96,12 +98,16 @@ def test_a_worker_that_runs_takes_what_is_new(pg_url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
-def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str) -> None:
+def test_orders_are_about_one_instance(
+    request: pytest.FixtureRequest, url: str
+) -> None:
     """Trigger, skip, retry and backfill mean that one and no other; its handler sees its data and
     its key.
     """
     seen.clear()
-    with ManualWorker([feed], request.getfixturevalue(url), ManualClock(NOON)) as worker:
+    with ManualWorker(
+        [feed], request.getfixturevalue(url), ManualClock(NOON)
+    ) as worker:
         for number, id in enumerate(("a", "b"), start=1):
             worker.client.schedule_recurring(feed, id, "EVERY|1h", {"n": number})
         operations = worker.client.operations
@@ -127,7 +133,10 @@ def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str)
         worker.finish(failing, Failed("boom"))
         worker.settle()
         operations.retry("feed", NOON + 2 * HOUR, id="a")
-        assert [event.outcome for event in settled(worker)] == ["succeeded", "succeeded"]
+        assert [event.outcome for event in settled(worker)] == [
+            "succeeded",
+            "succeeded",
+        ]
         assert ("a", NOON + 2 * HOUR) in [one[:2] for one in seen]
         with pytest.raises(UnknownTask, match="no recurring instance 'c'"):
             operations.trigger("feed", id="c")

@@ -221,11 +221,15 @@ class Place:
     def notes(self) -> list[tuple[int, str]]:
         file = self.path / "notes"
         lines = file.read_text().splitlines() if file.exists() else []
-        return [(int(pid), text) for pid, text in (line.split(" ", 1) for line in lines)]
+        return [
+            (int(pid), text) for pid, text in (line.split(" ", 1) for line in lines)
+        ]
 
     def entry(self, name: str) -> Any:
         with self.database.main.connect() as connection:
-            statement = sa.text("SELECT * FROM scheduled_slots WHERE task_name = :name")
+            statement = sa.text(
+                "SELECT * FROM scheduled_slots WHERE task_name = :name"
+            )
             return connection.execute(statement, {"name": name}).mappings().first()
 
     def worker(self, *names: str, **settings: str) -> subprocess.Popen[bytes]:
@@ -504,9 +508,9 @@ def test_a_shutdown_ends_it_and_hands_it_back(place: Place, run: Run) -> None:
 
 def test_without_an_application_it_is_refused() -> None:
     """The child must know what to import."""
-    subject = job(name="alone", schedule=Once("2026-01-01T00:00Z"), isolation="process")(
-        print
-    )
+    subject = job(
+        name="alone", schedule=Once("2026-01-01T00:00Z"), isolation="process"
+    )(print)
     registry = JobRegistry(jobs=[subject], database_url="sqlite://")
     with pytest.raises(
         ConfigurationError,

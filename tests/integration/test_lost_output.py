@@ -121,7 +121,9 @@ def work(
     it.
     """
     (directory / "app.py").write_text(APPLICATION)
-    registry = JobRegistry(tasks=[fork, fork_async, mail, close, end], database_url=url)
+    registry = JobRegistry(
+        tasks=[fork, fork_async, mail, close, end], database_url=url
+    )
     client = registry.client
     for name, id, data in first:
         client.schedule(name, data, id=id)
@@ -129,7 +131,9 @@ def work(
         client.schedule(mail, id=f"mail-{number}")
     client.schedule(end, id="end", priority=1)
     registry.stop()
-    return slotwise(directory, url, f"worker --app app --threads 1 {streams}").returncode
+    return slotwise(
+        directory, url, f"worker --app app --threads 1 {streams}"
+    ).returncode
 
 
 def ran(directory: Path) -> Counter[str]:

@@ -238,7 +238,8 @@ ANY = b"COMMIT"
 
 
 @pytest.mark.parametrize(
-    "rounds", [3, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "rounds",
+    [3, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 @pytest.mark.parametrize("call", EACH_CALL)
 def test_a_lost_reply_is_looked_up(
@@ -250,7 +251,8 @@ def test_a_lost_reply_is_looked_up(
 
 
 @pytest.mark.parametrize(
-    "rounds", [1, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "rounds",
+    [1, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 @pytest.mark.parametrize("call", EACH_CALL)
 def test_what_was_not_committed_is_an_outage(

@@ -120,7 +120,9 @@ def test_a_backfill_knows_its_intervals() -> None:
 
     @job(name="daily", schedule=Every("1d"))
     def daily(ctx: JobContext) -> None:
-        seen.append((ctx.slot, ctx.interval_start, ctx.idempotency_key, ctx.is_catch_up))
+        seen.append(
+            (ctx.slot, ctx.interval_start, ctx.idempotency_key, ctx.is_catch_up)
+        )
 
     with ManualWorker([daily]) as worker:
         day = worker.clock.now()
@@ -145,7 +147,8 @@ def planned(tmp_path: Path) -> JobRegistry:
         registry.preview()
     done = Schema(registry.settings).upgrade()
     assert done == SchemaUpgrade(
-        applied=["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006"], warnings=[]
+        applied=["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006"],
+        warnings=[],
     )
     assert [one.change for one in registry.preview()] == ["added"]
     with registry:

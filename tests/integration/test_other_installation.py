@@ -213,7 +213,9 @@ def test_what_it_costs(registry: JobRegistry, pg_url: str) -> None:
     assert sent == ["SAVEPOINT", "SELECT", "RELEASE", "INSERT", "INSERT"]
 
 
-def test_the_id_of_the_installation_changes(registry: JobRegistry, pg_url: str) -> None:
+def test_the_id_of_the_installation_changes(
+    registry: JobRegistry, pg_url: str
+) -> None:
     """After ``slotwise db new-epoch`` a process that knows the old id learns the new one."""
     with plain(pg_url) as own:
         registry.client.schedule(mail, {}, connection=own)
@@ -231,7 +233,8 @@ def test_a_role_that_may_only_insert(registry: JobRegistry, pg_url: str) -> None
     try:
         with psycopg.connect(pg_url, options="-c role=inserts") as own:
             assert (
-                registry.client.schedule(mail, {}, connection=own).status == "scheduled"
+                registry.client.schedule(mail, {}, connection=own).status
+                == "scheduled"
             )
     finally:
         with psycopg.connect(pg_url) as admin:
@@ -250,7 +253,9 @@ def test_our_own_database_cannot_be_reached(pg_url: str) -> None:
     assert rows(pg_url) == 1
 
 
-def test_a_database_without_the_tables(registry: JobRegistry, pg_empty_url: str) -> None:
+def test_a_database_without_the_tables(
+    registry: JobRegistry, pg_empty_url: str
+) -> None:
     """Says so as before; the caller's transaction goes on."""
     with plain(pg_empty_url) as own:
         with pytest.raises(SchemaMissing, match="are missing in this database"):

@@ -52,7 +52,8 @@ def test_who_hears_it_sees_the_row(pg_url: str) -> None:
         for number in range(1, 6):
             registry.client.schedule(mail, id=str(number))
             assert [
-                notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=1)
+                notify.payload
+                for notify in ear.notifies(timeout=PATIENCE, stop_after=1)
             ] == ["mail"]
             assert ear.execute("SELECT count(*) FROM scheduled_tasks").fetchone() == (
                 number,

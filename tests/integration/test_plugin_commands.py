@@ -23,7 +23,9 @@ from slotwise.cli.shared.options import Given
 if TYPE_CHECKING:
     from slotwise.spi import CommandLine
 
-    _KEPT: CommandLine = Given()  # mypy: the command line is what plug-ins are promised
+    _KEPT: CommandLine = (
+        Given()
+    )  # mypy: the command line is what plug-ins are promised
 
 PAGE = ROOT / "docs" / "plugin-commands.md"
 PLAIN = """
@@ -162,7 +164,9 @@ def test_a_missing_extra_is_named(site: Site) -> None:
     )
     help_page = site.run("--help")
     assert help_page.stderr == ""
-    assert "Needs: pip install 'shop-tools[plot]'" in section(help_page.stdout, "Other")
+    assert "Needs: pip install 'shop-tools[plot]'" in section(
+        help_page.stdout, "Other"
+    )
 
 
 def test_a_plugin_replaces_no_command(site: Site) -> None:

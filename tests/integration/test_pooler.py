@@ -63,7 +63,9 @@ def pgbouncer(
         "password": url.password,
     }
     file = home / "pgbouncer.ini"
-    file.write_text(CONFIGURATION.format(**named, port=port, ignored=ignored, mode=mode))
+    file.write_text(
+        CONFIGURATION.format(**named, port=port, ignored=ignored, mode=mode)
+    )
     account = ["-u", "nobody"] if os.getuid() == 0 else []
     process = subprocess.Popen(
         [program("pgbouncer", "pgbouncer"), *account, str(file)],
@@ -178,7 +180,9 @@ def test_the_servers_default_isolation_is_not_ours(
         for engine in (database.main, database.heart):
             with engine.begin() as connection:
                 assert (
-                    connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+                    connection.exec_driver_sql(
+                        "SHOW transaction_isolation"
+                    ).scalar_one()
                     == "read committed"
                 )
         database.close()
@@ -192,10 +196,13 @@ def test_many_clients_share_two_sessions(pg_empty_url: str, tmp_path: Path) -> N
         def work(number: int) -> int:
             with database.main.begin() as connection:
                 assert (
-                    connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
+                    connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
+                    == "5s"
                 )
                 return int(
-                    connection.exec_driver_sql("SELECT %s::int", (number,)).scalar_one()
+                    connection.exec_driver_sql(
+                        "SELECT %s::int", (number,)
+                    ).scalar_one()
                 )
 
         with ThreadPoolExecutor(8) as threads:
@@ -221,7 +228,10 @@ def test_a_deadline_ends_a_statement(pg_empty_url: str, tmp_path: Path) -> None:
     """In force, not only shown; the session goes on."""
     with pgbouncer(pg_empty_url, tmp_path) as address:
         database = open_(address, pooler=True, heartbeat_interval="200ms")
-        with database.main.connect() as connection, pytest.raises(DBAPIError) as caught:
+        with (
+            database.main.connect() as connection,
+            pytest.raises(DBAPIError) as caught,
+        ):
             connection.exec_driver_sql("SELECT pg_sleep(30)")
         assert is_transient(caught.value)
         database.verify()

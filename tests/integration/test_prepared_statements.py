@@ -164,14 +164,17 @@ def test_a_plan_does_not_outlive_its_table(busy: Database) -> None:
         with busy.main.begin() as connection:
             connection.exec_driver_sql(look, {"id": number})
     with busy.main.begin() as connection:
-        connection.exec_driver_sql("INSERT INTO grown SELECT generate_series(1, 50000)")
+        connection.exec_driver_sql(
+            "INSERT INTO grown SELECT generate_series(1, 50000)"
+        )
         name = connection.exec_driver_sql(
             "SELECT name FROM pg_prepared_statements WHERE statement LIKE "
             "'%%grown WHERE id%%' AND statement !~ 'LIKE'"
         ).scalar_one()
     with busy.main.connect() as connection:
         plan = "\n".join(
-            line for (line,) in connection.exec_driver_sql(f"EXPLAIN EXECUTE {name}(1)")
+            line
+            for (line,) in connection.exec_driver_sql(f"EXPLAIN EXECUTE {name}(1)")
         )
     assert "Index" in plan
     assert "Seq Scan" not in plan

@@ -49,7 +49,9 @@ def role(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'geheim'")
         owner.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
         address = sa.make_url(pg_url).set(username=name, password="geheim")
-        monkeypatch.setenv("DATABASE_URL", address.render_as_string(hide_password=False))
+        monkeypatch.setenv(
+            "DATABASE_URL", address.render_as_string(hide_password=False)
+        )
         yield name
         owner.execute(f"DROP OWNED BY {name}")
         owner.execute(f"DROP ROLE {name}")
@@ -247,7 +249,10 @@ def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
         assert client.schedule("mail", id="1", if_exists="keep").status == "exists"
         more: list[tuple[str, Callable[[], object]]] = [
             ("UPDATE", lambda: client.schedule("mail", id="1", if_exists="replace")),
-            ("UPDATE", lambda: client.schedule("mail", id="1", if_exists="reschedule")),
+            (
+                "UPDATE",
+                lambda: client.schedule("mail", id="1", if_exists="reschedule"),
+            ),
             ("UPDATE", lambda: client.reschedule("mail", "1", delay="1h")),
             ("UPDATE", lambda: client.retry("mail")),
             ("UPDATE, DELETE", lambda: client.cancel("mail", "1")),
@@ -258,7 +263,9 @@ def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
                 Exception, match="permission denied for table scheduled_tasks"
             ):
                 call()
-            _granted(pg_url, role, f"GRANT {rights} ON scheduled_tasks TO application;")
+            _granted(
+                pg_url, role, f"GRANT {rights} ON scheduled_tasks TO application;"
+            )
             call()
             with psycopg.connect(pg_url, autocommit=True) as owner:
                 owner.execute(f"REVOKE UPDATE, DELETE ON scheduled_tasks FROM {role}")
@@ -293,7 +300,9 @@ def test_a_right_that_is_taken_away(
 ) -> None:
     """Of a running loop: one line with role, table and cure, and no traceback."""
     _granted(pg_url, role, _of(role, "worker"))
-    with ManualWorker([task(name="mail")(print)], os.environ["DATABASE_URL"]) as worker:
+    with ManualWorker(
+        [task(name="mail")(print)], os.environ["DATABASE_URL"]
+    ) as worker:
         with psycopg.connect(pg_url, autocommit=True) as owner:
             owner.execute(f"REVOKE ALL ON scheduled_tasks FROM {role}")
         worker._worker.poller._round()

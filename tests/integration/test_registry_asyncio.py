@@ -28,7 +28,9 @@ def nothing(ctx: JobContext) -> None:
     """Returns."""
 
 
-def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> JobRegistry:
+def a_registry(
+    url: str, heard: Heard, *subjects: object, **options: Any
+) -> JobRegistry:
     options = {"shutdown_grace": "10s", "poll_interval": "1s"} | options
     return JobRegistry(
         **sorted_out(*subjects), listeners=[heard], database_url=url, **options
@@ -50,7 +52,9 @@ def test_coroutines_run_on_the_hosts_loop(url: str, heard: Heard) -> None:
 
     async def host() -> None:
         mine, done = asyncio.get_running_loop(), asyncio.Event()
-        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        before = [
+            signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)
+        ]
         where: list[Any] = []
 
         async def later(ctx: JobContext) -> None:
@@ -75,7 +79,8 @@ def test_coroutines_run_on_the_hosts_loop(url: str, heard: Heard) -> None:
             assert "slotwise-loop" not in threads_of_ours()
         assert mine in where
         assert any(
-            getattr(found, "name", "").startswith("slotwise-handler") for found in where
+            getattr(found, "name", "").startswith("slotwise-handler")
+            for found in where
         )
         assert gone()
 

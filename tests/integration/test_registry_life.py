@@ -48,7 +48,9 @@ HOURLY = job(name="hourly", schedule=Every("1h"))(nothing)
 MAIL = task(name="mail")(nothing)
 
 
-def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> JobRegistry:
+def a_registry(
+    url: str, heard: Heard, *subjects: object, **options: Any
+) -> JobRegistry:
     options = {
         "process_hook": False,
         "shutdown_grace": "10s",
@@ -321,7 +323,9 @@ def test_a_disabled_job_has_a_row_and_does_not_run(url: str, heard: Heard) -> No
     registry = a_registry(url, heard, job(name="off", schedule=Disabled())(nothing))
     with registry:
         pass
-    assert rows(registry, "select task_name, picked, schedule from scheduled_tasks") in (
+    assert rows(
+        registry, "select task_name, picked, schedule from scheduled_tasks"
+    ) in (
         [("off", False, "-")],
         [("off", 0, "-")],
     )
@@ -416,7 +420,9 @@ def test_a_start_that_is_not_waited_for_and_fails(
     gone_by_now(lambda: registry.worker is None)
     assert isinstance(registry.start_error, SchemaMissing)
     assert [
-        one.message for one in caplog.records if "the worker cannot start" in one.message
+        one.message
+        for one in caplog.records
+        if "the worker cannot start" in one.message
     ]
     with pytest.raises(SchemaMissing):
         registry.start()
@@ -431,7 +437,9 @@ def test_a_start_that_is_not_waited_for_runs_jobs(url: str, heard: Heard) -> Non
 
 
 def test_a_bound_without_a_wait(url: str, heard: Heard) -> None:
-    with pytest.raises(ConfigurationError, match="wait=False, which waits for nothing"):
+    with pytest.raises(
+        ConfigurationError, match="wait=False, which waits for nothing"
+    ):
         a_registry(url, heard).start(timeout="1s", wait=False)
 
 
@@ -824,7 +832,9 @@ def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) ->
         go.set()
     (end,) = heard.wait("settled")
     assert (end.outcome, end.attempt) == ("succeeded", 1)
-    gone_by_now(lambda: rows(other, "select count(*) from scheduled_workers") == [(0,)])
+    gone_by_now(
+        lambda: rows(other, "select count(*) from scheduled_workers") == [(0,)]
+    )
     other.database.close()
 
 
@@ -976,7 +986,9 @@ def test_bad_rows_disturb_nobody(url: str, heard: Heard) -> None:
     registry.database.close()
 
 
-def test_a_retry_strategy_with_a_mistake_disturbs_nobody(url: str, heard: Heard) -> None:
+def test_a_retry_strategy_with_a_mistake_disturbs_nobody(
+    url: str, heard: Heard
+) -> None:
     """It is asked while outcomes are written: its own task is tried again later, all others
     settle.
     """
@@ -1064,13 +1076,17 @@ def test_one_row_that_cannot_be_written(
         barrier.wait(PATIENCE)  # so that all of them end together
         raise ValueError
 
-    registry = a_registry(pg_url, heard, task(name="mail", retry=None)(fail), threads=3)
+    registry = a_registry(
+        pg_url, heard, task(name="mail", retry=None)(fail), threads=3
+    )
     execute(registry, *STUBBORN)
     for name in ("bad", "good", "also good"):
         registry.client.schedule("mail", id=name)
     with registry:
         heard.wait("settled", 2)
-        heard.wait("settle_sent", len(heard.of("settle_sent")) + 2)  # it is tried again
+        heard.wait(
+            "settle_sent", len(heard.of("settle_sent")) + 2
+        )  # it is tried again
         execute_beside(registry, "drop trigger refuse on scheduled_tasks")
         heard.wait("settled", id="bad")
     assert heard.of("claim_lost") == []
@@ -1094,7 +1110,9 @@ def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:
     )
     registry.database.close()
     assert [one.claim for one in settled] == claims
-    assert [(one.transition is not None, one.error is not None) for one in settled] == [
+    assert [
+        (one.transition is not None, one.error is not None) for one in settled
+    ] == [
         (False, True),
         (True, False),
         (False, True),

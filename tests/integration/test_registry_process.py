@@ -198,7 +198,9 @@ def test_the_end_of_the_script_drains(start: Start, sqlite_url: str) -> None:
 
 
 @pytest.mark.extended
-def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str) -> None:
+def test_pools_still_work_in_the_drain_at_the_end(
+    start: Start, sqlite_url: str
+) -> None:
     """A handler that finishes after the script's last line may still use threads, as
     ``asyncio.to_thread`` does.
     """
@@ -290,7 +292,9 @@ def test_stop_puts_everything_back(start: Start) -> None:
         ("on a host's loop", "asyncio.run(host())"),
     ],
 )
-def test_where_the_process_is_somebody_elses(start: Start, how: str, text: str) -> None:
+def test_where_the_process_is_somebody_elses(
+    start: Start, how: str, text: str
+) -> None:
     """Nothing is touched: SIGTERM ends the process at once, in the middle of a handler."""
     script = start(
         f"""

@@ -191,7 +191,9 @@ def test_what_was_rolled_back_did_not_succeed(
     """Whatever the handler returns; a task is tried again, and then succeeds."""
 
     def buy(ctx: JobContext) -> None:
-        with Session(shop.engine) if in_session else shop.engine.connect() as connection:
+        with (
+            Session(shop.engine) if in_session else shop.engine.connect() as connection
+        ):
             shop.write(connection, ctx)
             ctx.complete_in(connection)
             if ctx.attempt > 1:
@@ -202,7 +204,9 @@ def test_what_was_rolled_back_did_not_succeed(
     shop.run(buy, kind=kind, count=1 if kind == "job" else 2)
     first, *more = shop.heard.of("settled")
     assert first.outcome == "failed"
-    assert first.error == "complete_in was called, but its transaction was not committed"
+    assert (
+        first.error == "complete_in was called, but its transaction was not committed"
+    )
     if kind == "task":
         assert [event.outcome for event in more] == ["succeeded"]
         assert shop.orders() == 1
@@ -275,7 +279,9 @@ def test_autocommit_is_refused(shop: Shop, kind: str, where: str) -> None:
         ),
     )
     assert len(said) == 2
-    assert all("commits every statement by itself (AUTOCOMMIT)" in each for each in said)
+    assert all(
+        "commits every statement by itself (AUTOCOMMIT)" in each for each in said
+    )
     engine.dispose()
 
 

@@ -136,7 +136,10 @@ def test_nothing_of_another_schema_is_called(
     """
     set_traps(pg_url, TRAP)
     set_traps(pg_url, traps)
-    with psycopg.connect(pg_url) as sql, pytest.raises(psycopg.Error, match="the trap"):
+    with (
+        psycopg.connect(pg_url) as sql,
+        pytest.raises(psycopg.Error, match="the trap"),
+    ):
         sql.execute(proof.encode())
     registry = JobRegistry(jobs=[hourly], tasks=[mail, sync], database_url=pg_url)
     client = registry.client

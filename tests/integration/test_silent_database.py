@@ -85,7 +85,9 @@ def test_a_reply_that_does_not_come_ends_as_an_outage(
         assert connection.exec_driver_sql("SELECT 3").scalar_one() == 3
 
 
-def test_a_lower_limit_ends_waits_that_have_begun(database: Open, proxy: Proxy) -> None:
+def test_a_lower_limit_ends_waits_that_have_begun(
+    database: Open, proxy: Proxy
+) -> None:
     """What a stop does: the usual limit is far away."""
     opened = database(proxy.url, heartbeat_interval="60s")
     with opened.main.connect() as connection:

@@ -42,7 +42,9 @@ def test_modes(file: str) -> None:
     database = open_(file)
     assert pragma(database, "journal_mode") == "wal"
     assert pragma(database, "busy_timeout") == 10_000
-    assert pragma(database, "synchronous") == 2  # FULL: a power cut takes no claim back
+    assert (
+        pragma(database, "synchronous") == 2
+    )  # FULL: a power cut takes no claim back
     database.close()
 
 

@@ -141,7 +141,15 @@ def test_a_frozen_worker_is_named(
     worker = registry.worker
     assert worker is not None
     monkeypatch.setattr(worker.heartbeat, "_answer", lambda: None)
-    arguments = ["--database-url", url, "workers", "stack", "send", "--timeout", "300ms"]
+    arguments = [
+        "--database-url",
+        url,
+        "workers",
+        "stack",
+        "send",
+        "--timeout",
+        "300ms",
+    ]
     assert status(arguments) == exits.FAILED
     told = capsys.readouterr()
     assert told.out.startswith("send 1, attempt 1, for ")
@@ -159,7 +167,9 @@ def test_an_answer_that_cannot_be_written_stops_nothing(
     """The handler and the heartbeats go on; one line is logged, with the count."""
     run(registry, "send")
     with registry.database.main.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE scheduled_receipts RENAME TO elsewhere")
+        connection.exec_driver_sql(
+            "ALTER TABLE scheduled_receipts RENAME TO elsewhere"
+        )
     worker = registry.worker
     assert worker is not None
     for _ in range(3):

@@ -82,7 +82,8 @@ def ledger(store: Store, job: str) -> list[SlotInfo]:
 def up(pool: Process, count: int) -> list[int]:
     """The processes of this many workers, once all have started."""
     return [
-        int(pool.wait_for("worker_start")["worker"].split(":")[1]) for _ in range(count)
+        int(pool.wait_for("worker_start")["worker"].split(":")[1])
+        for _ in range(count)
     ]
 
 
@@ -129,7 +130,9 @@ def test_restart(shell: Shell, number: signal.Signals) -> None:
     first, _ = up(pool, 2)
     os.kill(first, number)
     ended = pool.wait_for("child_exit", pid=first)
-    assert ("status 0" if number == signal.SIGTERM else number.name) in ended["message"]
+    assert ("status 0" if number == signal.SIGTERM else number.name) in ended[
+        "message"
+    ]
     assert ended["pause"] < 1
     (again,) = up(pool, 1)
     assert again != first
@@ -155,7 +158,11 @@ def test_poison(shell: Shell, store: Store) -> None:
     end.
     """
     pool = shell.worker(
-        "--processes", "2", DIE="late", EVERY="1d", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3"
+        "--processes",
+        "2",
+        DIE="late",
+        EVERY="1d",
+        SLOTWISE_MISSED_HEARTBEATS_LIMIT="3",
     )
     up(pool, 2)
     with store.transaction() as connection:
@@ -172,7 +179,9 @@ def test_poison(shell: Shell, store: Store) -> None:
 @pytest.mark.extended
 def test_second_signal(shell: Shell, store: Store) -> None:
     """The second one is passed on, too: what runs is told to stop."""
-    pool = shell.worker("--processes", "2", SLOTWISE_SHUTDOWN_GRACE="1h", ONLY="polite")
+    pool = shell.worker(
+        "--processes", "2", SLOTWISE_SHUTDOWN_GRACE="1h", ONLY="polite"
+    )
     pool.wait_until_seen("worker_start", 2)
     pool.wait_until_seen("handler_start", job="polite")
     pool.signal(signal.SIGINT).wait_for("drain_begin", running=1)
@@ -191,14 +200,19 @@ def test_a_stop_of_the_whole_group_drains(shell: Shell, store: Store) -> None:
     for pid in (*pids, pool.pid):
         os.kill(pid, signal.SIGTERM)
     assert pool.end() == exits.OK
-    assert {line.outcome for line in ledger(store, "brief")} <= {"succeeded", "skipped"}
+    assert {line.outcome for line in ledger(store, "brief")} <= {
+        "succeeded",
+        "skipped",
+    }
     assert "succeeded" in {line.outcome for line in ledger(store, "brief")}
 
 
 @pytest.mark.extended
 def test_a_second_stop_of_the_whole_group_cancels(shell: Shell, store: Store) -> None:
     """Later than a second it is another request, for the supervisor as for its children."""
-    pool = shell.worker("--processes", "2", SLOTWISE_SHUTDOWN_GRACE="60s", ONLY="polite")
+    pool = shell.worker(
+        "--processes", "2", SLOTWISE_SHUTDOWN_GRACE="60s", ONLY="polite"
+    )
     pids = up(pool, 2)
     pool.wait_until_seen("handler_start", job="polite")
     for pid in (*pids, pool.pid):
@@ -252,7 +266,9 @@ def test_supervisor_dies(shell: Shell, store: Store) -> None:
     """Without their supervisor the children drain: what runs may finish, and nobody is left
     behind.
     """
-    pool = shell.worker("--processes", "2", SLOTWISE_SHUTDOWN_GRACE="1s", ONLY="polite")
+    pool = shell.worker(
+        "--processes", "2", SLOTWISE_SHUTDOWN_GRACE="1s", ONLY="polite"
+    )
     pids = up(pool, 2)
     pool.wait_until_seen("handler_start", job="polite")
     pool.signal(signal.SIGKILL)

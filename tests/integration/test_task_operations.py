@@ -50,7 +50,11 @@ def test_deletion_by_a_filter(many: str) -> None:
             (one.operation, one.author, one.arguments) for one in inspect.audit("mail")
         ]
     until = {"until": FUTURE.isoformat()}
-    assert [one[0] for one in audit] == ["cancel_tasks", "delete_tasks", "delete_tasks"]
+    assert [one[0] for one in audit] == [
+        "cancel_tasks",
+        "delete_tasks",
+        "delete_tasks",
+    ]
     assert {one[1] for one in audit} == {"eve"}
     assert audit[0][2] == {"rows": 2, "state": "waiting"}
     assert audit[1][2] == {"rows": 1, "where": {"id": "order-1"}}

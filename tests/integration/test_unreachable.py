@@ -159,5 +159,6 @@ def test_no_libpq(address: str) -> None:
         command, capture_output=True, text=True, timeout=30, check=False
     )
     assert (
-        done.stdout == "No usable libpq was found; run: pip install 'slotwise[binary]'\n"
+        done.stdout
+        == "No usable libpq was found; run: pip install 'slotwise[binary]'\n"
     ), done.stderr

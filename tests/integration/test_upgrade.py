@@ -127,7 +127,9 @@ def test_old_workers_run_on_after_an_upgrade(
 def _check(side: Side, ran: Counter[str], tasks: int) -> None:
     with side.registry.database.migrations().connect() as connection:
         found = Ledger.read(connection, tables())
-        witness = connection.execute(sa.text("SELECT what FROM scheduled_witness")).all()
+        witness = connection.execute(
+            sa.text("SELECT what FROM scheduled_witness")
+        ).all()
         now = connection.scalar(sa.text("SELECT statement_timestamp()"))
     assert witness == []
     breaches: list[Any] = list(rows_and_ledger(found))

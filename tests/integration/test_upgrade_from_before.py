@@ -111,7 +111,9 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
                 assert migrate.apply(connection) == ["sw0004", "sw0005", "sw0006"]
                 migrate.check(connection)
             engine.dispose()
-            for _ in range(30):  # the release before deletes their rows under the guard
+            for _ in range(
+                30
+            ):  # the release before deletes their rows under the guard
                 registry.client.schedule(mail, id=str(tasks))
                 tasks += 1
             until(lambda: ran(old, "mail") == tasks, old)
@@ -131,9 +133,9 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
         ended = "SELECT outcome FROM scheduled_slots UNION SELECT 'skipped' FROM scheduled_gaps"
         assert {row[0] for row in sql.execute(ended)} <= {"succeeded", "skipped"}
         # A busy machine takes longer than an interval: those slots are skipped, and no others.
-        why = (
-            "SELECT reason FROM scheduled_slots UNION SELECT reason FROM scheduled_gaps"
-        )
+        why = "SELECT reason FROM scheduled_slots UNION SELECT reason FROM scheduled_gaps"
         assert {row[0] for row in sql.execute(why)} <= {None, "overlap"}
         for name, first, last, count in sql.execute(EACH_SLOT).fetchall():
-            assert (last - first) / INTERVAL + 1 == count, f"slots of {name} are missing"
+            assert (last - first) / INTERVAL + 1 == count, (
+                f"slots of {name} are missing"
+            )

@@ -215,9 +215,9 @@ def planned_anew(scene: Scene) -> None:
     before = scene.settled()
     plan(
         scene,
-        job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(milliseconds=200)))(
-            nothing
-        ),
+        job(
+            name="rare", schedule=Once(datetime.now(UTC) + timedelta(milliseconds=200))
+        )(nothing),
     )
     scene.heard.wait("settled", before + 1, outcome="succeeded")
     plan(scene, rare)
@@ -426,7 +426,9 @@ def test_many_chunks_say_little(pg_url: str) -> None:
 def test_polls_find_it(pg_url: str, worker_too: bool) -> None:
     """Switched off, or said by nobody: what is due runs at the next poll. Off, nobody listens."""
     with closing(
-        Scene(pg_url, mail, poll_interval="200ms", wake_up="off" if worker_too else "on")
+        Scene(
+            pg_url, mail, poll_interval="200ms", wake_up="off" if worker_too else "on"
+        )
     ) as scene:
         silent = JobRegistry(
             tasks=[mail], database_url=pg_url, process_hook=False, wake_up="off"
@@ -474,7 +476,8 @@ def test_a_black_hole_is_noticed_and_left(pg_url: str) -> None:
         proxy.cut()
         scene.client.schedule(mail)  # a word that gets lost
         while (
-            scene.worker.worker is not None and scene.worker.worker.wake_up.is_listening
+            scene.worker.worker is not None
+            and scene.worker.worker.wake_up.is_listening
         ):
             threading.Event().wait(0.05)
         proxy.heal()
@@ -542,13 +545,15 @@ def test_where_words_do_not_get_through_it_gives_up(
     with closing(
         Database(Settings(database_url=pg_url, wake_up_url=pg_empty_url))
     ) as database:
-        common = Common(Listeners(), "host:1:a", elapsed=itertools.count(0, 10).__next__)
+        common = Common(
+            Listeners(), "host:1:a", elapsed=itertools.count(0, 10).__next__
+        )
         ear = WakeUp(common, database, names=[], wake=lambda words: None)
         assert ear.run_once() == timedelta(minutes=5)
         assert not ear.is_listening
-        assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-            "wake-ups are off, due rows are found by polls"
-        ]
+        assert [
+            record.getMessage().partition(":")[0] for record in caplog.records
+        ] == ["wake-ups are off, due rows are found by polls"]
 
 
 def test_words_about_what_others_run_wake_nobody(pg_url: str) -> None:

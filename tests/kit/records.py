@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from slotwise.model import error_text, vocabulary
 from slotwise.model.clock import Stopwatch, host_now
-from slotwise.model.error_text import ERROR_LIMIT, LIMIT, bounded, redact_also, storable
+from slotwise.model.error_text import (
+    ERROR_LIMIT,
+    LIMIT,
+    bounded,
+    redact_also,
+    storable,
+)
 from slotwise.model.records import (
     FOREVER,
     SUCCEEDED,

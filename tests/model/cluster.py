@@ -79,7 +79,9 @@ class Cluster:
                 found.workers,
             ):
                 connection.execute(table.delete())
-            connection.execute(found.meta.delete().where(found.meta.c.key == PAUSED_KEY))
+            connection.execute(
+                found.meta.delete().where(found.meta.c.key == PAUSED_KEY)
+            )
 
     def _hire(self) -> Member:
         """A process that starts, and plans."""
@@ -160,7 +162,10 @@ class Cluster:
         member.worker.beat()
         for course in self.model.courses:
             if course.holder == member.worker.name:
-                course.beat, course.told = self.model.now, course.called_off is not None
+                course.beat, course.told = (
+                    self.model.now,
+                    course.called_off is not None,
+                )
 
     def reap(self) -> None:
         """The survivors look, until whoever has been silent for long is known to be dead."""
@@ -257,7 +262,9 @@ class Cluster:
             assert course is not None or not self.terms.gives_up, (
                 "started without a claim"
             )
-            assert course is None or not course.told, "started though it was called off"
+            assert course is None or not course.told, (
+                "started though it was called off"
+            )
             if course is not None and self.terms.gives_up:
                 assert self.model.fates[course.slot].outcome == "claimed", (
                     "a second start"
@@ -303,7 +310,9 @@ class Cluster:
             with self.database.main.begin() as connection:
                 LedgerFence(member.worker.store).complete_in(claim, connection)
         except ClaimLost:
-            assert course is None or course.completed, "refused to complete what it held"
+            assert course is None or course.completed, (
+                "refused to complete what it held"
+            )
             return False
         assert course is not None, "completed what was not its own"
         assert not course.completed, "completed it twice"

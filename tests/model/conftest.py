@@ -26,7 +26,9 @@ def the_same_ids_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         uuid, "uuid4", lambda: uuid.UUID(int=CHANCE.getrandbits(128), version=4)
     )
-    monkeypatch.setattr(secrets, "token_hex", lambda size: CHANCE.randbytes(size).hex())
+    monkeypatch.setattr(
+        secrets, "token_hex", lambda size: CHANCE.randbytes(size).hex()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,9 @@ class Contract:
 
     def _skip(self, slots: list[datetime], reason: str) -> None:
         for slot in slots:
-            self.fates[slot] = Fate("skipped", reason, final=True, in_gap=len(slots) > 1)
+            self.fates[slot] = Fate(
+                "skipped", reason, final=True, in_gap=len(slots) > 1
+            )
 
     def _came_after(self, then: datetime, come: list[datetime]) -> bool:
         """Whether one of these slots came due after ``then``."""
@@ -293,7 +295,9 @@ class Contract:
             return "late"
         return (
             "collapsed"
-            if self.terms.catches_all and self.terms.max and len(newer) >= self.terms.max
+            if self.terms.catches_all
+            and self.terms.max
+            and len(newer) >= self.terms.max
             else None
         )
 
@@ -397,7 +401,10 @@ class Contract:
             or choice.rest
         ):
             course.origin = "catch_up"
-        course.slot, course.collapsed = choice.slot, course.collapsed + choice.collapsed
+        course.slot, course.collapsed = (
+            choice.slot,
+            course.collapsed + choice.collapsed,
+        )
         return self._begin(course, holder)
 
     def _pass_over(self) -> None:
@@ -407,7 +414,9 @@ class Contract:
         assert self.plan is not None
         delay = self.timeline.times.delay
         slot = (
-            self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay
+            self._next_slot()
+            if delay is None
+            else max(self.now, self.plan.slot) + delay
         )
         self.catch_up_until = None
         self.plan = None if slot is None else Course(slot, slot + self.terms.wait)

@@ -68,7 +68,9 @@ def schedules() -> st.SearchStrategy[Times]:
 @st.composite
 def terms(draw: st.DrawFn) -> Terms:
     gives_up = draw(st.integers(0, 3)) == 0
-    catching = draw(st.sampled_from(["latest", "latest", "none", "first", "all", "all"]))
+    catching = draw(
+        st.sampled_from(["latest", "latest", "none", "first", "all", "all"])
+    )
     overlap = draw(
         st.sampled_from(
             ["skip", "skip", "queue", "queue_all", "allow", "cancel_previous"]

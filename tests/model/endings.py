@@ -23,7 +23,9 @@ class Endings(Contract):
         if course.completed:
             return self.succeeded(course)
         pause = (
-            None if final or course.called_off else self.terms.retry(self._tries(course))
+            None
+            if final or course.called_off
+            else self.terms.retry(self._tries(course))
         )
         if pause is None:
             return self._final(course, "failed")
@@ -92,7 +94,9 @@ class Endings(Contract):
             if not course.is_plan:
                 course.started = None
             self._forget_start(course)
-            return self._final(course, "cancelled", course.called_off, has_started=False)
+            return self._final(
+                course, "cancelled", course.called_off, has_started=False
+            )
         course.holder = None
         course.paused = self.is_paused
         fate = self.fates[course.slot]
@@ -132,7 +136,9 @@ class Endings(Contract):
         if course.lost >= self.terms.max_lost:
             return self._final(course, "dead", "max_lost", is_lost=True)
         self._wait_again(
-            course, self._apart(course, self.now), self._held_until(course, is_lost=True)
+            course,
+            self._apart(course, self.now),
+            self._held_until(course, is_lost=True),
         )
         fate.outcome, fate.reason = "lost", "rerun"
         return None

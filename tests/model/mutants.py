@@ -34,7 +34,8 @@ def _record(**changes: Any) -> Any:
 def _defined(changes: Any) -> Any:
     """What an end is decided from, with a job that declares something else."""
     return lambda a: replace(
-        a.ending, definition=replace(a.ending.definition, **changes(a.ending.definition))
+        a.ending,
+        definition=replace(a.ending.definition, **changes(a.ending.definition)),
     )
 
 
@@ -71,7 +72,9 @@ def _for_queued_ones(changes: Any) -> Any:
 
 def _ended_after(run: timedelta) -> Any:
     """The end of an attempt whose handler took this long."""
-    return lambda a: replace(a.ending, held_until=(a.ending.began or a.ending.now) + run)
+    return lambda a: replace(
+        a.ending, held_until=(a.ending.began or a.ending.now) + run
+    )
 
 
 def _without_watermark(owed: tuple[Any, Any], _: Arguments) -> tuple[Any, Any]:
@@ -292,7 +295,9 @@ MUTANTS: dict[str, Mutant] = {
     "a new row begins after all that was decided": given(
         points.FIRST_SLOT, row=_row(watermark=None)
     ),
-    "gaps count as decided": answering(points.NEWEST_DECIDED, lambda _, a: a.in_ledger),
+    "gaps count as decided": answering(
+        points.NEWEST_DECIDED, lambda _, a: a.in_ledger
+    ),
     "what the text before the last still owes is skipped": answering(
         points.REPLANNED, _changed(gaps=())
     ),

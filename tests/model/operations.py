@@ -144,7 +144,10 @@ class Operated(Endings):
             due > skipped + self.terms.wait
         ):  # the skipped slot's due time had been moved: so is the next one's
             self.plan.due = max(self.plan.due, due)
-        if unheld_since is not None and self.plan.slot + self.terms.wait <= unheld_since:
+        if (
+            unheld_since is not None
+            and self.plan.slot + self.terms.wait <= unheld_since
+        ):
             self.unheld_since = unheld_since
         if until is not None and self.plan.slot <= until:
             self.catch_up_until = until

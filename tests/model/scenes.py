@@ -93,7 +93,9 @@ DISTURBANCES: dict[str, list[Scene]] = {
     ],
     "zombies": [
         _scene(_FREEZE),
-        _scene(_RUN, _FREEZE, _step("pass_time", by=_LONG), _REAP, _RUN, _FREEZE, _END),
+        _scene(
+            _RUN, _FREEZE, _step("pass_time", by=_LONG), _REAP, _RUN, _FREEZE, _END
+        ),
         _scene(_POLL, _FREEZE, _step("pass_time", by=_LONG), _REAP, _FREEZE, _BEGIN),
     ],
     "outages": [
@@ -168,7 +170,9 @@ DISTURBANCES: dict[str, list[Scene]] = {
         _scene(
             _step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _SOON, _DEPLOY, _RUN
         ),
-        _scene(_RUN, _step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _END, _RUN),
+        _scene(
+            _RUN, _step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _END, _RUN
+        ),
     ],
     "births": [
         _scene(_step("create_anew")),

@@ -63,7 +63,9 @@ class Script:
         instants = self.cluster.instants()
         if instants:
             self.cluster.tick(
-                max(instants[pick % len(instants)] + off - self.model.now, timedelta(0))
+                max(
+                    instants[pick % len(instants)] + off - self.model.now, timedelta(0)
+                )
             )
 
     def poll(self, pick: int) -> None:

@@ -154,7 +154,13 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
     "slots of a catch-up that were too late took a look and a row each": (
         Terms(catching="all", start_within=seconds(100)),
         every(20),
-        [run(400), step("succeed", pick=0), later(400), run(1), step("succeed", pick=0)],
+        [
+            run(400),
+            step("succeed", pick=0),
+            later(400),
+            run(1),
+            step("succeed", pick=0),
+        ],
     ),
     "a job slower than its schedule never came out of its catch-up": (
         Terms(catching="all", max=3, window=seconds(200)),
@@ -247,7 +253,11 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
     "a retry was made beyond the next slot that a deploy has brought": (
         Terms(attempts=2, retry_pause=seconds(50)),
         every(300),
-        [run(300), step("redeploy", times=every(20)), step("fail", pick=0, final=False)],
+        [
+            run(300),
+            step("redeploy", times=every(20)),
+            step("fail", pick=0, final=False),
+        ],
     ),
     "a deploy put a slot that was left out in a retry's way": (
         Terms(attempts=3, retry_pause=seconds(50)),
@@ -547,7 +557,10 @@ def test_a_script_that_is_played_again_is_the_same(plain: Database) -> None:
         cluster = Cluster(plain, Terms(max_lost=5), every(300))
         Script(cluster).play(script)
         played.append(
-            [(course.slot, course.due, course.lost) for course in cluster.model.courses]
+            [
+                (course.slot, course.due, course.lost)
+                for course in cluster.model.courses
+            ]
         )
     assert max(lost for _, _, lost in played[0]) > 1
     assert played[0] == played[1]

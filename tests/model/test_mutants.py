@@ -95,7 +95,11 @@ POLICIES_MEET: dict[str, tuple[Terms, Times, list[Step]]] = {
         every(60),
         [run(200), *[later(50)] * 3, SUCCEED, run(1)],
     ),
-    "an absence extends a tail": (ALL_BUT_FEW, every(60), [run(200), SUCCEED, run(400)]),
+    "an absence extends a tail": (
+        ALL_BUT_FEW,
+        every(60),
+        [run(200), SUCCEED, run(400)],
+    ),
     "what came during the tail of a fast job is a new tail": (
         Terms(catching="all"),
         every(60),
@@ -116,7 +120,11 @@ POLICIES_MEET: dict[str, tuple[Terms, Times, list[Step]]] = {
         every(60),
         [run(400)],
     ),
-    "so many run side by side": (Terms(overlap="allow"), every(60), [run(60), run(60)]),
+    "so many run side by side": (
+        Terms(overlap="allow"),
+        every(60),
+        [run(60), run(60)],
+    ),
     "a slot that is looked at in time, and finds no place, is overlap's": (
         Terms(overlap="allow"),
         every(60),
@@ -203,7 +211,9 @@ SHOWN: dict[str, tuple[Terms, Times, list[Step]]] = {
         ],
     ),
     "what waits for its retry is stopped": (
-        Terms(overlap="cancel_previous", attempts=2, retry_pause=seconds(50), past=True),
+        Terms(
+            overlap="cancel_previous", attempts=2, retry_pause=seconds(50), past=True
+        ),
         every(20),
         [run(20), step("fail", pick=0, final=False), run(20), run(1)],
     ),

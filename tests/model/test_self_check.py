@@ -90,7 +90,11 @@ class Interrupted(Play):
     def _do_operations(self, at: float) -> None:
         super()._do_operations(at)
         for when, operation in self.operations:
-            if when == at and operation == "skip" and self.model.skippable() is not None:
+            if (
+                when == at
+                and operation == "skip"
+                and self.model.skippable() is not None
+            ):
                 self.model.skip_next()
             elif (
                 when == at

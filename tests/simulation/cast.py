@@ -41,7 +41,9 @@ def subjects(changing: Schedule) -> list[object]:
     return [
         job(name="rerun", schedule=Every("20s"))(print),
         job(name="retried", schedule=Every("45s"), retry=retry)(print),
-        job(name="giving", schedule=Every("20s"), on_lost="give_up", priority=90)(print),
+        job(name="giving", schedule=Every("20s"), on_lost="give_up", priority=90)(
+            print
+        ),
         job(name="rarely", schedule=Every("150s"), on_lost="give_up")(print),
         job(name="delayed", schedule=FixedDelay("15s"))(print),
         job(
@@ -52,7 +54,10 @@ def subjects(changing: Schedule) -> list[object]:
             retry=retry,
         )(print),
         job(
-            name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), retry=retry
+            name="abreast",
+            schedule=Every("20s"),
+            overlap=Overlap.allow(2),
+            retry=retry,
         )(print),
         job(
             name="replaced",
@@ -60,9 +65,9 @@ def subjects(changing: Schedule) -> list[object]:
             overlap=Overlap.cancel_previous(),
             on_lost="give_up",
         )(print),
-        job(name="queued", schedule=Every("20s"), overlap=Overlap.queue(2), priority=10)(
-            print
-        ),
+        job(
+            name="queued", schedule=Every("20s"), overlap=Overlap.queue(2), priority=10
+        )(print),
         job(
             name="paced",
             schedule=Every("30s"),

@@ -34,7 +34,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(
                 name,
                 [
-                    pytest.param(seed, id=f"seed-{seed}", marks=_marks(wanted, at < few))
+                    pytest.param(
+                        seed, id=f"seed-{seed}", marks=_marks(wanted, at < few)
+                    )
                     for at, seed in enumerate(some)
                 ],
             )

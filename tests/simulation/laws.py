@@ -93,7 +93,9 @@ class Laws:
         life = (claim.key, claim.row.created_version)
         last = self.tokens.get(life, 0)
         if claim.token <= last:
-            raise self._broken("tokens rise", f"token {claim.token} after {last}", claim)
+            raise self._broken(
+                "tokens rise", f"token {claim.token} after {last}", claim
+            )
         self.tokens[life] = claim.token
         self.claims[(*claim.key, claim.token, claim.holder)] = slot = _slot(claim)
         is_allowed = self.after_restores and (
@@ -151,7 +153,8 @@ class Laws:
                 )  # a handler may be entered after that of a later claim
                 # Of two claims at one instant, the operation may have been the later one.
                 if abs(apart) < least and (
-                    not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))
+                    not was_ordered
+                    or (claim.row.attempt == 1 and apart > timedelta(0))
                 ):
                     raise self._broken(
                         "min_interval", f"{apart} from another start", claim
@@ -380,7 +383,9 @@ class Laws:
         self.trace.expect_none(self._unallowed(double))
 
     def _unallowed(self, found: Iterable[Breach]) -> Iterable[Breach]:
-        return (one for one in found if (one.job, one.slot) not in self.claimed_in_gaps)
+        return (
+            one for one in found if (one.job, one.slot) not in self.claimed_in_gaps
+        )
 
     def _none_started_is_skipped(self, job: str, ledger: Ledger) -> None:
         """What has started is in the ledger as that, and not among those that did not run."""

@@ -47,7 +47,9 @@ class OperationLaws:
     def requested(self, command: str, count: int = 1) -> None:
         self.signed[command] += count
 
-    def wants(self, job: str, slots: Iterable[datetime], *, again: bool = False) -> None:
+    def wants(
+        self, job: str, slots: Iterable[datetime], *, again: bool = False
+    ) -> None:
         """These are to run: by a trigger, a retry or a backfill."""
         for slot in slots:
             key = (job, slot)
@@ -58,7 +60,9 @@ class OperationLaws:
 
     def leaves_out(self, job: str, slot: datetime) -> None:
         if self.starts[job, slot] and not self.after_restores:
-            raise self.trace.fail("skip_next", "leaves out what has started", job, slot)
+            raise self.trace.fail(
+                "skip_next", "leaves out what has started", job, slot
+            )
         self.left_out.add((job, slot))
 
     def calls_off(self, job: str, slots: Iterable[datetime]) -> None:
@@ -148,7 +152,10 @@ class OperationLaws:
         for row in ledger.rows:
             if row["state"] in ("paused", "queued"):
                 raise self.trace.fail(
-                    "carried out", f"stays {row['state']}", row["task_name"], row["slot"]
+                    "carried out",
+                    f"stays {row['state']}",
+                    row["task_name"],
+                    row["slot"],
                 )
         self._check_maintenance(ledger)
         audit = Counter(audit)
@@ -171,7 +178,9 @@ class OperationLaws:
         for job, slot, reason in skipped:
             is_its = job in self.ends and slot < self.ends[job]
             if reason == "maintenance" and not is_its:
-                raise self.trace.fail("maintenance", "skipped after the end", job, slot)
+                raise self.trace.fail(
+                    "maintenance", "skipped after the end", job, slot
+                )
 
     def _broken(self, law: str, text: str, claim: Claim) -> Exception:
         return self.trace.fail(law, text, claim.row.task_name, claim.slot)

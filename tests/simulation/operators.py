@@ -222,7 +222,9 @@ class Operator:
 
 
 def _asleep(ledger: Ledger) -> list[str]:
-    return sorted({row["task_name"] for row in ledger.rows if row["state"] == "paused"})
+    return sorted(
+        {row["task_name"] for row in ledger.rows if row["state"] == "paused"}
+    )
 
 
 def audit(connection: sa.Connection, tables: Tables) -> Counter[str]:

@@ -150,7 +150,9 @@ class Stage:
                     self.clock.now(), agent.name, f"plans: {event.change}", event.job
                 )
             case Settled():
-                self._tell(agent, event, f"settled as {event.outcome} ({event.reason})")
+                self._tell(
+                    agent, event, f"settled as {event.outcome} ({event.reason})"
+                )
                 self.laws.ended(event)
             case Reaped():
                 self._tell(

@@ -12,7 +12,13 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 from tests.kit.breaks import Mutant
-from tests.kit.records import AttemptOutcome, Failed, HandedBack, Succeeded, from_micros
+from tests.kit.records import (
+    AttemptOutcome,
+    Failed,
+    HandedBack,
+    Succeeded,
+    from_micros,
+)
 from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 from tests.simulation.mutants import OF_RECOVERY
@@ -29,9 +35,9 @@ SECOND, RATE = timedelta(seconds=1), 4
 JOBS = [
     *(job(name=f"late-{number}", schedule=Every("1h"))(print) for number in range(5)),
     *(
-        job(name=f"missed-{number}", schedule=Every("3m"), retry=Retry(max_attempts=3))(
-            print
-        )
+        job(
+            name=f"missed-{number}", schedule=Every("3m"), retry=Retry(max_attempts=3)
+        )(print)
         for number in range(4)
     ),
     job(name="all", schedule=Every("3m"), catch_up=CatchUp.all())(print),
@@ -61,7 +67,9 @@ class Recovery:
         self.starts: list[datetime] = []
 
     def _hire(self, number: int) -> SimulatedWorker:
-        return SimulatedWorker(JOBS, self.database, self.clock, worker_name=f"w{number}")
+        return SimulatedWorker(
+            JOBS, self.database, self.clock, worker_name=f"w{number}"
+        )
 
     def run(self) -> None:
         """Until nothing is late any more; a second outage on the way, shorter than what makes a

@@ -22,8 +22,12 @@ class Entry:
     slot: datetime | None = None
 
     def __str__(self) -> str:
-        about = f"{self.job or ''} {self.slot.isoformat() if self.slot else ''}".strip()
-        return f"{self.number:5} {self.at:%H:%M:%S} {self.who:6} {self.what:40} {about}"
+        about = (
+            f"{self.job or ''} {self.slot.isoformat() if self.slot else ''}".strip()
+        )
+        return (
+            f"{self.number:5} {self.at:%H:%M:%S} {self.who:6} {self.what:40} {about}"
+        )
 
 
 class LawBroken(AssertionError):
@@ -55,7 +59,10 @@ class Trace:
             if entry.job in (None, job) and entry.slot in (None, slot)
         ]
         where = f"{job} {slot.isoformat()}" if slot else job
-        lines = [f"seed {self.seed}: {law}: {where}: {text}", *map(str, about[-SHOWN:])]
+        lines = [
+            f"seed {self.seed}: {law}: {where}: {text}",
+            *map(str, about[-SHOWN:]),
+        ]
         return LawBroken("\n".join(lines))
 
     def expect_none(self, breaches: Iterable[Breach]) -> None:

@@ -32,7 +32,9 @@ class World(Accidents):
 
     def run(self) -> Laws:
         for _ in range(self.rounds):
-            self._let_time_pass(self.rng.choice((1, 2, 3, 5, 8, 13)) + self.rng.random())
+            self._let_time_pass(
+                self.rng.choice((1, 2, 3, 5, 8, 13)) + self.rng.random()
+            )
             if self.rng.random() < 0.15:
                 self._accident()
             if self.rng.random() < 0.12:
@@ -160,14 +162,20 @@ class World(Accidents):
             for claim in found
         ]
         return [
-            claim for claim in again if claim is not None and not self.laws.knows(claim)
+            claim
+            for claim in again
+            if claim is not None and not self.laws.knows(claim)
         ]
 
     def _left(self, agent: Agent) -> Sequence[Any]:
         """Rows that this worker may run, were due before now, and are as they were."""
         store, now = agent.worker.store, self.clock.now()
         tasks = store.tables.tasks
-        waits = [~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now]
+        waits = [
+            ~tasks.c.picked,
+            tasks.c.state.is_(None),
+            tasks.c.execution_time <= now,
+        ]
         with store.transaction() as connection:
             rows = connection.execute(
                 sa.select(tasks).where(*waits, tasks.c.version < to_micros(now))
@@ -214,7 +222,9 @@ class World(Accidents):
             case 2 | 3:
                 return self._complete(agent, claim)
             case _ if (
-                agent.worker.store.held.find_claim(*claim.key, claim.token, claim.holder)
+                agent.worker.store.held.find_claim(
+                    *claim.key, claim.token, claim.holder
+                )
                 is None
             ):
                 return self._complete(

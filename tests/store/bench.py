@@ -10,7 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from tests.kit.records import ROW_COLUMNS, AttemptOutcome, Succeeded, Transition, row_of
+from tests.kit.records import (
+    ROW_COLUMNS,
+    AttemptOutcome,
+    Succeeded,
+    Transition,
+    row_of,
+)
 from tests.kit.store import Plan, Planner, Revision, Settlement, Store
 
 from slotwise import (
@@ -69,7 +75,8 @@ DEFINITIONS = (
     a_job("strict", on_lost="give_up"),
     a_job("delayed", FixedDelay(2 * MINUTE)),
     a_job(
-        "retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+        "retried",
+        retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)),
     ),
     a_job("off", Disabled()),
     a_task("mail"),
@@ -162,7 +169,9 @@ class Bench:
         self, claim: Claim, outcome: AttemptOutcome | None = None
     ) -> Transition | None:
         """What became of the row; None: the claim was lost."""
-        (settlement,) = self.store.settlements.settle([(claim, outcome or Succeeded())])
+        (settlement,) = self.store.settlements.settle(
+            [(claim, outcome or Succeeded())]
+        )
         assert settlement.error is None
         return settlement.transition
 
@@ -195,7 +204,8 @@ class Bench:
         """When a row is due; of one that is paused, when it would be."""
         tasks = self.tables.tasks
         due = sa.case(
-            (tasks.c.state == "paused", tasks.c.parked_due), else_=tasks.c.execution_time
+            (tasks.c.state == "paused", tasks.c.parked_due),
+            else_=tasks.c.execution_time,
         )
         with self.store.transaction() as connection:
             found: datetime = connection.execute(
@@ -208,7 +218,9 @@ class Bench:
         table = self.tables.slots
         with self.store.transaction() as connection:
             statement = (
-                sa.select(table).where(table.c.task_name == name).order_by(table.c.slot)
+                sa.select(table)
+                .where(table.c.task_name == name)
+                .order_by(table.c.slot)
             )
             return list(connection.execute(statement).mappings())
 
@@ -283,7 +295,9 @@ class Bench:
     def restore(self, backup: Sequence[sa.RowMapping]) -> None:
         with self.store.transaction() as connection:
             connection.execute(self.tables.tasks.delete())
-            connection.execute(self.tables.tasks.insert(), [dict(row) for row in backup])
+            connection.execute(
+                self.tables.tasks.insert(), [dict(row) for row in backup]
+            )
 
     def _key(self, name: str, instance: str) -> list[sa.ColumnElement[bool]]:
         tasks = self.tables.tasks
@@ -291,7 +305,11 @@ class Bench:
 
 
 def stale(
-    claim: Claim, *, key: str | None = None, version: int = 0, holder: str | None = None
+    claim: Claim,
+    *,
+    key: str | None = None,
+    version: int = 0,
+    holder: str | None = None,
 ) -> Claim:
     """The claim with one of the three parts of its fence wrong."""
     row = replace(

@@ -10,7 +10,9 @@ GOLDEN = Path(__file__).parent / "golden"
 VERBS_FILE = "verbs.txt"
 
 
-_CHANGE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM) \W*(?:\w+\W+)?scheduled_(\w+)")
+_CHANGE = re.compile(
+    r"\b(INSERT INTO|UPDATE|DELETE FROM) \W*(?:\w+\W+)?scheduled_(\w+)"
+)
 _READ = re.compile(r"\bFROM \W*(?:\w+\W+)?scheduled_(\w+)")
 
 
@@ -29,7 +31,9 @@ class GoldenStatements:
     def __init__(self, dialect: str, place: Path = GOLDEN) -> None:
         self._place = place / dialect
         self._place.mkdir(exist_ok=True)
-        self.texts = {file.stem: file.read_text() for file in self._place.glob("*.sql")}
+        self.texts = {
+            file.stem: file.read_text() for file in self._place.glob("*.sql")
+        }
         self.verbs: dict[str, list[str]] = {}
         if (self._place / VERBS_FILE).exists():
             for line in (self._place / VERBS_FILE).read_text().splitlines():
@@ -53,7 +57,8 @@ class GoldenStatements:
             names.append(name)
         self.verbs[verb] = names
         listed = [
-            f"{one}: {', '.join(self.verbs[one])}".rstrip() for one in sorted(self.verbs)
+            f"{one}: {', '.join(self.verbs[one])}".rstrip()
+            for one in sorted(self.verbs)
         ]
         (self._place / VERBS_FILE).write_text("\n".join(listed) + "\n")
 

@@ -96,7 +96,9 @@ def _claim_late(stage: Stage) -> Callable[[], Any]:
 
 
 def _claim_limited(stage: Stage) -> Callable[[], Any]:
-    bench = Bench(stage.bench.database, [a_task("few", concurrency=2, rate_limit="9/m")])
+    bench = Bench(
+        stage.bench.database, [a_task("few", concurrency=2, rate_limit="9/m")]
+    )
     bench.client.schedule_many("few", range(3), at=LONG_AGO)
     stage.store = Store(bench.database, bench.definitions)
     return lambda: stage.store.claims.claim_tasks(

@@ -42,7 +42,9 @@ def test_a_nul_is_an_error(pg_empty_url: str) -> None:
 def test_integers(pg_empty_url: str, values: list[int]) -> None:
     """To the end of bigint."""
     with psycopg.connect(pg_empty_url) as connection:
-        found = connection.execute("SELECT %s::bigint[]", (integers(values),)).fetchone()
+        found = connection.execute(
+            "SELECT %s::bigint[]", (integers(values),)
+        ).fetchone()
     assert found == (values,)
 
 
@@ -79,4 +81,6 @@ def test_intervals(pg_empty_url: str) -> None:
             seconds = connection.execute(
                 "SELECT extract(epoch FROM i) FROM unnest(%s::interval[]) AS i", sent
             ).fetchall()
-        assert [float(one) for (one,) in seconds] == [v.total_seconds() for v in values]
+        assert [float(one) for (one,) in seconds] == [
+            v.total_seconds() for v in values
+        ]

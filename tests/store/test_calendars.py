@@ -202,7 +202,9 @@ def test_a_row_that_cannot_follow_keeps_its_days(database: Database) -> None:
     assert "CO@1[" in str(sundays.row("sundays").schedule)
 
 
-def test_a_second_change_while_a_job_is_late_skips_its_oldest_slots(desk: Desk) -> None:
+def test_a_second_change_while_a_job_is_late_skips_its_oldest_slots(
+    desk: Desk,
+) -> None:
     """A row remembers one earlier schedule; edits between which no slot falls count as one."""
     desk.bench.clock.set(nine(MONDAY) + HOUR)
     assert [one.superseded for one in desk.close(TUESDAY).followed] == [0]
@@ -327,7 +329,9 @@ def test_a_paused_row_follows_and_sleeps_on(desk: Desk) -> None:
     assert desk.slot() == nine(MONDAY)
 
 
-def test_a_change_waits_for_whoever_plans_by_the_calendar(pg_database: Database) -> None:
+def test_a_change_waits_for_whoever_plans_by_the_calendar(
+    pg_database: Database,
+) -> None:
     """A row that is being planned by the old days is seen, and follows: planning holds the
     calendar meanwhile.
     """
@@ -337,7 +341,10 @@ def test_a_change_waits_for_whoever_plans_by_the_calendar(pg_database: Database)
     changing = threading.Thread(target=lambda: desk.close(FRIDAY))
     with desk.bench.store.transaction() as connection:
         desk.bench.client.schedule_recurring(
-            "open", "late", NINE.excluding("CO", roll="following"), connection=connection
+            "open",
+            "late",
+            NINE.excluding("CO", roll="following"),
+            connection=connection,
         )
         changing.start()
         wait_until_blocked(desk.bench)

@@ -27,7 +27,9 @@ LOCK = re.compile(r"\bFOR (NO KEY )?(UPDATE|SHARE)( SKIP LOCKED)?")
 def without_locks(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb, whose statements lock nothing."""
 
-    def unlocked(self: Any, connection: sa.Connection, *args: Any, **kwargs: Any) -> Any:
+    def unlocked(
+        self: Any, connection: sa.Connection, *args: Any, **kwargs: Any
+    ) -> Any:
         def strip(
             _connection: Any, _cursor: Any, text: str, values: Any, *_: Any
         ) -> Any:

@@ -122,7 +122,10 @@ def test_a_mark_that_was_acknowledged_outlives_the_server(open_path: Path) -> No
             server._cluster.stop("immediate")
             server.start()
             bench.database.close()
-            assert (bench.slot("strict")["outcome"], bench.slot("strict")["token"]) == (
+            assert (
+                bench.slot("strict")["outcome"],
+                bench.slot("strict")["token"],
+            ) == (
                 "running",
                 claim.token,
             )

@@ -144,7 +144,9 @@ def _claim_anything(stage: Stage, size: int) -> list[Sent]:
 
 def _claim_one_kind(stage: Stage, size: int) -> list[Sent]:
     return stage.sent(
-        lambda: claim_due(stage.store, "host:1:a", size, lease=LEASE, names=["task-007"])
+        lambda: claim_due(
+            stage.store, "host:1:a", size, lease=LEASE, names=["task-007"]
+        )
     )
 
 
@@ -230,7 +232,9 @@ def _beat(stage: Stage, size: int) -> list[Sent]:
 
 def _look(stage: Stage, size: int) -> list[Sent]:
     stage.claim(stage.jobs, size)
-    return stage.sent(lambda: stage.store.held.silent_rows([*stage.jobs, *stage.tasks]))
+    return stage.sent(
+        lambda: stage.store.held.silent_rows([*stage.jobs, *stage.tasks])
+    )
 
 
 def _look_for_some(stage: Stage, size: int) -> list[Sent]:
@@ -382,7 +386,9 @@ def test_what_is_parked_is_found_among_many_that_wait(
     """Few rows are dead, paused or blocked: they have an index, and no row that waits is read."""
     client = Client(lambda: stage.store)
     read = [
-        sent for sent in stage.sent(lambda: play(client)) if "scheduled_tasks" in sent[0]
+        sent
+        for sent in stage.sent(lambda: play(client))
+        if "scheduled_tasks" in sent[0]
     ]
     assert read
     for sent in read:

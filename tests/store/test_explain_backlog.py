@@ -56,7 +56,9 @@ def test_counts_and_oldest(stage: Explained) -> None:
 @pytest.mark.parametrize(
     "is_analysed", [False, True], ids=["never analysed", "analysed"]
 )
-def test_rows_that_are_not_due_are_not_read(stage: Explained, is_analysed: bool) -> None:
+def test_rows_that_are_not_due_are_not_read(
+    stage: Explained, is_analysed: bool
+) -> None:
     """Two statements, none of which reads the table from one end to the other, nor rows beyond the
     bound.
     """
@@ -75,7 +77,9 @@ def test_rows_that_are_not_due_are_not_read(stage: Explained, is_analysed: bool)
         assert rows_read(plan) <= MOST + 200, shown
 
 
-def analysed(stage: Explained, statement: str, given: dict[str, Any]) -> dict[str, Any]:
+def analysed(
+    stage: Explained, statement: str, given: dict[str, Any]
+) -> dict[str, Any]:
     values = {name: sql.Literal(value) for name, value in given.items()}
     text = sql.SQL(re.sub(r"%\((\w+)\)s", r"{\1}", statement)).format(**values)
     found = stage.driver.execute(

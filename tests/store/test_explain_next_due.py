@@ -173,7 +173,9 @@ def test_the_names_of_10_000_jobs_are_not_sent_to_find_the_first(
         stage.fill("'job-' || lpad(n::text, 5, '0')", "'recurring'", NAMES)
         if is_analysed:
             stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
-        ((statement, given),) = stage.sent(lambda: stage.store.due.next_due(stage.names))
+        ((statement, given),) = stage.sent(
+            lambda: stage.store.due.next_due(stage.names)
+        )
         plan = stage.really(statement, given)
     assert "names" not in given
     assert rows_read(plan) <= 2 * FEW, json.dumps(plan, indent=1)

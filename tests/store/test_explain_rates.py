@@ -51,7 +51,8 @@ def test_no_table_is_read_as_a_whole(pg_url: str) -> None:
             (node["Node Type"], node.get("Relation Name"))
             for play in plays
             for sent in stage.sent(play)
-            if sent[0].lstrip().upper().startswith("SELECT") and "scheduled_" in sent[0]
+            if sent[0].lstrip().upper().startswith("SELECT")
+            and "scheduled_" in sent[0]
             for node in nodes(stage.plan(sent, "custom"))
         ]
     finally:

@@ -160,7 +160,9 @@ class Growth:
         assert all(one.transition for one in settled)
 
     def position(self) -> str:
-        found = self.driver.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+        found = self.driver.execute(
+            "SELECT pg_current_wal_flush_lsn()::text"
+        ).fetchone()
         assert found is not None
         return str(found[0])
 
@@ -288,7 +290,8 @@ def test_pruning_keeps_its_pace(server: EmbeddedPostgres) -> None:
     tenth = len(pages) // 10
     ends = pages[:tenth], pages[-tenth:]
     first, last = (
-        sum(slots for _, slots in part) / sum(took for took, _ in part) for part in ends
+        sum(slots for _, slots in part) / sum(took for took, _ in part)
+        for part in ends
     )
     longest = max(took for took, _ in pages)
     print(
@@ -316,7 +319,9 @@ def test_a_backlog_is_worked_off_while_as_many_rows_are_pruned(
         pairs = []
         for turn in range(PAIRS):
             order = (False, True) if turn % 2 else (True, False)
-            rates = {is_pruned: _backlog(driver, url, is_pruned) for is_pruned in order}
+            rates = {
+                is_pruned: _backlog(driver, url, is_pruned) for is_pruned in order
+            }
             pairs.append(rates[True] / rates[False])
             print(
                 f"\n{rates[False]:.0f} tasks/s, {rates[True]:.0f} with pruning: {pairs[-1]:.2f}",

@@ -26,7 +26,11 @@ def fill(database: Database, reasons: tuple[str | None, ...]) -> None:
     """A lost or failed slot and an attempt of the job for each reason."""
     with database.main.begin() as connection:
         for number, reason in enumerate(reasons):
-            key = {"task_name": "job", "task_instance": "recurring", "slot": at(number)}
+            key = {
+                "task_name": "job",
+                "task_instance": "recurring",
+                "slot": at(number),
+            }
             ended = {"outcome": "failed", "reason": reason}
             connection.execute(
                 SLOTS.insert().values(**key, **ended, attempts=1, finished=at(60))

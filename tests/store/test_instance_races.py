@@ -37,14 +37,18 @@ def test_an_operation_waits_for_an_instance_that_is_being_made(
     assert states == ["paused" if operation == "pause" else "gone"] * 2
 
 
-def test_an_instance_waits_for_the_pause_that_is_being_ordered(pg_bench: Bench) -> None:
+def test_an_instance_waits_for_the_pause_that_is_being_ordered(
+    pg_bench: Bench,
+) -> None:
     """And sleeps from the beginning."""
     tasks, dialect = pg_bench.tables.tasks, pg_bench.store.dialect
     with ThreadPoolExecutor(1) as pool:
         with pg_bench.store.transaction() as connection:
             dialect.latch(connection, "plain", shared=False)
             connection.execute(
-                tasks.update().where(tasks.c.task_name == "plain").values(state="paused")
+                tasks.update()
+                .where(tasks.c.task_name == "plain")
+                .values(state="paused")
             )
             made = pool.submit(
                 pg_bench.client.schedule_recurring, "plain", "late", Every("1m")

@@ -54,7 +54,8 @@ def bench(pg_url: str) -> Iterator[Bench]:
     database.close()
     database = Database(Settings(database_url=pg_url, wake_up=False))
     yield Bench(
-        database, [a_job("feed", Disabled()), a_job("shut", Disabled()), a_task("mail")]
+        database,
+        [a_job("feed", Disabled()), a_job("shut", Disabled()), a_task("mail")],
     ).planned()
     database.close()
 

@@ -43,7 +43,9 @@ class Cluster:
     def __init__(self, url: str, count: int) -> None:
         self.database = Database(Settings(database_url=url))
         self.clock = ManualClock(START)
-        self.store = Store(self.database, {"feed": a_job_of_instances}, clock=self.clock)
+        self.store = Store(
+            self.database, {"feed": a_job_of_instances}, clock=self.clock
+        )
         self.driver = psycopg.connect(url, autocommit=True)
         self.driver.execute(FILL.replace("%(count)s", str(count)))
         self.driver.execute("VACUUM ANALYZE scheduled_tasks")
@@ -57,7 +59,9 @@ class Cluster:
         claim took.
         """
         started = time.perf_counter()
-        _, claims = claim_due(self.store, "host:1:a", BATCH, lease=LEASE, names=["feed"])
+        _, claims = claim_due(
+            self.store, "host:1:a", BATCH, lease=LEASE, names=["feed"]
+        )
         took = time.perf_counter() - started
         assert len(claims) == BATCH
         assert all(

@@ -60,7 +60,9 @@ TABLES = {
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def empty_url(request: pytest.FixtureRequest) -> str:
-    fixture = {"postgresql": "pg_empty_url", "sqlite": "sqlite_empty_url"}[request.param]
+    fixture = {"postgresql": "pg_empty_url", "sqlite": "sqlite_empty_url"}[
+        request.param
+    ]
     found: str = request.getfixturevalue(fixture)
     return found
 
@@ -112,7 +114,11 @@ def test_the_code_and_the_migrations_speak_of_the_same_tables(
     """Types, defaults, indexes and nullability; what alembic would generate is nothing."""
     migrate.apply(pg, schema=schema)
     target = migrate.Target(schema=schema)
-    options = {**target.options(), "compare_type": True, "compare_server_default": True}
+    options = {
+        **target.options(),
+        "compare_type": True,
+        "compare_server_default": True,
+    }
     context = MigrationContext.configure(pg, opts=options)
     assert compare_metadata(context, target.metadata) == []
 
@@ -121,7 +127,9 @@ def test_they_do_in_sqlite_too(sqlite_empty_url: str) -> None:
     """Where a type says less, the names and columns at least."""
     with engine_of(sqlite_empty_url).connect() as connection:
         migrate.apply(connection)
-        context = MigrationContext.configure(connection, opts=migrate.Target().options())
+        context = MigrationContext.configure(
+            connection, opts=migrate.Target().options()
+        )
         assert compare_metadata(context, migrate.Target().metadata) == []
 
 
@@ -192,10 +200,14 @@ def test_the_queue_is_vacuumed_by_dead_rows(pg: sa.Connection) -> None:
     }
 
 
-STORAGE = sa.text("SELECT reloptions FROM pg_class WHERE oid = cast(:name AS regclass)")
+STORAGE = sa.text(
+    "SELECT reloptions FROM pg_class WHERE oid = cast(:name AS regclass)"
+)
 
 
-@pytest.mark.parametrize("adopt", [False, True], ids=["new tables", "an adopted table"])
+@pytest.mark.parametrize(
+    "adopt", [False, True], ids=["new tables", "an adopted table"]
+)
 def test_the_ledger_has_room_on_its_pages(pg: sa.Connection, adopt: bool) -> None:
     """A settlement finds room for the new version of its row; a downgrade takes the settings away,
     and no data.
@@ -212,7 +224,8 @@ def test_the_ledger_has_room_on_its_pages(pg: sa.Connection, adopt: bool) -> Non
     assert migrate.revert(pg, prefix="jobs_", revision="sw0001") == REVISIONS[:0:-1]
     assert pg.scalar(STORAGE, {"name": "jobs_slots"}) is None
     with pytest.raises(
-        SchemaMismatch, match="not applied: sw0002, sw0003, sw0004, sw0005, sw0006; run:"
+        SchemaMismatch,
+        match="not applied: sw0002, sw0003, sw0004, sw0005, sw0006; run:",
     ):
         migrate.check(pg, prefix="jobs_")
     pg.rollback()
@@ -450,7 +463,8 @@ def test_a_foreign_table_is_not_touched_at_all(
 
 
 @pytest.mark.parametrize(
-    "name", ["scheduled_slots", "scheduled_meta", "scheduled_gaps", "scheduled_controls"]
+    "name",
+    ["scheduled_slots", "scheduled_meta", "scheduled_gaps", "scheduled_controls"],
 )
 def test_any_of_the_names_may_be_taken(connection: sa.Connection, name: str) -> None:
     """It is told as of the first: with the name of the table, and that another prefix helps."""
@@ -550,7 +564,9 @@ def test_javas_clean_up_does_not_take_our_rows(
             == 0
         )
         assert (
-            java.execute("DELETE FROM scheduled_tasks WHERE task_name = 'java'").rowcount
+            java.execute(
+                "DELETE FROM scheduled_tasks WHERE task_name = 'java'"
+            ).rowcount
             == 1
         )
     assert bench.row("plain").slot == at(1)
@@ -610,7 +626,9 @@ def test_our_rows_survive_javas_claim(
                 "handed_back",
             ]
         assert java.execute(JAVA_CLEANS_UP).rowcount == 0
-    assert bench.settle(held) is not None  # what we hold, Java's statements leave alone
+    assert (
+        bench.settle(held) is not None
+    )  # what we hold, Java's statements leave alone
     claims = bench.claim("plain", "mail")
     assert sorted((claim.key.task_name, claim.row.attempt) for claim in claims) == [
         ("mail", 1),
@@ -834,7 +852,9 @@ def test_a_downgrade_leaves_an_adopted_table_in_sqlite_too(
         assert migrate.apply(connection, adopt=True) == REVISIONS
 
 
-def test_a_downgrade_leaves_a_table_that_java_has_made_again(pg: sa.Connection) -> None:
+def test_a_downgrade_leaves_a_table_that_java_has_made_again(
+    pg: sa.Connection,
+) -> None:
     """It is not ours, whatever was there before."""
     migrate.apply(pg)
     pg.exec_driver_sql(f"DROP TABLE scheduled_tasks; {DB_SCHEDULER}")
@@ -924,7 +944,9 @@ def test_alembic_with_names_of_ones_own(pg_empty_url: str) -> None:
     """-x says them; so does the environment."""
     own = ("-x", f"url={pg_empty_url}", "-x", "prefix=jobs_", "-x", "schema=ops")
     assert (
-        alembic(*own, "upgrade", "head", url="postgresql://nowhere.invalid/x").returncode
+        alembic(
+            *own, "upgrade", "head", url="postgresql://nowhere.invalid/x"
+        ).returncode
         == 0
     )
     with engine_of(pg_empty_url).connect() as connection:
@@ -969,7 +991,9 @@ def downgrade():
 """
 
 
-def users_project(database_url: str, folder: Path, env: str, template: str = "") -> None:
+def users_project(
+    database_url: str, folder: Path, env: str, template: str = ""
+) -> None:
     """An alembic project of somebody's; the database's address as SQLAlchemy spells it."""
     address = sa.make_url(database_url)
     if address.get_backend_name() == "postgresql":
@@ -988,7 +1012,9 @@ def test_within_a_users_own_project(empty_url: str, tmp_path: Path) -> None:
     write nothing.
     """
     users_project(empty_url, tmp_path, USERS_ENV)
-    (tmp_path / "migrations" / "versions" / "0001_orders.py").write_text(USERS_REVISION)
+    (tmp_path / "migrations" / "versions" / "0001_orders.py").write_text(
+        USERS_REVISION
+    )
     theirs = {
         "orders",
         "alembic_version",
@@ -1003,7 +1029,9 @@ def test_within_a_users_own_project(empty_url: str, tmp_path: Path) -> None:
     assert "CREATE TABLE scheduled_tasks" in done.stdout
     assert "CREATE TABLE orders" in done.stdout
     for _ in range(2):
-        assert alembic("upgrade", "head", url=empty_url, folder=tmp_path).returncode == 0
+        assert (
+            alembic("upgrade", "head", url=empty_url, folder=tmp_path).returncode == 0
+        )
     with engine_of(empty_url).connect() as connection:
         assert theirs <= names(connection)
         migrate.check(connection)

@@ -98,7 +98,9 @@ def test_a_window_reads_by_the_primary_keys(long: Explained) -> None:
         assert blocks(long, statement, parameters) < 500
 
 
-def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) -> None:
+def test_what_is_done_to_one_instance_reads_none_of_the_others(
+    long: Explained,
+) -> None:
     """A trigger, and a look for slots that have lost their row, of which there is one: a few
     blocks each.
     """

@@ -29,7 +29,9 @@ def test_each_pause_ends_once(pg_url: str) -> None:
     """
     database = Database(Settings(database_url=pg_url))
     clock = ManualClock(NOON)
-    bench = Bench(database, [a_job(name, Every("1m")) for name in JOBS], clock).planned()
+    bench = Bench(
+        database, [a_job(name, Every("1m")) for name in JOBS], clock
+    ).planned()
     for name in JOBS:
         bench.client.operations.pause(name, until=NOON + 5 * MINUTE)
     clock.set(NOON + 5 * MINUTE)

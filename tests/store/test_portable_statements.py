@@ -207,7 +207,10 @@ def test_every_verb_is_played(databases: Databases) -> None:
     register_dialect("postgresql", BENCH)
     try:
         for make in PLAYS.values():
-            with databases.provisioned("planned", plan) as url, opened(url) as database:
+            with (
+                databases.provisioned("planned", plan) as url,
+                opened(url) as database,
+            ):
                 play = make(Stage(Bench(database)))
                 sys.setprofile(note)
                 try:

@@ -52,13 +52,18 @@ def told(command: Future[Any], status: str) -> Iterator[None]:
     assert answer == Receipt(task="mail", id="1", status=status)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("commits", "status"), [(True, "exists"), (False, "scheduled")])
-def test_two_that_schedule_the_same_id(rival: Rival, commits: bool, status: str) -> None:
+@pytest.mark.parametrize(
+    ("commits", "status"), [(True, "exists"), (False, "scheduled")]
+)
+def test_two_that_schedule_the_same_id(
+    rival: Rival, commits: bool, status: str
+) -> None:
     """The second waits for the first one's end, and is the first if that came to nothing."""
     client = rival.bench.client
     client.schedule("mail", 1, id="1", connection=rival.connection)
     with told(
-        rival.meet(lambda: client.schedule("mail", 2, id="1", if_exists="keep")), status
+        rival.meet(lambda: client.schedule("mail", 2, id="1", if_exists="keep")),
+        status,
     ):
         rival.connection.commit() if commits else rival.connection.rollback()
 
@@ -108,7 +113,9 @@ def test_a_row_that_fails_while_it_is_cancelled(rival: Rival) -> None:
     bench = rival.bench
     bench.client.schedule("mail", 1, id="1")
     bench.claim_one("mail")
-    rival.change(picked=False, picked_by=None, version=bench.tables.tasks.c.version + 1)
+    rival.change(
+        picked=False, picked_by=None, version=bench.tables.tasks.c.version + 1
+    )
     with told(rival.meet(lambda: COMMANDS["cancel"](bench)), "cancelled"):
         rival.connection.commit()
     assert bench.find("mail", "1") is None
@@ -148,7 +155,9 @@ def test_the_next_chunk_is_gathered_while_a_copy_is_written(rival: Rival) -> Non
         rival.connection.rollback()
         yield Item(2, id="2")
 
-    assert client.schedule_many("mail", items(), chunk_size=1, copy=True).scheduled == 2
+    assert (
+        client.schedule_many("mail", items(), chunk_size=1, copy=True).scheduled == 2
+    )
     assert {line.id for line in client.list("mail")} == {"1", "2"}
 
 

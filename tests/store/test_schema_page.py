@@ -89,7 +89,9 @@ def test_the_page_has_each_table_and_column() -> None:
         table.name: [column.name for column in table.columns]
         for table in tables().metadata.tables.values()
     }
-    assert {name: [name_in(row[0]) for row in rows_of(name)] for name in found} == found
+    assert {
+        name: [name_in(row[0]) for row in rows_of(name)] for name in found
+    } == found
     marked = [
         name_in(row[0]) for row in rows_of("scheduled_tasks") if row[0].endswith("*")
     ]
@@ -132,7 +134,11 @@ def test_each_index_is_used(pg_url: str) -> None:
 
 def _plays(stage: Explained) -> list[Callable[[], Any]]:
     """Claim, reap, operate, read and prune."""
-    store, client, lease = stage.store, Client(lambda: stage.store), timedelta(minutes=1)
+    store, client, lease = (
+        stage.store,
+        Client(lambda: stage.store),
+        timedelta(minutes=1),
+    )
     reader = Inspection(lambda: store)
     long_ago = store.now() - timedelta(days=100)
     return [

@@ -31,7 +31,9 @@ def test_two_synchronisations_of_one_scope_at_once(
 
     def sync(ids: list[str]) -> list[str] | None:
         try:
-            pg_bench.client.sync_schedules("plain", items(*ids), scope="crm", force=True)
+            pg_bench.client.sync_schedules(
+                "plain", items(*ids), scope="crm", force=True
+            )
         except SyncSuperseded:
             return None
         return ids
@@ -109,7 +111,9 @@ def test_a_settlement_and_a_change_of_its_row(pg_bench: Bench) -> None:
     row = pg_bench.row("plain", "a")
     assert row.schedule is not None
     assert row.schedule.startswith("EVERY|30m")
-    assert [entry["outcome"] for entry in pg_bench.slots("plain")].count("running") == 1
+    assert [entry["outcome"] for entry in pg_bench.slots("plain")].count(
+        "running"
+    ) == 1
 
 
 @pytest.mark.parametrize("operation", ["pause", "delete"])

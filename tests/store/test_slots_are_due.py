@@ -24,7 +24,9 @@ def bench(pg_url: str) -> Iterator[Bench]:
 def lose(bench: Bench) -> None:
     """A task whose holder has died: the claim of slots takes it."""
     bench.client.schedule("mail", id="lost")
-    (claim,) = bench.store.claims.claim_tasks("host:9:z", 1, lease=LEASE, names=["mail"])
+    (claim,) = bench.store.claims.claim_tasks(
+        "host:9:z", 1, lease=LEASE, names=["mail"]
+    )
     bench.take_over(claim)
     bench.change("mail", "lost", execution_time=bench.clock.now())
 
@@ -45,7 +47,9 @@ def test_what_a_claim_has_seen(
     bring(bench)
     bench.client.schedule("mail", id="1")
     assert (
-        len(bench.store.claims.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"]))
+        len(
+            bench.store.claims.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"])
+        )
         == 1
     )
     assert bench.store.claims.slots_may_be_due is are_due

@@ -128,7 +128,9 @@ def _make_due(bench: Bench, name: str) -> None:
         "next_slot": row.slot,
     }
     with bench.store.transaction() as connection:
-        connection.execute(tasks.update().where(tasks.c.task_name == name).values(moved))
+        connection.execute(
+            tasks.update().where(tasks.c.task_name == name).values(moved)
+        )
 
 
 def test_few_modules_lie_between_a_call_of_schedule_and_its_insert(

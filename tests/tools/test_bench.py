@@ -129,7 +129,8 @@ def test_peers_run_each_id_once(name: str) -> None:
         for contender in contenders:
             count = round(400 / contender.share)
             assert (
-                drain(Run(server=server), "backlog", contender, 1, count).checked == 400
+                drain(Run(server=server), "backlog", contender, 1, count).checked
+                == 400
             )
 
 
@@ -158,7 +159,9 @@ def test_unknown_names_are_refused(option: str, names: str) -> None:
     ],
     ids=["twice", "missing", "foreign"],
 )
-def test_a_wrong_run_is_refused(ids: list[int], complaint: str, tmp_path: Path) -> None:
+def test_a_wrong_run_is_refused(
+    ids: list[int], complaint: str, tmp_path: Path
+) -> None:
     """What ran twice, not at all, or out of nowhere ends the benchmark."""
     journal = Journal(tmp_path / "journal", 10)
     for number in ids:
@@ -189,7 +192,9 @@ def test_a_worker_that_runs_a_task_twice_is_found_out(
     with pytest.raises(RanWrong, match="1 started more than once"), server:
         drain(Run(server=server), "backlog", Twice(100), 1, 50)
     with psycopg.connect(postgres.dsn) as connection:
-        left = {row[0] for row in connection.execute("SELECT datname FROM pg_database")}
+        left = {
+            row[0] for row in connection.execute("SELECT datname FROM pg_database")
+        }
     assert server.made
     assert server.made & left == set()
 
@@ -279,10 +284,15 @@ def test_rates_and_distributions_are_drawn(tmp_path: Path) -> None:
 def test_what_cannot_be_done_yet_is_said() -> None:
     """A reading without figures keeps its reason, in the verdict and in the page."""
     note = Reading(
-        cell="enqueue", contender="slotwise-many-copy", note="not yet: no schedule_many"
+        cell="enqueue",
+        contender="slotwise-many-copy",
+        note="not yet: no schedule_many",
     )
     readings = Readings(
-        [Reading(cell="enqueue", contender="raw-copy-1000", figures={"rate": 1e5}), note]
+        [
+            Reading(cell="enqueue", contender="raw-copy-1000", figures={"rate": 1e5}),
+            note,
+        ]
     )
     words = {one.target.text: one.word for one in judge(readings, {"enqueue"})}
     assert words["rows per second, COPY"] == "not yet"

@@ -282,7 +282,8 @@ def test_figures_of_one_version_only_are_named() -> None:
     ]
     page = "\n".join(comparison.markdown())
     assert (
-        "| backlog | slotwise | rate | 50.0 | 100 | 0.500 | 0.500 | 0.500 | 1 |" in page
+        "| backlog | slotwise | rate | 50.0 | 100 | 0.500 | 0.500 | 0.500 | 1 |"
+        in page
     )
 
 

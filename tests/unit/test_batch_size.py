@@ -44,7 +44,9 @@ SHORT = timedelta(seconds=3)
             id="not full: as before, also with a late row",
         ),
         pytest.param(FIRST, 1, 0.06, MINUTE, 16, id="a dear late row does"),
-        pytest.param(FIRST, 0, 0.0, MINUTE, 2 * FIRST, id="full, and all on time: more"),
+        pytest.param(
+            FIRST, 0, 0.0, MINUTE, 2 * FIRST, id="full, and all on time: more"
+        ),
         pytest.param(FIRST - 1, 0, 0.0, MINUTE, FIRST, id="not full: as before"),
     ],
 )

@@ -141,7 +141,9 @@ def told(
     )
 
 
-def work_until(worker: ManualWorker, instant: datetime, step: timedelta = HOUR) -> None:
+def work_until(
+    worker: ManualWorker, instant: datetime, step: timedelta = HOUR
+) -> None:
     while worker.clock.now() < instant:
         worker.tick(min(step, instant - worker.clock.now()))
         worker.run_due()
@@ -243,7 +245,9 @@ def test_a_new_schedule_on_a_closed_day_leaves_the_past_to_the_old_one() -> None
     with at_work(HOURLY) as (worker, job):
         work_until(worker, at(2, 12))
         job.schedule = NINE
-        with ManualWorker([job], url=worker.store.database, clock=worker.clock) as newer:
+        with ManualWorker(
+            [job], url=worker.store.database, clock=worker.clock
+        ) as newer:
             newer.run_due()
             work_until(newer, at(5, 0))
             check_books(newer, succeed(HOURLY, at(2, 12), NINE))
@@ -268,7 +272,9 @@ SCHEDULES = st.builds(
     minutes=st.sampled_from(["0", "30", "0,20,40"]),
     days=st.sets(st.integers(0, 12), max_size=5),
 )
-PAUSES = st.lists(st.timedeltas(timedelta(minutes=1), 3 * DAY), min_size=3, max_size=20)
+PAUSES = st.lists(
+    st.timedeltas(timedelta(minutes=1), 3 * DAY), min_size=3, max_size=20
+)
 
 
 @pytest.mark.extended

@@ -54,7 +54,22 @@ def test_the_weekend_is_the_countrys() -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["AZ", "BY", "CN", "HU", "KG", "KZ", "LV", "MM", "RU", "TW", "UA", "UZ", "VN", "AT"],
+    [
+        "AZ",
+        "BY",
+        "CN",
+        "HU",
+        "KG",
+        "KZ",
+        "LV",
+        "MM",
+        "RU",
+        "TW",
+        "UA",
+        "UZ",
+        "VN",
+        "AT",
+    ],
 )
 def test_weekend_days_that_are_worked_on(code: str) -> None:
     """In countries that move working days, business days are those of the library."""
@@ -164,7 +179,9 @@ def test_a_rule_within_a_day_is_never_written_out(rule: str) -> None:
         ConfigurationError,
         match=r'event "Drip": RRULE:FREQ=.* is not for whole days; write FREQ',
     ):
-        from_ics(ics(f"DTSTART;VALUE=DATE:20260105\nRRULE:{rule}\nSUMMARY:Drip"), [2026])
+        from_ics(
+            ics(f"DTSTART;VALUE=DATE:20260105\nRRULE:{rule}\nSUMMARY:Drip"), [2026]
+        )
     fine = "DTSTART;VALUE=DATE:20260814\nSUMMARY:Outing"
     found = from_ics(
         ics(f"DTSTART:20260301T090000Z\nRRULE:{rule}\nSUMMARY:Drip", fine), [2026]
@@ -194,7 +211,10 @@ def test_an_event_that_means_nothing_is_refused(event: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("events", "told"),
     [
-        (["DTSTART;VALUE=DATE:19000101\nRRULE:FREQ=DAILY"] * 20, "it repeats too often"),
+        (
+            ["DTSTART;VALUE=DATE:19000101\nRRULE:FREQ=DAILY"] * 20,
+            "it repeats too often",
+        ),
         (
             ["DTSTART;VALUE=DATE:00010101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=31"],
             "it repeats too often",
@@ -251,7 +271,9 @@ def test_an_event_of_ages_costs_a_year() -> None:
         "hello",
         "BEGIN:VCALENDAR",
         ics("DTSTART;VALUE=DATE:tomorrow"),
-        ics("DTSTART;VALUE=DATE:00010101\nRRULE:FREQ=DAILY\nDTEND;VALUE=DATE:99991231"),
+        ics(
+            "DTSTART;VALUE=DATE:00010101\nRRULE:FREQ=DAILY\nDTEND;VALUE=DATE:99991231"
+        ),
     ],
     ids=range(5),
 )
@@ -277,5 +299,7 @@ def test_without_the_extra(
         return importing(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigurationError, match=r"pip install 'slotwise\[calendars\]'"):
+    with pytest.raises(
+        ConfigurationError, match=r"pip install 'slotwise\[calendars\]'"
+    ):
         read("AT", [2026])

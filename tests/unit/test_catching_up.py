@@ -75,7 +75,14 @@ LATE = timedelta(minutes=5)
         pytest.param({}, 5, 5.5, 5.5, 1, (), 5, id="the next one"),
         pytest.param({}, 5, 5.5, 9.5, 1, (), 9, id="with what was missed since"),
         pytest.param(
-            {"catch_up": CatchUp.all(max=3)}, 3, 3.5, 3.5, 1, (), 3, id="as many as may"
+            {"catch_up": CatchUp.all(max=3)},
+            3,
+            3.5,
+            3.5,
+            1,
+            (),
+            3,
+            id="as many as may",
         ),
         pytest.param(
             {"catch_up": CatchUp.all(max=3)},
@@ -224,7 +231,11 @@ def test_a_deploy_may_end_a_catch_up() -> None:
         row, MINUTELY, at(5.5), None, policies, is_full=False, poll=POLL
     )
     assert isinstance(decision, decide.Start)
-    assert (decision.row.slot, decision.row.collapsed, decision.row.catch_up_until) == (
+    assert (
+        decision.row.slot,
+        decision.row.collapsed,
+        decision.row.catch_up_until,
+    ) == (
         at(5),
         4,
         None,
@@ -432,7 +443,13 @@ def test_an_absence_after_the_last_heartbeat_extends_the_tail() -> None:
     )
     row = row_of(0, until=0, last_heartbeat=at(3.5))
     done = at_finish(
-        row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL
+        row,
+        definition(on_lost="give_up"),
+        MINUTELY,
+        Died(),
+        at(6.5),
+        ledger,
+        poll=POLL,
     )
     assert done.row is not None
     assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (
@@ -450,9 +467,9 @@ def lag(overlap: Overlap, catch_up: CatchUp, run: timedelta = 5 * MINUTE) -> tim
     """How late the last start is, an hour after an outage of ten minutes; each run takes so
     long.
     """
-    subject = job(name="slow", schedule=Every("1m"), overlap=overlap, catch_up=catch_up)(
-        lambda ctx: None
-    )
+    subject = job(
+        name="slow", schedule=Every("1m"), overlap=overlap, catch_up=catch_up
+    )(lambda ctx: None)
     late, ends = timedelta(0), dict[Claim, datetime]()
     with ManualWorker([subject], heartbeat_interval="30m", threads=20) as worker:
         worker.plan()

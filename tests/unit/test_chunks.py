@@ -158,7 +158,9 @@ def test_what_are_no_items(items: Any, words: str) -> None:
 
 def test_a_driver_without_copy_of_psycopg() -> None:
     """Such as asyncpg, below SQLAlchemy: said with the cure."""
-    connection = SimpleNamespace(connection=SimpleNamespace(driver_connection=object()))
+    connection = SimpleNamespace(
+        connection=SimpleNamespace(driver_connection=object())
+    )
     with pytest.raises(
         ConfigurationError,
         match="COPY needs a connection of psycopg, this is object; drop copy=True",

@@ -183,11 +183,20 @@ def test_a_schedule_of_the_settings_is_not_blamed_on_the_application(
         ("app_syntax", ["app_syntax.py", "SyntaxError"]),
         (
             "app_raises",
-            ["app_raises.py", "in compute", "ZeroDivisionError", "RuntimeError: no way"],
+            [
+                "app_raises.py",
+                "in compute",
+                "ZeroDivisionError",
+                "RuntimeError: no way",
+            ],
         ),
         (
             "app_lacks",
-            ["app_lacks.py", "import app_nowhere.deep", "No module named 'app_nowhere'"],
+            [
+                "app_lacks.py",
+                "import app_nowhere.deep",
+                "No module named 'app_nowhere'",
+            ],
         ),
         ("app_raising_make:make", ["in make", "OSError: disk"]),
     ],
@@ -206,7 +215,9 @@ def test_own_traceback(app_dir: Path, spec: str, words: list[str]) -> None:
 
 
 @pytest.fixture
-def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def importable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
     """Put a module into a directory that comes first in ``sys.path``."""
     first = tmp_path / "first"
     first.mkdir()

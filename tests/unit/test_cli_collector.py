@@ -30,7 +30,9 @@ def test_what_is_there_is_not_looked_through_again() -> None:
     [
         pytest.param(700, GENERATION, id="usual"),
         pytest.param(0, 0, id="off", marks=pytest.mark.extended),
-        pytest.param(1_000_000, 1_000_000, id="rarer still", marks=pytest.mark.extended),
+        pytest.param(
+            1_000_000, 1_000_000, id="rarer still", marks=pytest.mark.extended
+        ),
     ],
 )
 def test_how_often_it_comes(before: int, after: int) -> None:

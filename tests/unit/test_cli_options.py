@@ -135,7 +135,14 @@ def test_place_within_a_group(tmp_path: Path) -> None:
     [
         (["--app", "shop", "--app-dir", "src"], ["code.db"]),
         (
-            ["--app", "shop", "--app-dir", "src", "--database-url", "sqlite:///line.db"],
+            [
+                "--app",
+                "shop",
+                "--app-dir",
+                "src",
+                "--database-url",
+                "sqlite:///line.db",
+            ],
             ["line.db"],
         ),
         (["--config", "settings.toml"], ["file.db"]),
@@ -156,7 +163,11 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "expected", "words"),
     [
-        (["wrk"], exits.USAGE, ["No such command 'wrk'", *NEAR, "see: slotwise --help"]),
+        (
+            ["wrk"],
+            exits.USAGE,
+            ["No such command 'wrk'", *NEAR, "see: slotwise --help"],
+        ),
         (
             ["worker", "--threds", "3"],
             exits.USAGE,
@@ -333,7 +344,9 @@ def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_app_is_not_imported_for_reading(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    sqlite_url: str,
 ) -> None:
     """With SLOTWISE_APP around, reading works without importing it; --app imports it."""
     monkeypatch.setenv("SLOTWISE_APP", "app_that_is_not_there")
@@ -417,7 +430,9 @@ def test_the_schema_version_as_json(
         "problem": None,
         "warnings": [],
     }
-    assert status(["db", "downgrade", "--yes", "--database-url", sqlite_url]) == exits.OK
+    assert (
+        status(["db", "downgrade", "--yes", "--database-url", sqlite_url]) == exits.OK
+    )
     capsys.readouterr()
     assert status(command) == exits.DATABASE
     found = json.loads(capsys.readouterr().out)

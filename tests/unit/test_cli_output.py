@@ -29,7 +29,11 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
         ),
         ("America/New_York", NOON, "2026-01-31T07:00:00-05:00"),
         ("Europe/London", NOON, "2026-01-31T12:00:00+00:00"),
-        ("Europe/Vienna", datetime(2026, 7, 1, tzinfo=UTC), "2026-07-01T02:00:00+02:00"),
+        (
+            "Europe/Vienna",
+            datetime(2026, 7, 1, tzinfo=UTC),
+            "2026-07-01T02:00:00+02:00",
+        ),
         ("UTC", NOON + timedelta(microseconds=1500), "2026-01-31T12:00:00.001Z"),
         ("UTC", None, "–"),
     ],

@@ -90,7 +90,9 @@ def test_a_page_mentions_each_command() -> None:
     missing = []
     for words, _ in commands():
         group, _, last = words.rpartition(" ")
-        lines = [line for line in text.splitlines() if not group or f"{group} " in line]
+        lines = [
+            line for line in text.splitlines() if not group or f"{group} " in line
+        ]
         if not any(re.search(rf"(?<![\w-]){last}(?![\w-])", line) for line in lines):
             missing.append(words)
     assert missing == []

@@ -62,9 +62,7 @@ def test_one_module_prints(file: Path) -> None:
 
 def test_the_lint_finds_what_it_looks_for() -> None:
     """Each way is found."""
-    text = (
-        "print(1)\nclick.echo('')\nsys.stderr.write('')\nclick.confirm('')\nimport sys\n"
-    )
+    text = "print(1)\nclick.echo('')\nsys.stderr.write('')\nclick.confirm('')\nimport sys\n"
     assert len(list(ways_to_print(ast.parse(text)))) == 4
 
 

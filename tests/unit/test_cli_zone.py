@@ -19,7 +19,9 @@ def say(
 
 
 def test_times_are_shown_in_one_zone(
-    capsys: pytest.CaptureFixture[str], sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    sqlite_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By an option, or by the setting; JSON stays in UTC, and the next command is itself again."""
     monkeypatch.setenv("DATABASE_URL", sqlite_url)

@@ -74,7 +74,9 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """The lines that commands have written so far, as the log has them."""
     caplog.set_level(logging.INFO, logger="slotwise.job")
     return lambda: [
-        record.getMessage() for record in caplog.records if record.name == "slotwise.job"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "slotwise.job"
     ]
 
 
@@ -159,7 +161,11 @@ def test_it_is_a_job_like_any_other() -> None:
     """
     retry = Retry(max_attempts=2)
     definition = define(a_job(["true"], retry=retry, max_lost=5, timeout="1h"))
-    assert (definition.name, definition.retry, definition.max_lost) == ("job", retry, 5)
+    assert (definition.name, definition.retry, definition.max_lost) == (
+        "job",
+        retry,
+        5,
+    )
     assert definition.timeout == timedelta(hours=1)
 
 
@@ -170,17 +176,23 @@ def test_it_is_a_job_like_any_other() -> None:
     ("command", "last"),
     [
         pytest.param(
-            "echo a; echo b >&2; exit 3", "exit status 3; its last line: b", id="status"
+            "echo a; echo b >&2; exit 3",
+            "exit status 3; its last line: b",
+            id="status",
         ),
         pytest.param("exit 1", "exit status 1; it wrote nothing", id="silent"),
-        pytest.param("kill -SEGV $$", "ended by SIGSEGV; it wrote nothing", id="signal"),
+        pytest.param(
+            "kill -SEGV $$", "ended by SIGSEGV; it wrote nothing", id="signal"
+        ),
         pytest.param(
             "sh -c 'kill -9 $$'; exit 137",
             "exit status 137 (of a shell: ended by SIGKILL)",
             id="shell",
         ),
         pytest.param(
-            "exit 168", "exit status 168 (of a shell: ended by signal 40)", id="unnamed"
+            "exit 168",
+            "exit status 168 (of a shell: ended by signal 40)",
+            id="unnamed",
         ),
         pytest.param(
             "exit 192",
@@ -196,7 +208,9 @@ def test_it_is_a_job_like_any_other() -> None:
             id="not-found",
         ),
         pytest.param(
-            "/etc/passwd", "exit status 126 (it cannot be executed)", id="not-executable"
+            "/etc/passwd",
+            "exit status 126 (it cannot be executed)",
+            id="not-executable",
         ),
     ],
 )
@@ -221,7 +235,9 @@ def test_exit_status_zero_is_success(command: Any) -> None:
         pytest.param(
             {"shell": "/no/sh"}, "No such file or directory: '/no/sh'", id="shell"
         ),
-        pytest.param({"cwd": "/no/where"}, "its directory is /no/where", id="directory"),
+        pytest.param(
+            {"cwd": "/no/where"}, "its directory is /no/where", id="directory"
+        ),
         pytest.param(
             {"user": "nobody-at-all"},
             "there is no user 'nobody-at-all' on this host",
@@ -455,7 +471,9 @@ def test_directory(
     assert said()[-1] == where
 
 
-def test_a_shell_runs_texts_and_nobody_runs_lists(said: Callable[[], list[str]]) -> None:
+def test_a_shell_runs_texts_and_nobody_runs_lists(
+    said: Callable[[], list[str]],
+) -> None:
     run("echo $((1 + 1)) $0", shell="/bin/bash")
     run(["echo", "$((1 + 1))", "a  b"])
     assert said() == ["2 /bin/bash", "$((1 + 1)) a  b"]
@@ -494,7 +512,9 @@ def test_another_users_command_is_ended_too(
     assert not alive(int(pid.read_text()))
 
 
-def test_nobody_but_root_becomes_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_but_root_becomes_somebody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The message names both, and both ways out."""
     monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam("daemon").pw_uid)
     assert account_of("daemon").switch() == {}

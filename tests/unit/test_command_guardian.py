@@ -52,7 +52,9 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
             stream.close()
 
 
-def start(started: list[subprocess.Popen[str]], *commands: str) -> subprocess.Popen[str]:
+def start(
+    started: list[subprocess.Popen[str]], *commands: str
+) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, *commands],
         stdin=subprocess.PIPE,
@@ -136,7 +138,9 @@ def test_what_has_ended_is_forgotten(
     """A group that ended well is not ours to end, whoever has its number by now; and the guardian
     leaves.
     """
-    process = start(started, f"(sleep 300 & echo $! > {tmp_path}/pid) > /dev/null 2>&1")
+    process = start(
+        started, f"(sleep 300 & echo $! > {tmp_path}/pid) > /dev/null 2>&1"
+    )
     assert line(process) == "all ended"
     left = int((tmp_path / "pid").read_text())
     assert guardians(process) == []

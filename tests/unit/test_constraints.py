@@ -33,7 +33,10 @@ SAFE = {
         "CVE-2025-64459, SQL injection by the names of keyword arguments",
     ),
     "Flask": ("3.1.1", "CVE-2025-47278, sessions signed with an old key"),
-    "starlette": ("0.49.1", "CVE-2025-62727, a Range header that takes quadratic time"),
+    "starlette": (
+        "0.49.1",
+        "CVE-2025-62727, a Range header that takes quadratic time",
+    ),
     "pillow": ("10.3", "CVE-2024-28219, a buffer overflow"),
     "PyYAML": ("6", "CVE-2020-14343, code run by full_load"),
 }

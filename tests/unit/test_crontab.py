@@ -93,7 +93,10 @@ def test_lines_of_packages() -> None:
             id="hash-in-the-command",
         ),
         pytest.param(
-            "*/5 * * * * -q -n a -n", "*/5 * * * *", "a -n", id="options-of-other-crons"
+            "*/5 * * * * -q -n a -n",
+            "*/5 * * * *",
+            "a -n",
+            id="options-of-other-crons",
         ),
         pytest.param("0 2 * * * a;\\", "0 2 * * *", "a;\\", id="backslash-at-the-end"),
     ],
@@ -139,7 +142,9 @@ def test_a_system_line(line: str, user: str, command: str) -> None:
         pytest.param("mail joe%Joe", "mail joe", "Joe\n", id="ends-with-a-newline"),
         pytest.param("cat%", "cat", "", id="empty"),
         pytest.param(r"date +\%d", "date +%d", None, id="escaped"),
-        pytest.param(r"date +\%d%a\%b%c", "date +%d", "a%b\nc\n", id="escaped-in-both"),
+        pytest.param(
+            r"date +\%d%a\%b%c", "date +%d", "a%b\nc\n", id="escaped-in-both"
+        ),
         pytest.param(
             r"printf a\\n\!", r"printf a\n\!", None, id="other-backslashes-stay"
         ),
@@ -214,25 +219,35 @@ def test_variables_hold_for_the_lines_below() -> None:
         {"A": "1", "SHELL": "/bin/bash"},
         {"A": "2", "SHELL": "/bin/bash"},
     ]
-    assert [one.shell for one in found.entries] == ["/bin/sh", "/bin/bash", "/bin/bash"]
+    assert [one.shell for one in found.entries] == [
+        "/bin/sh",
+        "/bin/bash",
+        "/bin/bash",
+    ]
 
 
 def test_zones() -> None:
     """CRON_TZ moves the lines below it; TZ, as in cron, is the commands'; without either it is
     what the reader says.
     """
-    text = (
-        "@daily a\nCRON_TZ=Europe/Vienna\nTZ=Asia/Tokyo\n@daily b\nCRON_TZ=\n@daily c\n"
-    )
+    text = "@daily a\nCRON_TZ=Europe/Vienna\nTZ=Asia/Tokyo\n@daily b\nCRON_TZ=\n@daily c\n"
     for tz, zone in ((None, "UTC"), ("America/New_York", "America/New_York")):
         found = parse_crontab(text, tz=tz).entries
-        assert [one.schedule.zone.key for one in found] == [zone, "Europe/Vienna", zone]
+        assert [one.schedule.zone.key for one in found] == [
+            zone,
+            "Europe/Vienna",
+            zone,
+        ]
         assert [dict(one.env) for one in found] == [
             {},
             {"TZ": "Asia/Tokyo"},
             {"TZ": "Asia/Tokyo"},
         ]
-        assert [one.zone_said for one in found] == [tz is not None, True, tz is not None]
+        assert [one.zone_said for one in found] == [
+            tz is not None,
+            True,
+            tz is not None,
+        ]
 
 
 def test_an_unknown_zone_of_the_reader_is_an_error() -> None:
@@ -301,7 +316,9 @@ def test_a_line_becomes_a_job() -> None:
             "* * * * *", True, "the user and the command are missing", id="no-user"
         ),
         pytest.param("* * * * * * a", False, "six time fields", id="seconds"),
-        pytest.param("* * * * * * root a", True, "six time fields", id="seconds-system"),
+        pytest.param(
+            "* * * * * * root a", True, "six time fields", id="seconds-system"
+        ),
         pytest.param(
             "* * * * * /usr/bin/a",
             True,
@@ -309,11 +326,17 @@ def test_a_line_becomes_a_job() -> None:
             id="command-as-user",
         ),
         pytest.param(
-            "0 2 a", False, "neither a variable nor a command with its time", id="words"
+            "0 2 a",
+            False,
+            "neither a variable nor a command with its time",
+            id="words",
         ),
         pytest.param("=a", False, "neither a variable nor", id="no-name"),
         pytest.param(
-            "@reboot a", False, "a cluster has no moment at which it boots", id="reboot"
+            "@reboot a",
+            False,
+            "a cluster has no moment at which it boots",
+            id="reboot",
         ),
         pytest.param(
             "@REBOOT root a",
@@ -340,7 +363,9 @@ def test_a_line_becomes_a_job() -> None:
             "SLOTWISE_ON_LOST=stop", False, "expected rerun or give_up", id="on-lost"
         ),
         pytest.param("* * * * * a\0b", False, "NUL", id="nul"),
-        pytest.param("#!/bin/sh", False, "this is a script, not a crontab", id="script"),
+        pytest.param(
+            "#!/bin/sh", False, "this is a script, not a crontab", id="script"
+        ),
     ],
 )
 def test_errors(line: str, system: bool, words: str) -> None:

@@ -78,7 +78,8 @@ def test_check_says_all_that_is_wrong(
 ) -> None:
     """One line for each problem, the place first, over all files; and failure, for pipelines."""
     assert (
-        status(["crontab", str(bad), str(good), str(tmp_path / "none")]) == exits.FAILED
+        status(["crontab", str(bad), str(good), str(tmp_path / "none")])
+        == exits.FAILED
     )
     places = [line.split(" ")[:2] for line in capsys.readouterr().err.splitlines()]
     assert [place for place in places if place[1] != "note:"] == [
@@ -221,7 +222,9 @@ def test_import_makes_a_module_that_runs_the_same(
 def told(job: CommandJob) -> tuple[object, ...]:
     definition = define(job)
     shell = job.command.argv
-    rest = {name: getattr(job.command, name) for name in ("env", "cwd", "user", "stdin")}
+    rest = {
+        name: getattr(job.command, name) for name in ("env", "cwd", "user", "stdin")
+    }
     return (
         definition.name,
         definition.schedule,

@@ -45,7 +45,9 @@ def test_a_folder_is_read_as_cron_reads_it(folder: Path) -> None:
         ("link", "root", "/bin/b"),
     ]
     notes = [
-        Path(problem.file).name for problem in found.problems if problem.level == "note"
+        Path(problem.file).name
+        for problem in found.problems
+        if problem.level == "note"
     ]
     assert notes == ["broken", "c.bak", "d~", "e.dpkg-old", "f.cron", "sub"]
     assert found.errors == []

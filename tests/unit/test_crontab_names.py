@@ -133,7 +133,8 @@ def test_hostile_commands_make_short_printable_names() -> None:
     for _ in range(500):
         command = "".join(
             source.choices(
-                "ab/'\"`$(){}[];|&<> \\\t\x1b\x07é\udc80#-._=", k=source.randrange(1, 60)
+                "ab/'\"`$(){}[];|&<> \\\t\x1b\x07é\udc80#-._=",
+                k=source.randrange(1, 60),
             )
         )
         for name in names(f"@daily {command}\n"):

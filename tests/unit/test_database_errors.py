@@ -17,7 +17,10 @@ from slotwise.spi import database_url, describe_error
 def wrapped(error: BaseException, *, invalidated: bool = False) -> DBAPIError:
     """As SQLAlchemy hands it on."""
     return OperationalError(
-        "SELECT secret", {"payload": "geheim"}, error, connection_invalidated=invalidated
+        "SELECT secret",
+        {"payload": "geheim"},
+        error,
+        connection_invalidated=invalidated,
     )
 
 
@@ -114,7 +117,9 @@ def test_errors_that_stay(error: BaseException) -> None:
     ("error", "expected"),
     [
         (
-            wrapped(psycopg.errors.AdminShutdown("terminating connection\nSSL closed")),
+            wrapped(
+                psycopg.errors.AdminShutdown("terminating connection\nSSL closed")
+            ),
             "terminating connection [57P01]",
         ),
         (
@@ -122,7 +127,10 @@ def test_errors_that_stay(error: BaseException) -> None:
             "could not extend: No space left [53100]; the disk of the database "
             "server is full; make room there",
         ),
-        (wrapped(sqlite3.OperationalError("database is locked")), "database is locked"),
+        (
+            wrapped(sqlite3.OperationalError("database is locked")),
+            "database is locked",
+        ),
         (
             psycopg.OperationalError("\n  bad\t dsn: host=h password=geheim\nmore"),
             "bad dsn: host=h password=***",
@@ -196,4 +204,6 @@ def test_unreachable(reason: str, cure: str) -> None:
 )
 def test_place(address: str, place: str) -> None:
     """The place is named in every form of address."""
-    assert place.rstrip(": ") in str(unreachable(database_url(address), ValueError("x")))
+    assert place.rstrip(": ") in str(
+        unreachable(database_url(address), ValueError("x"))
+    )

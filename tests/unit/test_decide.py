@@ -92,7 +92,8 @@ def detached_row(**changes: Any) -> Row:
 def task_row(**changes: Any) -> Row:
     """A held one-time task that was due at noon."""
     return plan_row(
-        None, **({"kind": Kind.TASK, "task_instance": "42", "watermark": None} | changes)
+        None,
+        **({"kind": Kind.TASK, "task_instance": "42", "watermark": None} | changes),
     )
 
 
@@ -155,7 +156,13 @@ def claim(
     is_full: bool = False,
 ) -> decide.Start | decide.Advance:
     return decide.at_claim(
-        row, schedule, now, newest, policies or definition(), is_full=is_full, poll=POLL
+        row,
+        schedule,
+        now,
+        newest,
+        policies or definition(),
+        is_full=is_full,
+        poll=POLL,
     )
 
 
@@ -274,7 +281,10 @@ def test_nothing_starts_when_all_that_is_due_has_run(
     ("row", "schedule", "newest"),
     [
         pytest.param(
-            plan_row(slot=None, next_slot=None), Disabled(), None, id="never had a slot"
+            plan_row(slot=None, next_slot=None),
+            Disabled(),
+            None,
+            id="never had a slot",
         ),
         pytest.param(
             plan_row(),
@@ -414,7 +424,12 @@ def test_a_finished_slot_makes_way_for_the_next(
         at(2),
         at(0),
     )
-    assert part(done, "attempt", "lost_count", "collapsed", "origin") == (0, 0, 0, None)
+    assert part(done, "attempt", "lost_count", "collapsed", "origin") == (
+        0,
+        0,
+        0,
+        None,
+    )
     assert columns(done)["consecutive_failures"] == failures
     assert done.record is not None
     assert (done.record.outcome, done.record.attempts, done.record.final) == (
@@ -449,7 +464,10 @@ def test_success_and_failure_are_remembered_on_the_row() -> None:
     [
         pytest.param(at(0.5), at(1), None, id="in time"),
         pytest.param(
-            at(1), at(2), (at(1), at(1), 1), id="the next one came due this very instant"
+            at(1),
+            at(2),
+            (at(1), at(1), 1),
+            id="the next one came due this very instant",
         ),
         pytest.param(at(3.5), at(4), (at(1), at(3), 3), id="three came due"),
         pytest.param(
@@ -465,7 +483,9 @@ def test_slots_that_came_due_meanwhile_are_skipped(
     """
     done = finish(Succeeded(), now=now)
     assert done.gaps == (
-        (Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"),) if gap else ()
+        (Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"),)
+        if gap
+        else ()
     )
     assert part(done, "slot", "watermark") == (slot, gap[1] if gap else at(0))
 
@@ -564,7 +584,11 @@ def test_a_retry_keeps_the_slot_and_moves_the_due_time() -> None:
     assert again.label == "failed"
     assert part(again, "slot", "next_slot") == (at(0), at(1))
     assert columns(again)["execution_time"] == at(0.5) + timedelta(seconds=10)
-    assert part(again, "attempt", "consecutive_failures", "last_error") == (1, 1, "boom")
+    assert part(again, "attempt", "consecutive_failures", "last_error") == (
+        1,
+        1,
+        "boom",
+    )
     assert again.record is not None
     assert (again.record.outcome, again.record.reason, again.record.final) == (
         "failed",
@@ -576,7 +600,9 @@ def test_a_retry_keeps_the_slot_and_moves_the_due_time() -> None:
 @pytest.mark.parametrize(
     ("row", "now", "outcome", "attempts", "ledger", "again"),
     [
-        pytest.param({"attempt": 2}, 0.1, Failed("x"), 3, None, True, id="two of three"),
+        pytest.param(
+            {"attempt": 2}, 0.1, Failed("x"), 3, None, True, id="two of three"
+        ),
         pytest.param(
             {"attempt": 3}, 0.1, Failed("x"), 3, None, False, id="three of three"
         ),
@@ -651,7 +677,9 @@ def test_which_failures_are_retried(
             True,
             id="the first, hours after its slot",
         ),
-        pytest.param(plan_row(attempt=2, trying_since=at(299.9)), True, id="the second"),
+        pytest.param(
+            plan_row(attempt=2, trying_since=at(299.9)), True, id="the second"
+        ),
         pytest.param(
             plan_row(attempt=2, trying_since=at(299)),
             False,
@@ -964,9 +992,13 @@ def test_a_lost_claim_counts_as_held_until_its_last_heartbeat(
     gap: tuple[datetime, datetime, int] | None,
 ) -> None:
     """What came due until then is overlap's; what came due after it is for catch-up to decide."""
-    done = finish(Died(), row=plan_row(last_heartbeat=beat), now=now, on_lost="give_up")
+    done = finish(
+        Died(), row=plan_row(last_heartbeat=beat), now=now, on_lost="give_up"
+    )
     assert done.gaps == (
-        (Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"),) if gap else ()
+        (Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"),)
+        if gap
+        else ()
     )
     assert columns(done)["slot"] == slot
 
@@ -1084,7 +1116,10 @@ def test_cancel_ends_the_slot_and_the_schedule_goes_on() -> None:
     """Neither a success nor a failure: the counters stay."""
     ended = finish(Cancelled("nothing to do"), row=plan_row(consecutive_failures=2))
     assert ended.record is not None
-    assert (ended.record.outcome, ended.record.reason) == ("cancelled", "nothing to do")
+    assert (ended.record.outcome, ended.record.reason) == (
+        "cancelled",
+        "nothing to do",
+    )
     assert part(ended, "slot", "consecutive_failures") == (at(1), 2)
 
 
@@ -1095,7 +1130,11 @@ def test_cancel_ends_the_slot_and_the_schedule_goes_on() -> None:
     ("outcome", "asked", "reason", "error"),
     [
         pytest.param(
-            Cancelled("nothing to do"), None, "nothing to do", None, id="by its handler"
+            Cancelled("nothing to do"),
+            None,
+            "nothing to do",
+            None,
+            id="by its handler",
         ),
         pytest.param(Aborted("operator"), at(0.2), "operator", None, id="it stopped"),
         pytest.param(Failed("boom"), at(0.2), "operator", "boom", id="it failed"),
@@ -1136,7 +1175,8 @@ def test_a_task_that_was_called_off_goes(
 def test_a_task_that_succeeds_though_it_was_called_off() -> None:
     """Its work is done."""
     assert (
-        finish(Succeeded(), row=task_row(cancel_requested=at(0.2))).label == "succeeded"
+        finish(Succeeded(), row=task_row(cancel_requested=at(0.2))).label
+        == "succeeded"
     )
 
 
@@ -1157,7 +1197,10 @@ def test_what_a_task_does_not_fail_by_burns_no_try(stopped: AttemptOutcome) -> N
     for attempt in range(1, 8):
         changed = columns(
             finish(
-                stopped, row=replace(row, attempt=attempt), retry=retry(2), max_lost=100
+                stopped,
+                row=replace(row, attempt=attempt),
+                retry=retry(2),
+                max_lost=100,
             )
         )
         row = replace(
@@ -1221,7 +1264,9 @@ def test_an_overlap_of_a_spread_schedule_begins_when_a_slot_is_due(
 @pytest.mark.parametrize(
     ("since", "slot"),
     [
-        pytest.param(at(0.2), at(2), id="it was due when nobody held the job any more"),
+        pytest.param(
+            at(0.2), at(2), id="it was due when nobody held the job any more"
+        ),
         pytest.param(at(0.4), at(0), id="it was due while the job was held"),
     ],
 )
@@ -1328,7 +1373,10 @@ def test_a_retry_that_its_distance_moves_beyond_the_next_slot(
     ledger = entry("running", started=at(0))
     assert part(
         finish(
-            Failed("boom"), ledger=ledger, min_interval=least, retry=retry(3, seconds=1)
+            Failed("boom"),
+            ledger=ledger,
+            min_interval=least,
+            retry=retry(3, seconds=1),
         ),
         "slot",
     ) == (slot,)
@@ -1365,7 +1413,10 @@ def test_a_retry_beyond_the_next_slot(past: bool, slot: datetime) -> None:
 def test_a_slot_without_tries_left_gives_none_up() -> None:
     """Its reason is not the next slot, however late it is."""
     done = finish(
-        Failed("boom"), row=plan_row(attempt=3), now=at(0.9), retry=retry(3, seconds=10)
+        Failed("boom"),
+        row=plan_row(attempt=3),
+        now=at(0.9),
+        retry=retry(3, seconds=10),
     )
     assert done.record is not None
     assert (done.record.final, done.record.reason) == (True, None)
@@ -1374,9 +1425,13 @@ def test_a_slot_without_tries_left_gives_none_up() -> None:
 def test_slots_that_came_due_while_a_retry_waited() -> None:
     """They are the job's overlap."""
     wanted = Retry(max_attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True)
-    transition = finish(Succeeded(), row=plan_row(attempt=2), now=at(2.5), retry=wanted)
+    transition = finish(
+        Succeeded(), row=plan_row(attempt=2), now=at(2.5), retry=wanted
+    )
     assert part(transition, "slot") == (at(3),)
-    assert transition.gaps == (Gap(first=at(1), last=at(2), count=2, reason="overlap"),)
+    assert transition.gaps == (
+        Gap(first=at(1), last=at(2), count=2, reason="overlap"),
+    )
 
 
 # -- how long a job is held, and which slots come while nobody holds it ---------------------------
@@ -1507,9 +1562,9 @@ def test_a_second_absence_does_not_move_it() -> None:
     assert part(
         finish(Snoozed(MINUTE), row=row, ledger=ledger, now=at(3.6)), "unheld_since"
     ) == (at(1.5),)
-    assert part(finish(Died(), row=row, ledger=ledger, now=at(3.6)), "unheld_since") == (
-        at(1.5),
-    )
+    assert part(
+        finish(Died(), row=row, ledger=ledger, now=at(3.6)), "unheld_since"
+    ) == (at(1.5),)
     fresh = entry("running", started=at(1.6))
     assert part(
         finish(Snoozed(MINUTE), row=row, ledger=fresh, now=at(1.7)), "unheld_since"
@@ -1693,7 +1748,11 @@ def test_who_is_asked_to_stop(
         pytest.param(True, at(1.05), at(1), 1, id="a newer one takes its place"),
         pytest.param(False, at(1.05), at(1), 1, id="the newest starts"),
         pytest.param(
-            True, at(2.5), at(0), 0, id="nobody has looked for long: all are catch-up's"
+            True,
+            at(2.5),
+            at(0),
+            0,
+            id="nobody has looked for long: all are catch-up's",
         ),
     ],
 )
@@ -1711,7 +1770,9 @@ def test_at_most_one_waits_for_another_to_stop(
         is_full=is_full,
     )
     assert (
-        decision.row.slot if isinstance(decision, decide.Start) else decision.row["slot"]
+        decision.row.slot
+        if isinstance(decision, decide.Start)
+        else decision.row["slot"]
     ) == slot
     assert [gap.reason for gap in decision.gaps] == ["overlap"] * gaps
 
@@ -1760,7 +1821,9 @@ def test_the_plan_row_goes_on(
 ) -> None:
     """While its slot runs in a row of its own."""
     now = (
-        at(6) if "catch_up_until" in row and row["catch_up_until"] == at(5) else IN_TIME
+        at(6)
+        if "catch_up_until" in row and row["catch_up_until"] == at(5)
+        else IN_TIME
     )
     columns = decide.beside(
         plan_row(**row), MINUTELY, definition(overlap=ALLOW, **policies), now

@@ -323,7 +323,9 @@ def test_a_near_miss_of_what_is_said_of_the_data(attribute: str, meant: str) -> 
 )
 def test_a_keyword_that_nobody_knows(make: Any, absent: str, present: str) -> None:
     """Those that are known are named: a task's, or a job's."""
-    with pytest.raises(InvalidJob, match="unknown keyword lane; known are ") as refused:
+    with pytest.raises(
+        InvalidJob, match="unknown keyword lane; known are "
+    ) as refused:
         define(make(print))
     assert absent not in str(refused.value)
     assert present in str(refused.value)
@@ -441,7 +443,11 @@ def test_an_injected_object_under_such_a_name(make: Any, value: Any) -> None:
             "Report.retry is 3, expected Retry or None; write "
             "Retry.exponential(max_attempts=3), or rename",
         ),
-        ("on_lost", 3, 'Report.on_lost is 3, expected str; write "rerun" or "give_up"'),
+        (
+            "on_lost",
+            3,
+            'Report.on_lost is 3, expected str; write "rerun" or "give_up"',
+        ),
         ("on_lost", "retry", 'expected "rerun" or "give_up"'),
         (
             "max_lost",

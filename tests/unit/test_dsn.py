@@ -200,7 +200,10 @@ WRONG = [
     ("host=h password='sesame", "each option must be key=value"),
     ("host=h sslmod=require password=sesame", "each option must be key=value"),
     ("Server=h;Database=d;User Id=u;Pwd=sesame", "each option must be key=value"),
-    ("Driver={PostgreSQL};Server=h;Uid=u;Pwd=sesame;", "each option must be key=value"),
+    (
+        "Driver={PostgreSQL};Server=h;Uid=u;Pwd=sesame;",
+        "each option must be key=value",
+    ),
     ("Data Source=h;Password=sesame", "begins with neither"),
     ("host=h;Pwd=sesame", "a host holds no"),
     ("host='h Pwd=sesame' user=u", "a host holds no"),

@@ -27,7 +27,9 @@ from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
 from slotwise.errors import PostgresMissing
 
-OURSELVES = Account(name="ourselves", uid=os.geteuid(), gid=os.getegid(), switched=False)
+OURSELVES = Account(
+    name="ourselves", uid=os.geteuid(), gid=os.getegid(), switched=False
+)
 
 
 @dataclass
@@ -216,7 +218,10 @@ def test_when_nothing_is_found_every_place_is_named(tmp_path: Path) -> None:
     """The error names all places that were tried, and what to do."""
     rules = tuple(f"{tmp_path}{rule}" for rule in WELL_KNOWN)
     bare = Search(
-        environ={"PATH": ""}, well_known=rules, wheel="no_such_wheel", account=OURSELVES
+        environ={"PATH": ""},
+        well_known=rules,
+        wheel="no_such_wheel",
+        account=OURSELVES,
     )
     with pytest.raises(PostgresMissing) as error:
         bare.find()

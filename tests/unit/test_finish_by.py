@@ -45,7 +45,9 @@ def test_the_deadline_of_a_slot(by: str | timedelta, slot: str, deadline: str) -
         pytest.param([10] * 10 + [20] * 10, 0, 15, (0.5, 20), id="half of them"),
         pytest.param([10] * 80 + [20] * 20, 0, 15, (0.2, 100), id="few"),
         pytest.param([10] * 80 + [20] * 20, 10, 5, (0.2, 100), id="at least as long"),
-        pytest.param([10] * 80 + [20] * 20, 11, 4, (1.0, 20), id="only long ones left"),
+        pytest.param(
+            [10] * 80 + [20] * 20, 11, 4, (1.0, 20), id="only long ones left"
+        ),
         pytest.param([10] * 81 + [20] * 19, 11, 4, None, id="too few that long"),
         pytest.param([10] * 5, 20, -1, (1.0, 0), id="its time has passed"),
         pytest.param([10] * 200 + [99] * 50, 0, 15, (0.0, 200), id="the last 200"),

@@ -81,7 +81,9 @@ def test_a_command_gets_no_address_of_the_database(
     ctx = cast("Any", _Context)
     everything = environment(Invocation(command="env"), me, ctx)
     assert (everything["GREETING"], "DATABASE_URL" in everything) == ("hello", False)
-    named = environment(Invocation(command="env", inherit_env=["DATABASE_URL"]), me, ctx)
+    named = environment(
+        Invocation(command="env", inherit_env=["DATABASE_URL"]), me, ctx
+    )
     assert (named["DATABASE_URL"], "GREETING" in named) == (
         "postgresql://u:hunter2@h/d",
         False,
@@ -103,7 +105,9 @@ def test_the_log_of_a_command_ends() -> None:
         output.feed(b"x" * 99_999 + b"\n")
     output.feed(b"the end\n")
     assert sum(map(len, said)) <= OUTPUT_BUDGET + 100
-    assert said[-1] == f"(more than {OUTPUT_BUDGET} characters; the rest is not logged)"
+    assert (
+        said[-1] == f"(more than {OUTPUT_BUDGET} characters; the rest is not logged)"
+    )
     assert output.last_line == "the end"
 
 
@@ -117,4 +121,6 @@ def test_the_sqlite_file_is_private(
         assert status(["db", "upgrade"]) == 0
     finally:
         os.umask(before)
-    assert {oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()} == {"0o600"}
+    assert {oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()} == {
+        "0o600"
+    }

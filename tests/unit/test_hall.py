@@ -78,7 +78,9 @@ def _lines(name: str, subject: object) -> Iterator[str]:
 
 def _members(owner: type) -> Iterator[str]:
     """Its own public methods and properties, and those of bases that are not published."""
-    published = {name for names in PUBLIC.values() for name in names} - {owner.__name__}
+    published = {name for names in PUBLIC.values() for name in names} - {
+        owner.__name__
+    }
     known: dict[str, object] = {}
     for kind in owner.__mro__:
         if kind.__module__.startswith("slotwise") and kind.__name__ not in published:

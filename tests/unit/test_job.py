@@ -152,7 +152,11 @@ def test_a_handler_is_told_to_stop() -> None:
     holding.signal.set("operator")
     woken.join(PATIENCE)
     assert not woken.is_alive()
-    assert (ctx.wait(timedelta(seconds=PATIENCE)), ctx.cancelled, ctx.cancel_reason) == (
+    assert (
+        ctx.wait(timedelta(seconds=PATIENCE)),
+        ctx.cancelled,
+        ctx.cancel_reason,
+    ) == (
         True,
         True,
         "operator",
@@ -182,7 +186,9 @@ def test_no_callback_falls_between_asking_and_giving() -> None:
     for _ in range(300):
         signal, called, barrier = Signal(), threading.Event(), threading.Barrier(2)
 
-        def give(signal: Signal = signal, barrier: threading.Barrier = barrier) -> None:
+        def give(
+            signal: Signal = signal, barrier: threading.Barrier = barrier
+        ) -> None:
             barrier.wait(PATIENCE)
             signal.set("lost")
 
@@ -322,7 +328,9 @@ def test_an_async_completion_that_was_refused_is_not_promised() -> None:
     assert (holding.promised, holding.unawaited) == (False, None)
 
 
-@pytest.mark.parametrize(("given", "written"), [(5, "5s"), (0.5, "500ms"), (90, "90s")])
+@pytest.mark.parametrize(
+    ("given", "written"), [(5, "5s"), (0.5, "500ms"), (90, "90s")]
+)
 def test_a_wait_has_a_unit(given: Any, written: str) -> None:
     """A bare number is rejected, with the same duration as it is written."""
     with pytest.raises(InvalidSetting, match=f'write ctx.wait."{written}".'):

@@ -63,7 +63,9 @@ def worker(minutely: Minutely) -> Iterator[ManualWorker]:
 # -- the worker -----------------------------------------------------------------------------------
 
 
-def test_nothing_runs_before_its_time(worker: ManualWorker, minutely: Minutely) -> None:
+def test_nothing_runs_before_its_time(
+    worker: ManualWorker, minutely: Minutely
+) -> None:
     """Time stands still until the test lets it pass."""
     assert worker.run_due() == []
     worker.tick("59s")
@@ -308,13 +310,17 @@ def test_mistakes_of_the_test_are_told(worker: ManualWorker) -> None:
         ManualClock(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
-def test_the_environment_does_not_reach_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_does_not_reach_a_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A developer's DATABASE_URL is not where a test of theirs plays."""
     monkeypatch.setenv("DATABASE_URL", "postgresql://prod/prod")
     monkeypatch.setenv("SLOTWISE_HEARTBEAT_INTERVAL", "1h")
     with ManualWorker([Minutely]) as worker:
         assert worker.store.database.dialect_name == "sqlite"
-        assert worker.store.database.settings.heartbeat_interval == timedelta(seconds=10)
+        assert worker.store.database.settings.heartbeat_interval == timedelta(
+            seconds=10
+        )
 
 
 # -- the plugin -----------------------------------------------------------------------------------

@@ -141,7 +141,9 @@ def test_what_cannot_run_inline(tasks: ScheduledTasks) -> None:
     they are scheduled.
     """
     registry.client.schedule(guarded, id="g")
-    with pytest.raises(ConfigurationError, match="test this handler with ManualWorker"):
+    with pytest.raises(
+        ConfigurationError, match="test this handler with ManualWorker"
+    ):
         tasks.run(tasks.one(guarded))
     registry.client.schedule("of another service", id="x")
     with pytest.raises(

@@ -59,7 +59,9 @@ def gap(first: int, last: int, count: int) -> dict[str, Any]:
     return {"first_slot": DUE[first], "last_slot": DUE[last], "count": count}
 
 
-def open_entry(slot: int, **values: Any) -> tuple[tuple[str, datetime], dict[str, Any]]:
+def open_entry(
+    slot: int, **values: Any
+) -> tuple[tuple[str, datetime], dict[str, Any]]:
     return entry(slot, outcome="running", finished=None, **values)
 
 

@@ -91,7 +91,10 @@ def test_the_run_knows_a_write(statement: str, *, writes: bool) -> None:
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        (["store/slots/claims.py", "store/connect/commit.py"], "store/slots/claims.py"),
+        (
+            ["store/slots/claims.py", "store/connect/commit.py"],
+            "store/slots/claims.py",
+        ),
         (["store/slots/claims.py", "store/slots/ledger.py"], "store/slots/ledger.py"),
         (["engine/run/threads.py", "/app/handler.py"], None),
     ],

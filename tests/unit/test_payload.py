@@ -266,7 +266,8 @@ def test_stored_data_that_is_not_what_the_task_takes(
 def test_the_largest() -> None:
     """The limit is included, counts bytes, and one more is told with the cure."""
     assert (
-        len(payload(str).encode("x" * (PAYLOAD_LIMIT - 2), "t") or b"") == PAYLOAD_LIMIT
+        len(payload(str).encode("x" * (PAYLOAD_LIMIT - 2), "t") or b"")
+        == PAYLOAD_LIMIT
     )
     with pytest.raises(
         InvalidPayload,
@@ -366,7 +367,9 @@ def test_older_data_is_upgraded_step_by_step() -> None:
     steps = {1: lambda old: {"number": old}, 2: lambda old: {**old, "lines": []}}
     third = payload(Order, payload_version=3, upgrades=steps)
     assert (
-        third.decode(b"7") == third.decode(b'slotwise/json/2\n{"number":7}') == Order(7)
+        third.decode(b"7")
+        == third.decode(b'slotwise/json/2\n{"number":7}')
+        == Order(7)
     )
     assert (
         third.encode(Order(7), "t")
@@ -377,7 +380,9 @@ def test_older_data_is_upgraded_step_by_step() -> None:
 
 def test_an_upgrade_that_fails() -> None:
     """Is the data's fault: nothing is tried again."""
-    second = payload(Order, payload_version=2, upgrades={1: lambda old: old["missing"]})
+    second = payload(
+        Order, payload_version=2, upgrades={1: lambda old: old["missing"]}
+    )
     with pytest.raises(
         InvalidPayload,
         match="task_data of version 1 cannot be upgraded: KeyError: 'missing'",
@@ -503,7 +508,10 @@ def test_a_codec_that_cannot_be_registered(codec: Hex, words: str) -> None:
             {"payload_version": 3, "upgrades": {2: repr}},
             "upgrades has [2]; for payload_version 3 give: 1, 2",
         ),
-        ({"upgrades": {1: repr}}, "upgrades has [1]; for payload_version 1 give: none"),
+        (
+            {"upgrades": {1: repr}},
+            "upgrades has [1]; for payload_version 1 give: none",
+        ),
         ({"upgrades": [repr]}, "expected {1: function from 1 to 2, …}"),
         ({"codec": "pickle"}, "codec is 'pickle'; registered are json"),
         ({"payload_versoin": 2}, "payload_versoin: did you mean payload_version?"),

@@ -148,7 +148,9 @@ class HexOut(Base64Out):
 
 
 class Base64Both(Model):
-    model_config = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = pydantic.ConfigDict(
+        ser_json_bytes="base64", val_json_bytes="base64"
+    )
     body: bytes
 
 
@@ -171,7 +173,9 @@ class Strict(Model):
 
 
 class Camel(Model):
-    model_config = pydantic.ConfigDict(alias_generator=str.upper, populate_by_name=True)
+    model_config = pydantic.ConfigDict(
+        alias_generator=str.upper, populate_by_name=True
+    )
     first_name: str
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
@@ -462,7 +466,11 @@ def circular() -> list[Any]:
     ("kind", "value", "words"),
     [
         (Owner, Owner(pet=Dog(name="a", breed="b")), "pet.breed: would be lost"),
-        (Owner, Owner(pet=Pet.model_construct(name=1)), "1 validation error for Owner"),
+        (
+            Owner,
+            Owner(pet=Pet.model_construct(name=1)),
+            "1 validation error for Owner",
+        ),
         (
             Kennel,
             Kennel(pets=[Dog(name="a", breed="b")]),
@@ -506,7 +514,11 @@ def circular() -> list[Any]:
             Excluded(a=1, b=9),
             "b: would be changed: a worker would read 5 inste",
         ),
-        (Private, private(), "_b: would be changed: a worker would read 0 instead of 9"),
+        (
+            Private,
+            private(),
+            "_b: would be changed: a worker would read 0 instead of 9",
+        ),
         (Secret, Secret(key="s3cr3t"), "key: would be changed"),
         (SecretBytes, SecretBytes(key=b"s3cr3t"), "key: would be changed"),
         (OddlyEqual, OddlyEqual(id=1, key="s3cr3t"), "key: would be changed"),
@@ -529,9 +541,17 @@ def circular() -> list[Any]:
         (Shares, Shares(x=-math.inf), "x: -inf is not a number of JSON"),
         (list[Secret], [Secret(key="s")], "[0].key: would be changed"),
         (dict[str, Euros], {"a": Euros(cents=1)}, "a.cents: would be changed"),
-        (Cage, Cage(Animal("x"), Pet(name="y")), "extra: Pet(name='y') is of type Pet"),
+        (
+            Cage,
+            Cage(Animal("x"), Pet(name="y")),
+            "extra: Pet(name='y') is of type Pet",
+        ),
         (Line, Line(Point3(1, 2)), "end.z: would be lost"),
-        (Loose, Loose(object()), "cannot be written as JSON: Encoding objects of type"),
+        (
+            Loose,
+            Loose(object()),
+            "cannot be written as JSON: Encoding objects of type",
+        ),
         (Loose, Loose({1, 2}), "x: would be changed"),
         (Loose, Loose(NEW_YEAR), "x: would be changed"),
         (Loose, Loose(math.nan), "x: nan is not a number of JSON"),
@@ -557,7 +577,11 @@ def circular() -> list[Any]:
         ),
         (Named, {"name": "x", "more": 1}, "more: would be lost; the type has name"),
         (Any, (1, 2), "(1, 2) is of type tuple, which comes back as a list"),
-        (Any, {"a": [Pair(1, 2)]}, "a[0]: Pair(x=1, y=2) is of type Pair, which comes"),
+        (
+            Any,
+            {"a": [Pair(1, 2)]},
+            "a[0]: Pair(x=1, y=2) is of type Pair, which comes",
+        ),
         (Any, {"a": {1: 2}}, "a: dict keys must be strings, got 1"),
         (Any, [complex(1)], "[0]: (1+0j) is of type complex"),
         (Any, Level, "<enum 'Level'> is of type EnumType"),
@@ -727,7 +751,10 @@ class Unsupported(Struct):
             "UnionOfTexts: a datetime in str | datetime.datetime would come back as a str",
         ),
         (TwoNames, "TwoNames: the field n is written as out and read as in; give it"),
-        (list[Deep], "Deep: the field n is written as n and read as a path of several"),
+        (
+            list[Deep],
+            "Deep: the field n is written as n and read as a path of several",
+        ),
         (Choices, "Choices: the field n is written as n and read as in, old; give it"),
         (UnionWithin, "a UUID in "),
         (UnionBelow, "a UUID in "),

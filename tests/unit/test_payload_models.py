@@ -79,7 +79,9 @@ def test_tags_tell_models_apart(kind: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [Person | Renamed, Point | Up, Person | Point, Cat | dict[str, str]], ids=str
+    "kind",
+    [Person | Renamed, Point | Up, Person | Point, Cat | dict[str, str]],
+    ids=str,
 )
 def test_without_tags_they_are_refused(kind: Any) -> None:
     """Which of them a stored one was could not be told."""
@@ -166,7 +168,9 @@ def test_what_no_worker_could_read(kind: Any, value: Any, words: str) -> None:
     ],
     ids=["pydantic", "msgspec"],
 )
-def test_stored_data_that_is_no_such_model(kind: Any, stored: bytes, words: str) -> None:
+def test_stored_data_that_is_no_such_model(
+    kind: Any, stored: bytes, words: str
+) -> None:
     """Is one kind of error, whatever was wrong with it, in one line."""
     with pytest.raises(InvalidPayload) as refused:
         payload(kind).decode(stored)

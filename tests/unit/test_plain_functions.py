@@ -137,7 +137,9 @@ def test_old_rows_after_a_change_of_the_signature() -> None:
 
     row = define(send_mail).payload.encode({"to": "ann", "order": 7}, "x")
     assert define(more).payload.decode(row) == {"to": "ann", "order": 7}
-    with pytest.raises(InvalidPayload, match=r"fewer has no argument 'order'.*upgrades"):
+    with pytest.raises(
+        InvalidPayload, match=r"fewer has no argument 'order'.*upgrades"
+    ):
         define(fewer).payload.decode(row)
     with pytest.raises(
         InvalidPayload, match=r"order is missing; send_mail takes \(to: "
@@ -291,7 +293,9 @@ class MayHaveAddress(DistributedJob[Address | None]):
 
 
 def test_jobs_have_typed_data() -> None:
-    with pytest.raises(InvalidJob, match=r"ctx.data is Address; write Address \| None"):
+    with pytest.raises(
+        InvalidJob, match=r"ctx.data is Address; write Address \| None"
+    ):
         define(OfAddress)
     found.clear()
     with ManualWorker([MayHaveAddress]) as worker:
@@ -346,7 +350,10 @@ def test_misuse_of_calls_is_refused() -> None:
             ),
             (lambda: client.schedule_many(call), "the items are missing"),
             (lambda: client.schedule_many(send_mail), "the items are missing"),
-            (lambda: client.schedule_many(["ann"]), r"items\[0\] is 'ann', and no call"),
+            (
+                lambda: client.schedule_many(["ann"]),
+                r"items\[0\] is 'ann', and no call",
+            ),
             (
                 lambda: client.schedule_many([call, nothing.call()]),
                 r"items\[1\]: it is a call of 'nothing' among those of 'send_mail'",

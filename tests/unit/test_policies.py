@@ -36,7 +36,9 @@ def test_exponential_doubles_up_to_its_cap() -> None:
     """With up to the first wait of jitter on top, so that those who failed together do not come
     back together.
     """
-    retry = Retry.exponential(max_attempts=10, initial=2 * SECOND, max_wait=10 * SECOND)
+    retry = Retry.exponential(
+        max_attempts=10, initial=2 * SECOND, max_wait=10 * SECOND
+    )
     for attempt, least in zip(range(1, 8), [2, 4, 8, 10, 10, 10, 10], strict=True):
         delay = retry.delay_after(attempt, NOTHING)
         assert delay is not None
@@ -46,7 +48,9 @@ def test_exponential_doubles_up_to_its_cap() -> None:
 
 def test_tenacitys_strategies_are_asked_from_the_rows_counters() -> None:
     """Another process, another worker, another day: the same answer."""
-    chain = tenacity.wait_chain(*[tenacity.wait_fixed(seconds) for seconds in (1, 2, 3)])
+    chain = tenacity.wait_chain(
+        *[tenacity.wait_fixed(seconds) for seconds in (1, 2, 3)]
+    )
     retry = Retry(
         max_attempts=99,
         wait=chain,
@@ -108,7 +112,9 @@ def test_no_pause_leaves_the_calendar(seconds: float, expected: timedelta) -> No
 def test_an_exponential_wait_without_a_bound() -> None:
     """Its fiftieth pause would last for thirty million years."""
     assert (
-        Retry(max_attempts=99, wait=tenacity.wait_exponential()).delay_after(50, NOTHING)
+        Retry(max_attempts=99, wait=tenacity.wait_exponential()).delay_after(
+            50, NOTHING
+        )
         == LONGEST_WAIT
     )
 
@@ -184,9 +190,9 @@ def test_no_first_wait_is_longer_than_the_longest(first: Any) -> None:
     ):
         Retry.exponential(max_attempts=3, initial=first, max_wait="5m")
     for longest in ({}, {"max_wait": first}):
-        delay = Retry.exponential(max_attempts=3, initial=first, **longest).delay_after(
-            1, NOTHING
-        )
+        delay = Retry.exponential(
+            max_attempts=3, initial=first, **longest
+        ).delay_after(1, NOTHING)
         assert delay is not None
         assert delay >= timedelta(minutes=6)
 

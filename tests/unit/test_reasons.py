@@ -91,7 +91,9 @@ def test_what_was_skipped(reason: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["failed", "lost", "dead", "cancelled"])
-@pytest.mark.parametrize("reason", [reason for reason in ENDED if reason not in SKIPPED])
+@pytest.mark.parametrize(
+    "reason", [reason for reason in ENDED if reason not in SKIPPED]
+)
 def test_what_ended(outcome: str, reason: str) -> None:
     """A sentence of its own, with nothing left to fill in."""
     text = told(replace(BEGUN, outcome=outcome, reason=reason))
@@ -218,7 +220,9 @@ def test_a_disabled_schedule_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize("outcome", ["skipped", "failed", "lost", "claimed", "strange"])
+@pytest.mark.parametrize(
+    "outcome", ["skipped", "failed", "lost", "claimed", "strange"]
+)
 @pytest.mark.parametrize("is_final", [True, False])
 def test_a_reason_that_nobody_registered(outcome: str, is_final: bool) -> None:
     """Another release, or a feature that is not installed here, wrote it: it is shown as it is."""

@@ -52,7 +52,10 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nhu\nsh=\n-----END RSA PRIVATE KEY-----"
         ("with Bearer hushhush, then", "with Bearer ***, then"),
         ("smtp pass=hush", "smtp pass=***"),
         ("password := hush n := 1", "password := *** n := 1"),
-        ("<a><password>hu sh</password><n>1</n>", "<a><password>***</password><n>1</n>"),
+        (
+            "<a><password>hu sh</password><n>1</n>",
+            "<a><password>***</password><n>1</n>",
+        ),
         ("<x:apiKey>hush</x:apiKey>", "<x:apiKey>***</x:apiKey>"),
         ("sessionid=hush a=1", "sessionid=*** a=1"),
         ("ghp_hushhushhush is expired", "*** is expired"),
@@ -209,7 +212,8 @@ def test_stored_errors_and_logged_tracebacks_hide_secrets() -> None:
         "Traceback (most recent call last):\n"
         + "  File x\n    call()\n" * 2000
         + "ValueError: boom",
-        "Traceback (most recent call last):\n  File x\nValueError: " + "boom " * 20_000,
+        "Traceback (most recent call last):\n  File x\nValueError: "
+        + "boom " * 20_000,
         "Traceback (most recent call last):\n  File x\nValueError: boom\n"
         + "[SQL: select ü]\n" * 4000
         + "end",

@@ -120,7 +120,9 @@ def test_the_users_own_objects_come_through_the_constructor() -> None:
             self._source.append("imported")
 
     source: list[str] = []
-    registry = JobRegistry(jobs=[Import("import-a", source), Import("import-b", source)])
+    registry = JobRegistry(
+        jobs=[Import("import-a", source), Import("import-b", source)]
+    )
     for found in registry.jobs:
         found.handler(None)  # type: ignore[arg-type]
     assert source == ["imported", "imported"]
@@ -305,10 +307,14 @@ BAD_JOBS = [
         {"jobs": NightlyReport()}, "pass a list of jobs", id="a job, not a list"
     ),
     pytest.param(
-        {"jobs": "tick"}, "jobs is 'tick'; pass a list of jobs", id="a text, not a list"
+        {"jobs": "tick"},
+        "jobs is 'tick'; pass a list of jobs",
+        id="a text, not a list",
     ),
     pytest.param({}, "at least one job or task must be registered", id="none at all"),
-    pytest.param({"jobs": [tick, tick]}, "more than once: 'tick'", id="the same twice"),
+    pytest.param(
+        {"jobs": [tick, tick]}, "more than once: 'tick'", id="the same twice"
+    ),
     pytest.param(
         {"jobs": [tick], "tasks": [task(name="tick")(print)]},
         "more than once: 'tick'",
@@ -458,7 +464,11 @@ BAD_SETTINGS = [
     ),
     ("job", [tick], "job is not a setting"),
     ("process_hook", "maybe", "process_hook must be true or false"),
-    ("database_url", 5, "database_url must be a database address, but was of type int"),
+    (
+        "database_url",
+        5,
+        "database_url must be a database address, but was of type int",
+    ),
     (
         "database_url",
         "nonsense",

@@ -53,7 +53,9 @@ def test_a_job_may_say_its_schedule_as_text() -> None:
     assert define(
         job(name="x", schedule="*/5 * * * *")(lambda ctx: None)
     ).schedule == Cron("*/5 * * * *")
-    with pytest.raises(InvalidSchedule, match='schedule: minute must be 0–59, got "61"'):
+    with pytest.raises(
+        InvalidSchedule, match='schedule: minute must be 0–59, got "61"'
+    ):
         define(job(name="x", schedule="61 * * * *")(lambda ctx: None))
 
 
@@ -71,7 +73,9 @@ def test_settings_laid_over_later_count() -> None:
     """The command line's, for instance; taken back, the code counts again."""
     made = registry(report="0 3 * * *").configure(schedules={"report": "0 4 * * *"})
     assert made.definitions["report"].schedule == Cron("0 4 * * *")
-    assert made.configure(schedules={}).definitions["report"].schedule == Daily("02:00")
+    assert made.configure(schedules={}).definitions["report"].schedule == Daily(
+        "02:00"
+    )
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,11 @@ def test_precedence(elsewhere: Path) -> None:
             "sqlite:///a",
         ),
         ("database-url = 'sqlite:///c'", {}, "sqlite:///c"),
-        ("database-url = 'sqlite:///c'", {"DATABASE_URL": "sqlite:///a"}, "sqlite:///a"),
+        (
+            "database-url = 'sqlite:///c'",
+            {"DATABASE_URL": "sqlite:///a"},
+            "sqlite:///a",
+        ),
         ("", {"DATABASE_URL": " "}, None),
         ("", {}, None),
     ],
@@ -114,7 +118,13 @@ def test_database_url(
 
 @pytest.mark.parametrize(
     "key",
-    ["poll-interval", "pollInterval", "poll_interval", "PollInterval", "poll-Interval"],
+    [
+        "poll-interval",
+        "pollInterval",
+        "poll_interval",
+        "PollInterval",
+        "poll-Interval",
+    ],
 )
 def test_spellings_of_keys(elsewhere: Path, key: str) -> None:
     """Kebab, camel and snake are one key, in every source."""
@@ -157,7 +167,11 @@ def test_values_of_the_environment_are_text() -> None:
         "SLOTWISE_LOG_LEVEL": "debug",
     }
     settings = Settings.load(environ=environ)
-    assert (settings.threads, settings.pooler, settings.process_hook) == (7, True, False)
+    assert (settings.threads, settings.pooler, settings.process_hook) == (
+        7,
+        True,
+        False,
+    )
     assert settings.tags == {"gpu", "eu-west"}
     assert settings.only == {"nightly"}
     assert (settings.log_format, settings.log_level) == ("json", "DEBUG")
@@ -193,7 +207,11 @@ class TestFile:
         )
         (elsewhere / "slotwise.yaml").write_text(text)
         found = Settings.load(environ={})
-        assert (found.poll_interval.seconds, found.threads, found.pooler) == (3, 2, True)
+        assert (found.poll_interval.seconds, found.threads, found.pooler) == (
+            3,
+            2,
+            True,
+        )
         assert (found.tags, found.schedules) == (
             {"gpu", "big"},
             {("report", "EVERY|1h")},
@@ -319,7 +337,9 @@ class TestFile:
         """One line with the file and the key."""
         path = elsewhere / name
         if content is not None:
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            path.write_bytes(
+                content if isinstance(content, bytes) else content.encode()
+            )
         assert words in refused(config=path)
 
 
@@ -357,7 +377,10 @@ class TestFile:
         ({"processes": "-1"}, "processes must be a whole number"),
         ({"pooler": "perhaps"}, "pooler must be true or false, but was 'perhaps'"),
         ({"pooler": 2}, "pooler must be true or false, but was 2"),
-        ({"log_format": "xml"}, "log_format must be one of human, json, but was 'xml'"),
+        (
+            {"log_format": "xml"},
+            "log_format must be one of human, json, but was 'xml'",
+        ),
         (
             {"log_level": "LOUD"},
             "log_level must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, but was 'LOUD'",
@@ -370,7 +393,10 @@ class TestFile:
         ({"revision": "x" * 101}, "revision must be"),
         ({"only": 3}, "only must be a list of names, but was 3"),
         ({"tags": ["ok", ""]}, "tags must be a printable string"),
-        ({"database_url": ""}, "database_url must be a database address, but was blank"),
+        (
+            {"database_url": ""},
+            "database_url must be a database address, but was blank",
+        ),
         ({"database_url": 5}, "but was of type int"),
         (
             {"pol_interval": 5},
@@ -431,7 +457,11 @@ class TestEnvironment:
     @pytest.mark.parametrize(
         ("variable", "value", "words"),
         [
-            ("SLOTWISE_POLL_INTERVAL", "0s", "SLOTWISE_POLL_INTERVAL must be positive"),
+            (
+                "SLOTWISE_POLL_INTERVAL",
+                "0s",
+                "SLOTWISE_POLL_INTERVAL must be positive",
+            ),
             (
                 "SLOTWISE_POL_INTERVAL",
                 "1s",
@@ -478,7 +508,9 @@ class TestDerived:
         assert settings.connect_timeout == seconds(10)
         assert settings.tcp_user_timeout == seconds(10)
 
-    @pytest.mark.parametrize("heartbeat", ["20ms", "200ms", "1s", "1500ms", "10s", "1h"])
+    @pytest.mark.parametrize(
+        "heartbeat", ["20ms", "200ms", "1s", "1500ms", "10s", "1h"]
+    )
     @pytest.mark.parametrize("limit", [3, 6, 100])
     def test_order(self, heartbeat: str, limit: int) -> None:
         """Whatever the heartbeat: lock < heartbeat ≤ statement < lease, and libpq's whole seconds
@@ -492,7 +524,9 @@ class TestDerived:
             <= settings.lock_timeout
             < settings.heartbeat_interval
         )
-        assert settings.heartbeat_interval <= settings.statement_timeout < settings.lease
+        assert (
+            settings.heartbeat_interval <= settings.statement_timeout < settings.lease
+        )
         assert seconds(1) <= settings.connect_timeout <= seconds(10)
         assert settings.connect_timeout % seconds(1) == seconds(0)
         assert seconds(1) <= settings.tcp_user_timeout <= seconds(10)

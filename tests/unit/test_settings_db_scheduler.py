@@ -48,7 +48,11 @@ SNAKE = {
 def expected(found: Settings) -> None:
     seconds = [
         one.total_seconds()
-        for one in (found.poll_interval, found.heartbeat_interval, found.shutdown_grace)
+        for one in (
+            found.poll_interval,
+            found.heartbeat_interval,
+            found.shutdown_grace,
+        )
     ]
     assert seconds == [7, 30, 20]
     assert (
@@ -86,7 +90,10 @@ def test_a_file(tmp_path: Path, document: dict[str, object], kind: str) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [("POLLING_INTERVAL", "SHUTDOWN_MAX_WAIT"), ("pollingInterval", "shutdownMaxWait")],
+    [
+        ("POLLING_INTERVAL", "SHUTDOWN_MAX_WAIT"),
+        ("pollingInterval", "shutdownMaxWait"),
+    ],
 )
 def test_the_environment(
     names: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,7 +49,10 @@ NOW = at(5.5)
             CatchUp.latest(),
             None,
             Choice(
-                slot=at(5), watermark=at(5), gaps=(gap(0, 4, "collapsed"),), collapsed=5
+                slot=at(5),
+                watermark=at(5),
+                gaps=(gap(0, 4, "collapsed"),),
+                collapsed=5,
             ),
             id="latest",
         ),
@@ -75,7 +78,10 @@ NOW = at(5.5)
             CatchUp.first(),
             None,
             Choice(
-                slot=at(0), watermark=at(5), gaps=(gap(1, 5, "collapsed"),), collapsed=5
+                slot=at(0),
+                watermark=at(5),
+                gaps=(gap(1, 5, "collapsed"),),
+                collapsed=5,
             ),
             id="first",
         ),
@@ -100,14 +106,19 @@ NOW = at(5.5)
             CatchUp.all(max=2),
             None,
             Choice(
-                slot=at(4), watermark=at(4), gaps=(gap(0, 3, "collapsed"),), until=at(5)
+                slot=at(4),
+                watermark=at(4),
+                gaps=(gap(0, 3, "collapsed"),),
+                until=at(5),
             ),
             id="all, the newest two",
         ),
         pytest.param(
             CatchUp.all(window="3m"),
             None,
-            Choice(slot=at(3), watermark=at(3), gaps=(gap(0, 2, "late"),), until=at(5)),
+            Choice(
+                slot=at(3), watermark=at(3), gaps=(gap(0, 2, "late"),), until=at(5)
+            ),
             id="all of three minutes",
         ),
         pytest.param(
@@ -183,9 +194,9 @@ def test_what_becomes_of_slots_that_came_due_during_a_run(
 def test_nothing_overlaps_what_ended_in_time(schedule: Schedule) -> None:
     """And nothing ever overlaps a fixed delay."""
     held_until = at(0.5) if schedule is MINUTELY else NOW
-    assert choose_overlapped(Overlap.queue_all(), schedule, at(0), held_until) == Choice(
-        slot=None, watermark=at(0)
-    )
+    assert choose_overlapped(
+        Overlap.queue_all(), schedule, at(0), held_until
+    ) == Choice(slot=None, watermark=at(0))
 
 
 policies = st.one_of(

@@ -121,7 +121,8 @@ def test_a_feature_adds_a_reason() -> None:
     assert REASONS["lock_held"].skipped == "Another program held its lock."
     assert REASONS["lock_held"].waits == "another program holds its lock"
     assert (
-        how_ended("failed", "lock_held", "now") == "It ended as failed (lock_held) now."
+        how_ended("failed", "lock_held", "now")
+        == "It ended as failed (lock_held) now."
     )
 
 
@@ -164,7 +165,9 @@ def test_a_sentence_with_an_unknown_placeholder(ended: str) -> None:
     """It would fail when ``slotwise explain`` prints it."""
     with pytest.raises(ConfigurationError) as refused:
         register_reason("lock_held", ended=ended)
-    known = "expected no placeholder but {ended} and {outcome}; write other braces twice"
+    known = (
+        "expected no placeholder but {ended} and {outcome}; write other braces twice"
+    )
     assert str(refused.value) == f"reason 'lock_held': ended is {ended!r}; {known}"
     assert "lock_held" not in REASONS
 
@@ -215,7 +218,9 @@ def bare_words(tree: ast.AST) -> Iterator[str]:
             ]
         for field, value in pairs:
             words = {
-                member.value for enum in FIELDS.get(_name(field), ()) for member in enum
+                member.value
+                for enum in FIELDS.get(_name(field), ())
+                for member in enum
             }
             for text in ast.walk(value):
                 if (

@@ -30,7 +30,9 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--cells",
     default="",
@@ -152,7 +154,9 @@ def bench(
 
 def _refuse_unknown(option: str, text: str, known: Collection[str]) -> None:
     if unknown := [
-        name for part in text.split(",") if (name := part.strip()) and name not in known
+        name
+        for part in text.split(",")
+        if (name := part.strip()) and name not in known
     ]:
         raise click.UsageError(f"{option} {unknown[0]}: known are {', '.join(known)}")
 
@@ -163,7 +167,8 @@ def _refuse_together(context: click.Context, against: str | None) -> None:
     for option in context.command.params:
         if (
             option.name in others
-            and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+            and context.get_parameter_source(option.name)
+            is ParameterSource.COMMANDLINE
         ):
             reason = (
                 "it needs --against"
@@ -183,7 +188,9 @@ def _print(report: Report) -> None:
         columns, rows = report.rows(cell)
         print_table(["CONTENDER", *columns[1:]], rows)
     click.echo("\ntargets")
-    print_table(["CELL", "FIGURE", "TARGET", "MEASURED", "SHARE", ""], report.targets())
+    print_table(
+        ["CELL", "FIGURE", "TARGET", "MEASURED", "SHARE", ""], report.targets()
+    )
 
 
 def _print_comparison(found: Comparison) -> None:

@@ -70,7 +70,9 @@ class Pairing:
     def command(self) -> str:
         """How to run the same again."""
         cells = self.cells or CELLS
-        options = f"--against {self.against} --pairs {self.pairs} --scale {self.scale:g}"
+        options = (
+            f"--against {self.against} --pairs {self.pairs} --scale {self.scale:g}"
+        )
         return f"python3 dev.py bench --cells {cells} {options}"
 
 
@@ -152,7 +154,9 @@ class Installation:
                 f"it measures {', '.join(known)}"
             )
 
-    def measure(self, cell: str, scale: float, url: str) -> tuple[Round, dict[str, str]]:
+    def measure(
+        self, cell: str, scale: float, url: str
+    ) -> tuple[Round, dict[str, str]]:
         """One round of a cell: figures, and the notes of contenders without figures. Raises
         RanWrong.
         """
@@ -373,7 +377,9 @@ def compare(
                 added = comparison.add(cell, rounds[this], rounds[other])
                 done = done + 1
                 left = (
-                    (perf_counter() - began) / done * (pairing.pairs * len(cells) - done)
+                    (perf_counter() - began)
+                    / done
+                    * (pairing.pairs * len(cells) - done)
                 )
                 tell(
                     f"{place}: {_ratios(added)}; {_minutes(left)} left"
@@ -403,7 +409,9 @@ def _ratios(lines: Iterable[Line]) -> str:
         ):
             shown[line.contender].append(f"{line.figure} {line.ratios[0]:.2f}")
     return (
-        ", ".join(f"{contender} {' '.join(found)}" for contender, found in shown.items())
+        ", ".join(
+            f"{contender} {' '.join(found)}" for contender, found in shown.items()
+        )
         or "measured"
     )
 

@@ -71,7 +71,8 @@ class Crew:
         self._command = command
         self._folder = tempfile.TemporaryDirectory(prefix="slotwise-bench-")
         paths = [
-            Path(self._folder.name) / f"journal-{number}" for number in range(processes)
+            Path(self._folder.name) / f"journal-{number}"
+            for number in range(processes)
         ]
         self.journals = [Journal(path, capacity) for path in paths]
         self._processes: list[subprocess.Popen[bytes]] = []

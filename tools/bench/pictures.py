@@ -69,7 +69,9 @@ def _bars(axes: Axes, summaries: Sequence[Summary]) -> None:
     ]
     colours = [_OURS if name.startswith("slotwise") else _OTHERS for name in names]
     bars = axes.barh(names, medians, xerr=[below, above], color=colours, ecolor=_INK)
-    axes.bar_label(bars, labels=[f"{number(middle)}/s" for middle in medians], padding=6)
+    axes.bar_label(
+        bars, labels=[f"{number(middle)}/s" for middle in medians], padding=6
+    )
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.set_xlabel("per second; median, and a line from least to most")

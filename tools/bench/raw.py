@@ -72,9 +72,7 @@ WHERE s.task_name = d.task_name AND s.task_instance = d.task_instance AND s.slot
 
 _DONE = """
 SELECT NOT EXISTS (SELECT FROM raw_tasks WHERE picked) AND NOT EXISTS (SELECT FROM raw_slots WHERE finished IS NULL)"""
-_NEXT = (
-    "SELECT min(execution_time) - statement_timestamp() FROM raw_tasks WHERE NOT picked"
-)
+_NEXT = "SELECT min(execution_time) - statement_timestamp() FROM raw_tasks WHERE NOT picked"
 _SEND = """
 WITH sent AS (
     INSERT INTO raw_tasks (task_name, task_instance, task_data, execution_time, picked, version, priority)
@@ -87,7 +85,9 @@ class Raw(Contender):
 
     family = "raw"
 
-    def __init__(self, batch: int, mode: str = "drain", name: str | None = None) -> None:
+    def __init__(
+        self, batch: int, mode: str = "drain", name: str | None = None
+    ) -> None:
         self.name = name or f"raw-{batch}"
         self._batch = batch
         self._mode = mode
@@ -197,7 +197,9 @@ class Loop:
                 continue
             row = self._connection.execute(_NEXT).fetchone()
             left: timedelta | None = row[0] if row else None
-            time.sleep(1.0 if left is None else min(max(left.total_seconds(), 0.0), 1.0))
+            time.sleep(
+                1.0 if left is None else min(max(left.total_seconds(), 0.0), 1.0)
+            )
 
 
 def main() -> None:

@@ -41,7 +41,9 @@ class Summary:
     @property
     def names(self) -> list[str]:
         """The names of its figures, in order."""
-        return list(dict.fromkeys(name for one in self.readings for name in one.figures))
+        return list(
+            dict.fromkeys(name for one in self.readings for name in one.figures)
+        )
 
     def values(self, name: str) -> list[float]:
         """Return the figure of each round that has it."""
@@ -97,7 +99,9 @@ class Readings:
     def best(self, cell: str, prefix: str, name: str = "rate") -> Summary | None:
         """Return the setting of a contender that has the highest median."""
         found = [
-            one for one in self.contenders(cell, prefix) if one.median(name) is not None
+            one
+            for one in self.contenders(cell, prefix)
+            if one.median(name) is not None
         ]
         return max(found, key=lambda one: one.median(name) or 0.0, default=None)
 

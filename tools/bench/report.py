@@ -85,7 +85,10 @@ class Report:
             for one in self.readings.summaries()
             if one.cell == cell and not one.names
         ]
-        return ["", *(_TITLES.get(name, name) for name in columns or ["figures"])], rows
+        return [
+            "",
+            *(_TITLES.get(name, name) for name in columns or ["figures"]),
+        ], rows
 
     def targets(self) -> list[list[str]]:
         """Return for each target of the measured cells: cell, figure, bound, measured, share,
@@ -169,7 +172,9 @@ def _bound(target: Target) -> str:
 
 def _measured(verdict: Verdict) -> str:
     return (
-        "–" if verdict.value is None else _with_unit(verdict.value, verdict.target.unit)
+        "–"
+        if verdict.value is None
+        else _with_unit(verdict.value, verdict.target.unit)
     )
 
 
@@ -279,7 +284,9 @@ def _late_by_slots(readings: Readings) -> float | None:
         readings.of(cell, OURS).median("rate") for cell in ("seconds", "slots")
     )
     share = readings.of("seconds", OURS).median("share")
-    return max(late / on_time, share) if late and on_time and share is not None else None
+    return (
+        max(late / on_time, share) if late and on_time and share is not None else None
+    )
 
 
 def _median(cell: str, contender: str, name: str) -> Find:

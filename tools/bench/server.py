@@ -180,7 +180,9 @@ class Server:
         if not self.counts_statements:
             return None
         with self.connect(family) as connection:
-            without, all_ = connection.execute(_CALLS, {"control": _CONTROL}).fetchone()
+            without, all_ = connection.execute(
+                _CALLS, {"control": _CONTROL}
+            ).fetchone()
         return int(without), int(all_)
 
     def milliseconds(self, family: str) -> float | None:

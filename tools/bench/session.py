@@ -65,7 +65,10 @@ def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
     if wish.pictures is not None:
         pictures.draw(readings, wish.pictures)
     return Report(
-        readings=readings, machine=facts, command=wish.command, is_whole=wish.scale >= 1
+        readings=readings,
+        machine=facts,
+        command=wish.command,
+        is_whole=wish.scale >= 1,
     )
 
 

@@ -112,7 +112,9 @@ class Slotwise(Contender):
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
         """Plan a job for each instant of the first two seconds, each every two seconds."""
-        places = [instant for instant in due if instant < due[0] + timedelta(seconds=2)]
+        places = [
+            instant for instant in due if instant < due[0] + timedelta(seconds=2)
+        ]
         return self._worker(
             url,
             kind="slots",

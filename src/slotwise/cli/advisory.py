@@ -295,7 +295,12 @@ def cron_jobs(
             say(f"error: {line}", err=True)
     else:
         rows = [
-            [job.name, str(job.lock_key), job.schedule.expression, job.schedule.zone.key]
+            [
+                job.name,
+                str(job.lock_key),
+                job.schedule.expression,
+                job.schedule.zone.key,
+            ]
             for job in found
         ]
         print_table(["JOB", "KEY", "SCHEDULE", "ZONE"], rows)

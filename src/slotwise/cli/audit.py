@@ -9,7 +9,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise.cli.shared.options import Command, Given, common, lines_option, pass_given
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    common,
+    lines_option,
+    pass_given,
+)
 from slotwise.cli.shared.output import (
     print_json_list,
     print_table,
@@ -74,7 +80,8 @@ def audit(given: Given, name: str | None, count: int) -> None:
 
 def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:
     said = ", ".join(
-        f"{name}={_DAYS.sub('', str(value))}" for name, value in entry.arguments.items()
+        f"{name}={_DAYS.sub('', str(value))}"
+        for name, value in entry.arguments.items()
     )
     return [
         moment(entry.at, zone),

@@ -188,7 +188,9 @@ def _show_days(given: Given, name: str, years: range | None) -> None:
     )
     for day in days:
         is_weekend = day.isoweekday() % 7 in one.weekend
-        note = "  (worked)" if day in one.worked else "  (weekend)" if is_weekend else ""
+        note = (
+            "  (worked)" if day in one.worked else "  (weekend)" if is_weekend else ""
+        )
         say(f"  {day} {day:%a}{note}")
     say(f"used by {', '.join(line.jobs)}" if line.jobs else "no job uses it")
 
@@ -298,7 +300,8 @@ def _tell_ignored(ignored: Sequence[str]) -> None:
     more = ", …" if len(names) > _MOST_TOLD else ""
     told = f": {', '.join(names[:_MOST_TOLD])}{more}" if names else ""
     say(
-        f"ignored {len(ignored)} events with a time of day, or cancelled{told}", err=True
+        f"ignored {len(ignored)} events with a time of day, or cancelled{told}",
+        err=True,
     )
 
 
@@ -572,7 +575,9 @@ def _tell_followed(
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
         verb = "would follow" if dry else "follows"
-        slot = moment(one.next_slot, zones.get((one.job, one.instance), ZoneInfo("UTC")))
+        slot = moment(
+            one.next_slot, zones.get((one.job, one.instance), ZoneInfo("UTC"))
+        )
         skipped = (
             f", slots skipped (superseded): {one.superseded}" if one.superseded else ""
         )

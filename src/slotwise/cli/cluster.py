@@ -139,7 +139,9 @@ def _timeout(
     found = duration(ctx, option, text)
     if found == timedelta(0):
         raise click.BadParameter(
-            f"{text!r} leaves no time for an answer; write 5s, for instance", ctx, option
+            f"{text!r} leaves no time for an answer; write 5s, for instance",
+            ctx,
+            option,
         )
     return found
 
@@ -298,7 +300,9 @@ def health(
 
     def check() -> tuple[Health | list[WorkerInfo], ZoneInfo]:
         with given.inspection(import_app=False) as inspect:
-            found = inspect.health(max_overdue) if worker is None else inspect.workers()
+            found = (
+                inspect.health(max_overdue) if worker is None else inspect.workers()
+            )
             return found, UTC if given.json else inspect.common_zone()
 
     try:
@@ -487,7 +491,8 @@ def _problems(
             f"rows due for more than {limit}: {found.overdue}, the oldest since {oldest}"
         )
     problems += [
-        f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()
+        f"{name} is due, and unroutable: {why}"
+        for name, why in found.unroutable.items()
     ]
     problems += [
         _unreadable(one, zone)

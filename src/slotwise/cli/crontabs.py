@@ -123,7 +123,9 @@ _crontab_options: Final = with_options(
         help="Pass this variable of the worker to their commands.",
     ),
     click.option(
-        "--skip-bad-lines", is_flag=True, help="Run the other lines if some cannot run."
+        "--skip-bad-lines",
+        is_flag=True,
+        help="Run the other lines if some cannot run.",
     ),
 )
 

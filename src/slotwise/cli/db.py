@@ -73,7 +73,9 @@ def upgrade(
     database's address names it, else for PostgreSQL.
     """
     if only_sql and (adopt or revision != "heads"):
-        raise click.UsageError("--sql prints a fresh installation; leave out the others")
+        raise click.UsageError(
+            "--sql prints a fresh installation; leave out the others"
+        )
     if no_transaction and not only_sql:
         raise click.UsageError("--no-transaction is about --sql; add it")
     if only_sql:
@@ -291,7 +293,12 @@ def restored(given: Given, until: Written) -> None:
 
 
 def _print_restored(
-    given: Given, epoch: Epoch, settled: list[SettledJob], end: datetime, *, stays: bool
+    given: Given,
+    epoch: Epoch,
+    settled: list[SettledJob],
+    end: datetime,
+    *,
+    stays: bool,
 ) -> None:
     count = sum(one.slots for one in settled)
     state = "everything stays paused" if stays else "everything is resumed"
@@ -325,7 +332,9 @@ def _after_restore(
         epoch = operations.new_epoch(**given.how)
         return epoch, operations.settle_until(end, **given.how)
     except Exception:
-        say("everything stays paused; after the cure, give the command again", err=True)
+        say(
+            "everything stays paused; after the cure, give the command again", err=True
+        )
         raise
 
 

@@ -53,7 +53,9 @@ _MOST_NOTES: Final = 10
 @click.option(
     "--all", "everything", is_flag=True, help="Also jobs that stay as they are."
 )
-@kept("--revision", metavar="TEXT", help="The deploy's id, as its workers will have it.")
+@kept(
+    "--revision", metavar="TEXT", help="The deploy's id, as its workers will have it."
+)
 @common
 @pass_given
 def plan(given: Given, everything: bool) -> int:

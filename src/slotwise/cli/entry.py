@@ -20,7 +20,12 @@ from click.shell_completion import get_completion_class
 from slotwise.cli.plugins import BrokenCommand, plugin, plugins
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import DONE, Command, Group, common
-from slotwise.cli.shared.terminal import discard_lost_output, say, say_document, show_in
+from slotwise.cli.shared.terminal import (
+    discard_lost_output,
+    say,
+    say_document,
+    show_in,
+)
 from slotwise.spi import Section
 
 #: The module of each command, and its line in the help, by its place there. The module is imported
@@ -53,11 +58,17 @@ SECTIONS: Final = {
         "run": ("run", "Run one slot of the job NAME in the foreground."),
         "skip-next": ("operations", "Skip a job's next slot."),
         "tasks": ("tasks", "List, schedule, retry and cancel one-time tasks."),
-        "trigger": ("operations", "Run a job now, on some worker, beside its schedule."),
+        "trigger": (
+            "operations",
+            "Run a job now, on some worker, beside its schedule.",
+        ),
     },
     Section.TIME: {
         "calendar": ("calendars", "Manage business calendars."),
-        "schedule": ("schedules", "Explain schedules, list their slots, compare them."),
+        "schedule": (
+            "schedules",
+            "Explain schedules, list their slots, compare them.",
+        ),
         "simulate": ("simulate", "Preview what would run, with outages."),
     },
     Section.SET_UP: {
@@ -158,7 +169,15 @@ _LISTS: Final = "see: slotwise jobs, slotwise tasks list, slotwise workers"
 #: Commands that people try, from other tools or by guessing, and what to write instead.
 GUESSES: Final = {
     **dict.fromkeys(
-        ("install", "setup", "migrate", "upgrade", "migration", "migrations", "schema"),
+        (
+            "install",
+            "setup",
+            "migrate",
+            "upgrade",
+            "migration",
+            "migrations",
+            "schema",
+        ),
         _TABLES,
     ),
     **dict.fromkeys(
@@ -342,7 +361,9 @@ def status(arguments: Sequence[str] | None = None) -> int:
             )  # the terminal's encoding may lack a character of a name
     try:
         result = cli.main(arguments, prog_name="slotwise", standalone_mode=False)
-        if not isinstance(result, int):  # then the output is all that the command is for
+        if not isinstance(
+            result, int
+        ):  # then the output is all that the command is for
             sys.stdout.flush()
     except (PipeClosed, BrokenPipeError):
         return _pipe_closed()
@@ -392,6 +413,8 @@ def completion(ctx: click.Context, shell: str) -> None:
     complete = get_completion_class(shell)
     assert complete is not None  # the three that click knows
     say_document(
-        complete(ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE").source()
+        complete(
+            ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE"
+        ).source()
         + "\n"
     )

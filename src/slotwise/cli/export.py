@@ -69,7 +69,9 @@ def export() -> None:
 @click.option(
     "--strict", is_flag=True, help="Fail if a CronJob differs from the job's schedule."
 )
-@kept("--revision", metavar="TEXT", help="The deploy's id, as its workers will have it.")
+@kept(
+    "--revision", metavar="TEXT", help="The deploy's id, as its workers will have it."
+)
 @common
 @pass_given
 def kubernetes(

@@ -78,7 +78,9 @@ _SPARE = ("LAST SUCCESS", "24 HOURS", "FAILURES", "RUN TIME", "LAST 20")
     """,
 )
 @click.argument("name", required=False)
-@click.option("--instances", is_flag=True, help="List the recurring instances of NAME.")
+@click.option(
+    "--instances", is_flag=True, help="List the recurring instances of NAME."
+)
 @click.option("--id", metavar="ID", help="Show this recurring instance of NAME.")
 @click.option(
     "--failing", is_flag=True, help="Of the instances, those whose last run failed."
@@ -167,7 +169,9 @@ class _Entry:
     def json(self) -> dict[str, object]:
         known: dict[str, object] = {
             "job": self.name,
-            **(as_json(self.line) if self.line else {"state": ListedState.NOT_PLANNED}),
+            **(
+                as_json(self.line) if self.line else {"state": ListedState.NOT_PLANNED}
+            ),
         }
         return known if self.change is None else {**known, "code": self.code}
 
@@ -176,7 +180,9 @@ def _list_jobs(given: Given, count: int | None, everything: bool, after: str) ->
     application = _application(given)
     with given.inspection() as inspect:
         if given.json:
-            print_json_list(islice(_with_instances(inspect, application, after), count))
+            print_json_list(
+                islice(_with_instances(inspect, application, after), count)
+            )
             return
         warn_paused(inspect.all_paused())
         entries = _entries(inspect, application, after)
@@ -237,7 +243,9 @@ def _plight(line: JobInfo) -> str:
                 if line.next_slot
                 else ""
             )
-            return f"is left alone{since}" if line.is_newer else f"is unreadable{since}"
+            return (
+                f"is left alone{since}" if line.is_newer else f"is unreadable{since}"
+            )
     return "does not start"
 
 

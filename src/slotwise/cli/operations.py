@@ -111,7 +111,9 @@ def trigger(
         help="The pause ends by itself then, or after this duration.",
     ),
     click.option(
-        "--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."
+        "--replay",
+        is_flag=True,
+        help="Leave slots of the pause to the job's catch-up.",
     ),
     of_instances,
     sure,
@@ -163,7 +165,9 @@ def pause(
     click.option("--all", "everything", is_flag=True, help="End the pause of all."),
     id_option,
     click.option(
-        "--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."
+        "--replay",
+        is_flag=True,
+        help="Leave slots of the pause to the job's catch-up.",
     ),
     of_instances,
     sure,
@@ -193,7 +197,9 @@ def resume(
         else:
             found = operations.resume_all(replay=replay, dry_run=True)
             if found is not None and not given.dry_run:
-                given.confirm(f"All will resume, and {_skipped(found)} will be skipped.")
+                given.confirm(
+                    f"All will resume, and {_skipped(found)} will be skipped."
+                )
                 found = operations.resume_all(replay=replay, **given.how)
     warn_paused(paused)
     if found is None:
@@ -312,7 +318,9 @@ def cancel(
     of them, or the one of --id. Without --id, SLOT is the job's own.
     """
     if backfill and slot is not None:
-        raise click.UsageError("--backfill cancels all slots that wait; leave SLOT out")
+        raise click.UsageError(
+            "--backfill cancels all slots that wait; leave SLOT out"
+        )
     with given.operations() as (operations, inspect):
         if backfill:
             if waiting := operations.cancel_backfill(name, id=id, dry_run=True):
@@ -471,7 +479,9 @@ def _show_slots(found: Backfill, zone: ZoneInfo) -> None:
         else ""
     )
     say(
-        *shown, f"{len(slots)} are missing, {found.present} are not{undecided}", err=True
+        *shown,
+        f"{len(slots)} are missing, {found.present} are not{undecided}",
+        err=True,
     )
 
 

@@ -79,9 +79,7 @@ def _broken(entry: EntryPoint, why: Exception | str) -> PluginCommand:
     if isinstance(why, ImportError) and entry.extras:
         extras = ",".join(entry.extras)
         cure = f"pip install '{owner}[{extras}]'"
-        told = (
-            f"the command {entry.name} needs what is not installed ({why}); run: {cure}"
-        )
+        told = f"the command {entry.name} needs what is not installed ({why}); run: {cure}"
         return PluginCommand(command=BrokenCommand(entry.name, told, cure))
     told = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
     line = " ".join(told.split())

@@ -164,7 +164,11 @@ def run(
 def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
     signals = StopSignals(_drain(slot_run))
     try:
-        with signals, _output_for_answers(given.json), lifespan_errors(slot_run.worker):
+        with (
+            signals,
+            _output_for_answers(given.json),
+            lifespan_errors(slot_run.worker),
+        ):
             end = slot_run.run()
             if end.unfinished:  # its slot was handed back as the last write
                 end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
@@ -191,7 +195,9 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
 def _zone(registry: JobRegistry, name: str) -> ZoneInfo | None:
     """Return the zone of the job's schedule, in which an instant without one is read."""
     found = registry.definitions.get(name)
-    return None if found is None or found.schedule is None else found.schedule.local_zone
+    return (
+        None if found is None or found.schedule is None else found.schedule.local_zone
+    )
 
 
 def _slot_status(end: SlotEnd) -> int:
@@ -285,7 +291,9 @@ def _reaction(single: SingleRun) -> Callable[[int, int], None]:
         if count > 2:
             end_now(_STATUS[signal.Signals(number)])
         if count == 1:
-            say("asked the job to stop; a second signal does not wait for it", err=True)
+            say(
+                "asked the job to stop; a second signal does not wait for it", err=True
+            )
         single.cancel()
 
     return react

@@ -80,7 +80,8 @@ def _days_of_month(wanted: str | None, zone: ZoneInfo) -> list[date]:
                 f"--month {wanted}: write a year and a month, as 2026-11, or: this"
             ) from None
     return [
-        first + number * _DAY for number in range(monthrange(first.year, first.month)[1])
+        first + number * _DAY
+        for number in range(monthrange(first.year, first.month)[1])
     ]
 
 
@@ -159,7 +160,9 @@ def draw_heat_map(
     lay_out(title, rows, counts).write(file)
 
 
-def lay_out(title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]) -> Picture:
+def lay_out(
+    title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]
+) -> Picture:
     """Lay the picture out: title, hours, rows, a legend."""
     width, height = _CELL
     most = max((count for row in counts for count in row), default=0)

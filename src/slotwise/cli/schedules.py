@@ -226,7 +226,9 @@ def _month(
     show_month(given, subject, found, wanted=month, zone=zone, plot=plot)
 
 
-def _list_schedules(given: Given, tz: str | None, count: int, after: str | None) -> None:
+def _list_schedules(
+    given: Given, tz: str | None, count: int, after: str | None
+) -> None:
     """Each schedule that there is, those that are due first on top; how many jobs have it."""
     start = instant(after, zone_named(tz or "UTC"))
     lines = [
@@ -274,7 +276,9 @@ def _all_schedules(given: Given) -> Counter[Schedule]:
         return found
 
 
-def _rows(entries: Sequence[OutlookEntry], zone: ZoneInfo) -> Iterator[list[str | Text]]:
+def _rows(
+    entries: Sequence[OutlookEntry], zone: ZoneInfo
+) -> Iterator[list[str | Text]]:
     """One line for each slot; what the clocks do before it is a note of its line."""
     notes: list[str] = []
     for entry in entries:

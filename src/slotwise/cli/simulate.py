@@ -167,7 +167,9 @@ def _outage(text: str, zone: ZoneInfo | None) -> Outage:
     return Outage(start, start + length)
 
 
-def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, timedelta]:
+def _takes(
+    texts: Sequence[str], jobs: Mapping[str, Definition]
+) -> dict[str, timedelta]:
     """The duration of each job: by name, else the one for all."""
     told = [text.rpartition("=")[::2] for text in texts]
     if unknown := [name for name, _ in told if name and name not in jobs]:
@@ -188,7 +190,8 @@ def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, ti
 def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[Calendar]:
     """Read the calendars from the database, if a schedule names one that it does not contain."""
     if not any(
-        job.schedule and None in job.schedule.calendars.values() for job in jobs.values()
+        job.schedule and None in job.schedule.calendars.values()
+        for job in jobs.values()
     ):
         return []
     with given.operations() as (operations, _):
@@ -211,7 +214,10 @@ def _objects(
 
 
 def _print(
-    found: Forecast, jobs: Mapping[str, Definition], count: int | None, everything: bool
+    found: Forecast,
+    jobs: Mapping[str, Definition],
+    count: int | None,
+    everything: bool,
 ) -> None:
     print_table(
         ("JOB", "RAN", "OF THESE LATE", "SKIPPED", "OTHERWISE"),
@@ -270,7 +276,9 @@ def _sums(name: str, lines: Sequence[SlotInfo]) -> list[str]:
 
 
 def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in sorted(counter.items())) or "–"
+    return (
+        ", ".join(f"{count} {word}" for word, count in sorted(counter.items())) or "–"
+    )
 
 
 def _row(job: Definition, line: SlotInfo) -> list[str]:

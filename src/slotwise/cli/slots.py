@@ -69,7 +69,9 @@ class SlotsCommand(Command):
             and len(args) > 1
             and (args[1] in ("-h", "--help") or not args[1].startswith("-"))
         ):
-            return show_slot.make_context(f"{info_name} show", args[1:], parent, **extra)
+            return show_slot.make_context(
+                f"{info_name} show", args[1:], parent, **extra
+            )
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -161,7 +163,10 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
     "--since", callback=instant, metavar="TIME", help="Only slots since this instant."
 )
 @click.option(
-    "--before", callback=instant, metavar="TIME", help="Only slots before this instant."
+    "--before",
+    callback=instant,
+    metavar="TIME",
+    help="Only slots before this instant.",
 )
 @click.option(
     "--skip",
@@ -357,7 +362,9 @@ def _row(line: SlotInfo, zone: ZoneInfo) -> list[str | Text]:
         if line.last is None
         else f"{moment(line.slot, zone)} … {moment(line.last, zone)}"
     )
-    lag = "–" if line.started is None else f"+{short_duration(line.started - line.slot)}"
+    lag = (
+        "–" if line.started is None else f"+{short_duration(line.started - line.slot)}"
+    )
     return [
         slot,
         outcome(line.outcome),
@@ -466,7 +473,8 @@ def failures(
     if len(found) > count:
         words = ["slotwise", "failures", *([name] if name else []), *["--all"] * each]
         say(
-            f"… more: {shlex.join(words)} -n {2 * count}, or a shorter --since", err=True
+            f"… more: {shlex.join(words)} -n {2 * count}, or a shorter --since",
+            err=True,
         )
     say(f"for one of them: {_further(shown[0], zones)}", err=True)
 

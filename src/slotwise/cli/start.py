@@ -204,7 +204,9 @@ def _write(path: Path, text: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+        raise ConfigurationError(
+            f"{path} cannot be written: {error.strerror}"
+        ) from None
     return True
 
 
@@ -250,4 +252,6 @@ def local_zone() -> str:
         found += [str(localtime.readlink()).rpartition("zoneinfo/")[2]]
     known = available_timezones()
     name = next((one for one in found if one in known), "UTC")
-    return "UTC" if name in ("Etc/UTC", "UCT", "Universal", "Zulu", "Etc/UCT") else name
+    return (
+        "UTC" if name in ("Etc/UTC", "UCT", "Universal", "Zulu", "Etc/UCT") else name
+    )

@@ -135,7 +135,9 @@ def _list_rows(
         last="DUE",
     )
     say_zones([zone])
-    for task, line in sorted({line.task: line for line in lines if line.reason}.items()):
+    for task, line in sorted(
+        {line.task: line for line in lines if line.reason}.items()
+    ):
         _tell_reason(
             task, line.reason, is_unroutable=line.state == ListedState.UNROUTABLE
         )

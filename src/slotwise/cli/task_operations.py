@@ -68,7 +68,9 @@ def _when(ctx: click.Context, option: click.Parameter, text: str | None) -> Due:
         return {"at": read_written(text).within(None, "--at"), "delay": None}
     except ValueError:
         raise click.BadParameter(
-            f"{text!r:.60} is neither {FORMS} nor {DURATIONS} from now (2h)", ctx, option
+            f"{text!r:.60} is neither {FORMS} nor {DURATIONS} from now (2h)",
+            ctx,
+            option,
         ) from None
 
 
@@ -231,7 +233,9 @@ def reschedule_task(
 ) -> None:
     """Change the time of the task ID of NAME; without --at, it runs now."""
     with given.client() as client:
-        _print_receipts(given, [client.reschedule(name, id, priority=priority, **when)])
+        _print_receipts(
+            given, [client.reschedule(name, id, priority=priority, **when)]
+        )
 
 
 @click.command(
@@ -420,7 +424,9 @@ def _print_receipts(
 def _refuse(receipts: Sequence[Receipt], status: Status, text: str) -> None:
     if found := [receipt for receipt in receipts if receipt.status == status]:
         raise UnknownTask(
-            text.format(name=found[0].task, ids=_some([receipt.id for receipt in found]))
+            text.format(
+                name=found[0].task, ids=_some([receipt.id for receipt in found])
+            )
         )
 
 

@@ -19,7 +19,8 @@ from slotwise.cli.task_operations import (
 )
 
 _REMOVE: Final = (
-    "to cancel tasks: slotwise tasks cancel NAME ID, or all that are dead: --state dead"
+    "to cancel tasks: slotwise tasks cancel NAME ID, "
+    "or all that are dead: --state dead"
 )
 
 

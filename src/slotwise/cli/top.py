@@ -122,7 +122,9 @@ def _print_once(given: Given, found: Situation) -> None:
         say(f"everything was {found.paused}", err=True)
     print_table(JOB_COLUMNS, [job_cells(line, found)[1:] for line in found.jobs])
     if found.tasks:
-        print_table(TASK_COLUMNS, [task_cells(line, found.now) for line in found.tasks])
+        print_table(
+            TASK_COLUMNS, [task_cells(line, found.now) for line in found.tasks]
+        )
 
 
 def _as_json(found: Situation) -> Mapping[str, object]:
@@ -143,7 +145,9 @@ def _as_json(found: Situation) -> Mapping[str, object]:
 
 
 def _run(
-    operations: Operations, inspect: Inspection, read_key: Callable[[float], str | None]
+    operations: Operations,
+    inspect: Inspection,
+    read_key: Callable[[float], str | None],
 ) -> None:
     """Show the tables until a key ends it. While the database is away, the last picture stays."""
     console = screen_console()

@@ -23,7 +23,9 @@ JOB_COLUMNS = ("JOB", "STATE", "NEXT", "LAST 20", "24 HOURS", "RUN TIME")
 TASK_COLUMNS = ("TASK", "WAITING", "OLDEST", "RUNNING", "OUT/H", "ETA", "DEAD")
 #: The most lines of tasks.
 MOST_TASKS = 5
-_KEYS = "↑↓  p pause  r resume  t trigger  s skip  c cancel  e explain  w where  q quit"
+_KEYS = (
+    "↑↓  p pause  r resume  t trigger  s skip  c cancel  e explain  w where  q quit"
+)
 
 
 class Act(StrEnum):
@@ -139,7 +141,10 @@ def picture(found: Situation, screen: Screen, height: int) -> RenderableType:
         return Group(*page, message, Text("q back", style="dim"))
     tasks = [one for one in found.tasks if one.waiting or one.running or one.dead]
     room = max(height - _FRAME - min(len(tasks) + 1, MOST_TASKS + 1) * bool(tasks), 1)
-    parts: list[RenderableType] = [*_heading(found), _jobs(found, screen.selected, room)]
+    parts: list[RenderableType] = [
+        *_heading(found),
+        _jobs(found, screen.selected, room),
+    ]
     if tasks:
         parts.append(_tasks(tasks[:MOST_TASKS], found.now))
     return Group(*parts, message, keys)

@@ -155,7 +155,8 @@ def task_name(task: object) -> str:
         task, "a task; pass a OneTimeTask, a function under @task, or a name"
     )
     refuse_a_job(
-        name, issubclass(task if isinstance(task, type) else type(task), DistributedJob)
+        name,
+        issubclass(task if isinstance(task, type) else type(task), DistributedJob),
     )
     return name
 

@@ -172,7 +172,10 @@ class Load:
     def _write_new(self, chunk: Chunk) -> None:
         """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
         is_joined = self.tell is None and chunk.named
-        with self.joining() as (queue, own), whole(own) if is_joined else nullcontext():
+        with (
+            self.joining() as (queue, own),
+            whole(own) if is_joined else nullcontext(),
+        ):
             queue.put_new(own, self.name, chunk.rows, copy=self.copy)
 
     def _conclude(self) -> None:

@@ -91,7 +91,9 @@ class Client(Commands["SyncConnection"]):
     @functools.cached_property
     def operations(self) -> Operations:
         """Operations on jobs: pause, trigger, cancel, retry and others."""
-        from slotwise.client.operations import Operations  # late: most clients give none
+        from slotwise.client.operations import (
+            Operations,
+        )  # late: most clients give none
 
         return Operations(self._make_store, self._wake)
 
@@ -238,7 +240,9 @@ class Client(Commands["SyncConnection"]):
             if_exists=chosen,
             copy=copy,
             thread=ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None,
-            tell=functools.partial(self._tell_of, name) if connection is None else None,
+            tell=functools.partial(self._tell_of, name)
+            if connection is None
+            else None,
             progress=progress,
         )
         return load.put_all(found)

@@ -42,7 +42,13 @@ from slotwise.store.connect.notifications import OPERATIONS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instances
 from slotwise.store.planning.scopes import Synchronisation, SyncReport
-from slotwise.store.queue.queue import BulkResult, Queue, TaskInfo, TaskResult, queue_of
+from slotwise.store.queue.queue import (
+    BulkResult,
+    Queue,
+    TaskInfo,
+    TaskResult,
+    queue_of,
+)
 from slotwise.store.queue.task_commands import AT_ONCE
 from slotwise.store.queue.task_filter import TaskFilter
 
@@ -150,7 +156,9 @@ class Commands(Generic[C]):
             raise ConfigurationError(
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )
-        return sum(self._cancel_all(one, state, connection) for one in self._names(name))
+        return sum(
+            self._cancel_all(one, state, connection) for one in self._names(name)
+        )
 
     def _cancel_all(self, name: str, state: str | None, connection: C | None) -> int:
         count = 0

@@ -355,7 +355,9 @@ class Reads(ClusterReads):
         begin = instant_of(start)
         until = instant_of(end)
         name = None if job is None else name_of(job)
-        return histories.deploys(self._store, begin, until, job=name, id=id, limit=limit)
+        return histories.deploys(
+            self._store, begin, until, job=name, id=id, limit=limit
+        )
 
     @read
     def finish_forecasts(self) -> list[FinishForecast]:

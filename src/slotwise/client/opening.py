@@ -35,7 +35,9 @@ def open_store(
     if where is None:
         settings = Settings.load() if application is None else application.settings
     else:
-        settings = Settings.load(database_url=where) if isinstance(where, str) else where
+        settings = (
+            Settings.load(database_url=where) if isinstance(where, str) else where
+        )
     database = Database(settings)
     try:
         database.verify()

@@ -10,7 +10,10 @@ from slotwise.client.scoped_items import checked_label
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import TASK_STATES, Missed
-from slotwise.store.operations.instance_operations import ChosenInstances, InstanceFilter
+from slotwise.store.operations.instance_operations import (
+    ChosenInstances,
+    InstanceFilter,
+)
 from slotwise.store.operations.pauses import Window
 from slotwise.store.operations.task_operations import Chosen
 from slotwise.store.queue.task_filter import TaskFilter

@@ -188,7 +188,10 @@ class Requests(Requester):
         wanted = optional_instant(slot)
         return self._operate(
             partial(
-                slot_operations.cancel, job=self._row_name(job), slot=wanted, instance=id
+                slot_operations.cancel,
+                job=self._row_name(job),
+                slot=wanted,
+                instance=id,
             ),
             **how,
         )
@@ -209,7 +212,9 @@ class Requests(Requester):
                 f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead'
             )
         self._operate(
-            partial(slot_operations.retry, job=name, slot=instant_of(slot), instance=id),
+            partial(
+                slot_operations.retry, job=name, slot=instant_of(slot), instance=id
+            ),
             **how,
         )
 

@@ -13,7 +13,12 @@ import tenacity
 from slotwise.client.arguments import AnyTask, name_of
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import OPERATIONS
-from slotwise.store.operations.transaction import Author, Operation, Progress, carry_out
+from slotwise.store.operations.transaction import (
+    Author,
+    Operation,
+    Progress,
+    carry_out,
+)
 from slotwise.store.planning.renames import row_name
 
 if TYPE_CHECKING:

@@ -61,7 +61,9 @@ def _by_row(
     """Return the stacks of an answer by task, id and token."""
     found = dict[tuple[object, ...], str]()
     for one in stacks:
-        found[one.get("task"), one.get("id"), one.get("version")] = str(one.get("stack"))
+        found[one.get("task"), one.get("id"), one.get("version")] = str(
+            one.get("stack")
+        )
     return found
 
 

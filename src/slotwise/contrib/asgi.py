@@ -160,7 +160,9 @@ class _Lifespan:
         """
         try:
             await self._application(scope, receive, outbox.put)
-        except Exception:  # the protocol: such an application does not support lifespans
+        except (
+            Exception
+        ):  # the protocol: such an application does not support lifespans
             pass
         finally:
             await outbox.put(None)

@@ -71,7 +71,9 @@ def _of_library(code: str, years: list[int]) -> HolidayBase:
     markets = holidays.list_supported_financial()
     if country in countries:
         if part and part not in countries[country]:
-            raise _unknown(code, [f"{country}-{known}" for known in countries[country]])
+            raise _unknown(
+                code, [f"{country}-{known}" for known in countries[country]]
+            )
         return holidays.country_holidays(country, subdiv=part or None, years=years)
     if wanted in markets:
         return holidays.financial_holidays(wanted, years=years)
@@ -184,7 +186,9 @@ def _refuse_long_walks(calendar: Any, years: Sequence[int]) -> None:
         rules = event.get("RRULE", [])
         start = event["DTSTART"].dt
         end = event["DTEND"].dt if "DTEND" in event else event["DTSTART"].dt
-        lasts = (event["DURATION"].dt if "DURATION" in event else end - start).days / 366
+        lasts = (
+            event["DURATION"].dt if "DURATION" in event else end - start
+        ).days / 366
         for rule in rules if isinstance(rules, list) else [rules]:
             steps += (
                 len(years)

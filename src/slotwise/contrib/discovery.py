@@ -125,7 +125,9 @@ def collect(subjects: Iterable[object], resolvers: Resolvers = ()) -> Discovered
             made = build(subject, known) if isinstance(subject, type) else subject
             name = _name(made, subject)
             if name in built:
-                places = " and ".join(place_of(one) for one in (built[name][0], subject))
+                places = " and ".join(
+                    place_of(one) for one in (built[name][0], subject)
+                )
                 raise InvalidJob(
                     f"{name!r} is the name of two jobs, {places}; rename one of them"
                 )
@@ -226,7 +228,8 @@ def _walk(package: ModuleType) -> Iterator[ModuleType]:
     """Yield a module and, if it is a package, all below it, by name."""
     yield package
     for info in sorted(
-        pkgutil.iter_modules(getattr(package, "__path__", ())), key=lambda one: one.name
+        pkgutil.iter_modules(getattr(package, "__path__", ())),
+        key=lambda one: one.name,
     ):
         if info.name != "__main__":
             yield from _walk(import_module(f"{package.__name__}.{info.name}"))
@@ -241,7 +244,9 @@ def _siblings(parent: str) -> list[str]:
 
 
 def _points() -> Iterable[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    return sorted(
+        entry_points(group=GROUP), key=lambda point: (point.name, point.value)
+    )
 
 
 def _at(point: EntryPoint) -> Iterator[object]:
@@ -278,7 +283,10 @@ def _concrete(found: Any) -> object:
 
 
 def _is_machinery(filename: str) -> bool:
-    return filename.startswith("<frozen ") or filename in (__file__, importlib.__file__)
+    return filename.startswith("<frozen ") or filename in (
+        __file__,
+        importlib.__file__,
+    )
 
 
 def _syntax_place(error: Exception) -> str:

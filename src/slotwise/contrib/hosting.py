@@ -25,7 +25,11 @@ _PLACE = ("database_url", "schema", "table_prefix")
 
 
 def run_commands(
-    arguments: Sequence[str], *, app: str, settings: Settings, app_dir: str | None = None
+    arguments: Sequence[str],
+    *,
+    app: str,
+    settings: Settings,
+    app_dir: str | None = None,
 ) -> None:
     """Run ``slotwise`` with these arguments for an application that the host program knows.
 

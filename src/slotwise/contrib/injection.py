@@ -151,7 +151,9 @@ def close_all(resolvers: Iterable[object]) -> None:
                 stack.callback(close)
 
 
-def _resolved(argument: Argument, resolvers: tuple[Resolver, ...], made: type) -> object:
+def _resolved(
+    argument: Argument, resolvers: tuple[Resolver, ...], made: type
+) -> object:
     for resolver in resolvers:
         try:
             value = resolver.resolve(argument)
@@ -170,7 +172,9 @@ def _resolved(argument: Argument, resolvers: tuple[Resolver, ...], made: type) -
         argument.default
     ):
         return UNKNOWN
-    tried = ", ".join(type(resolver).__name__ for resolver in resolvers) or "none given"
+    tried = (
+        ", ".join(type(resolver).__name__ for resolver in resolvers) or "none given"
+    )
     raise InvalidJob(
         f"{place_of(made)}: no resolver supplies the argument {argument} "
         f"(resolvers: {tried}); add one, or a default"
@@ -307,7 +311,9 @@ class FastAPIDependencies:
             if not _has_plain_default(parameter, annotation)
         }
         if inspect.isgeneratorfunction(call):
-            made: object = self._stack.enter_context(contextmanager(function)(**values))
+            made: object = self._stack.enter_context(
+                contextmanager(function)(**values)
+            )
         else:
             made = function(**values)
         if use_cache:
@@ -418,7 +424,9 @@ class SvcsServices:
             )
         self._missing = svcs.exceptions.ServiceNotFoundError
         self._container = (
-            svcs.Container(services) if isinstance(services, svcs.Registry) else services
+            svcs.Container(services)
+            if isinstance(services, svcs.Registry)
+            else services
         )
 
     def resolve(self, argument: Argument) -> object:

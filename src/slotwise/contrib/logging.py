@@ -206,7 +206,9 @@ def _pairs(facts: dict[str, object]) -> list[str]:
         if (name, value) != ("id", "recurring")
     }
     return [
-        f"{name}={_spelled(shown[name])}" for name in _ordered(shown) if name != "event"
+        f"{name}={_spelled(shown[name])}"
+        for name in _ordered(shown)
+        if name != "event"
     ]
 
 

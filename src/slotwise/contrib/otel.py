@@ -102,7 +102,8 @@ def instrument(
         registry.hooks = replace(hooks, interceptors=(tracing, *hooks.interceptors))
         if links:
             registry.hooks = replace(
-                registry.hooks, at_insert=(*registry.hooks.at_insert, tracing.at_insert)
+                registry.hooks,
+                at_insert=(*registry.hooks.at_insert, tracing.at_insert),
             )
     if figures:
         _Instruments(registry, max_names, meter_provider)
@@ -303,7 +304,9 @@ class _Instruments:
             for attempt, _, _ in event.others:
                 self._record(attempt)
         elif isinstance(event, BatchClaimed):
-            self._histograms["slotwise_claim_seconds"].record(event.took.total_seconds())
+            self._histograms["slotwise_claim_seconds"].record(
+                event.took.total_seconds()
+            )
             self._histograms["slotwise_claim_batch_size"].record(event.count)
 
     def _record(self, attempt: Finished) -> None:

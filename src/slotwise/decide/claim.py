@@ -194,7 +194,9 @@ def _missed(
     catch_up: CatchUp, slot: datetime, basis: _Basis, until: datetime | None
 ) -> Choice:
     limit = basis.definition.start_within
-    return choose_missed(catch_up, limit, basis.schedule.running, slot, basis.now, until)
+    return choose_missed(
+        catch_up, limit, basis.schedule.running, slot, basis.now, until
+    )
 
 
 def _end_of_tail(row: Row, slot: datetime, basis: _Basis) -> datetime | None:
@@ -327,7 +329,8 @@ def is_weighed(
     if row.task_name in names:
         return True
     return late is not None and (
-        row.origin == Origin.CATCH_UP or (row.slot is not None and row.slot < now - late)
+        row.origin == Origin.CATCH_UP
+        or (row.slot is not None and row.slot < now - late)
     )
 
 
@@ -347,10 +350,14 @@ def without_attempts(row: Row) -> Row:
 
 
 def past_slot(row: Row, schedule: Schedule) -> dict[str, Any]:
-    return waiting(row, schedule, row.slot and max(row.slot, row.watermark or row.slot))
+    return waiting(
+        row, schedule, row.slot and max(row.slot, row.watermark or row.slot)
+    )
 
 
 def is_catching_up(row: Row, definition: Definition) -> bool:
     """Return whether the row's slot is part of a tail of missed slots that all run."""
     runs_all = definition.catch_up.mode == "all" and not definition.overlap.detaches
-    return runs_all and row.origin == Origin.CATCH_UP and row.catch_up_until is not None
+    return (
+        runs_all and row.origin == Origin.CATCH_UP and row.catch_up_until is not None
+    )

@@ -78,7 +78,9 @@ class Ending:
             return {"execution_time": due}
         return {
             "execution_time": due,
-            "unheld_since": row.unheld_since or since or max(due, self.now) + self.poll,
+            "unheld_since": row.unheld_since
+            or since
+            or max(due, self.now) + self.poll,
         }
 
     def judged(self, row: Row) -> Row:
@@ -111,11 +113,15 @@ class Ending:
         return newest is not None and newest + schedule.wait(newest) > since
 
 
-def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime | None:
+def newest_come(
+    schedule: Schedule, base: datetime, until: datetime
+) -> datetime | None:
     """Return the newest slot after ``base`` that was due by ``until``, or None."""
     if schedule.from_end:
         return None
-    return schedule.running.latest_before(until - schedule.wait(base) + TICK, floor=base)
+    return schedule.running.latest_before(
+        until - schedule.wait(base) + TICK, floor=base
+    )
 
 
 def at_finish(
@@ -182,7 +188,9 @@ def _confirmed(
 ) -> records.AttemptOutcome:
     """Return the outcome, after ``complete_in`` as the ledger confirms it."""
     if _has_completed(row, ledger):
-        return records.Succeeded()  # its transaction has committed, so the slot is done
+        return (
+            records.Succeeded()
+        )  # its transaction has committed, so the slot is done
     if isinstance(outcome, records.Succeeded) and outcome.promised:
         return records.Failed(
             "complete_in was called, but its transaction was not committed"
@@ -343,7 +351,9 @@ def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
     row = replace(
         row, consecutive_failures=row.consecutive_failures + 1, last_failure=ending.now
     )
-    return _another(row, ending, due, Outcome.FAILED, Reason.RETRY, error=outcome.error)
+    return _another(
+        row, ending, due, Outcome.FAILED, Reason.RETRY, error=outcome.error
+    )
 
 
 def _retry_due(row: Row, ending: Ending) -> datetime | None:
@@ -437,7 +447,10 @@ def final(
     gaps = tuple[Gap, ...]()
     if schedule.from_end:
         columns = waiting(
-            row, schedule, base, schedule.settled(base).next_after(max(ending.now, base))
+            row,
+            schedule,
+            base,
+            schedule.settled(base).next_after(max(ending.now, base)),
         )
     else:
         columns, gaps = (
@@ -523,7 +536,9 @@ def _overlapped(
 ) -> _Waiting:
     """Let overlap decide about the slots that came due while the job was held."""
     until = (row.unheld_since or ending.held_until) - schedule.wait(base)
-    choice = choose_overlapped(ending.definition.overlap, schedule.running, base, until)
+    choice = choose_overlapped(
+        ending.definition.overlap, schedule.running, base, until
+    )
     gaps = around(schedule, choice.gaps, base + TICK, choice.slot or choice.watermark)
     base = choice.watermark
     if choice.slot is None:

@@ -94,7 +94,9 @@ def _passing(
     reason: Reason,
     now: datetime,
 ) -> Advance:
-    schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
+    schedule = (
+        schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
+    )
     last = (
         first
         if schedule.from_end
@@ -146,4 +148,6 @@ def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object
 
 def owed_by(row: Row) -> Schedule:
     """Return the row's schedule; if this release cannot read it, one with the row's slot only."""
-    return readable(row.schedule) or (Disabled() if row.slot is None else Once(row.slot))
+    return readable(row.schedule) or (
+        Disabled() if row.slot is None else Once(row.slot)
+    )

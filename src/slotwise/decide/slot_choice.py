@@ -126,7 +126,9 @@ def choose_overlapped(
             )
 
 
-def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[Gap, ...]:
+def passed_over(
+    schedule: Schedule, first: datetime, until: datetime
+) -> tuple[Gap, ...]:
     """Return the slots from ``first`` to ``until`` that a calendar excludes; those in a row are
     one gap.
     """
@@ -197,7 +199,9 @@ def without_decided(
     )
 
 
-def latest_start(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
+def latest_start(
+    catch_up: CatchUp, start_within: timedelta | None
+) -> timedelta | None:
     """Return how late a slot may start; None: without a limit."""
     own = {"none": catch_up.grace, "all": catch_up.window}.get(catch_up.mode)
     return min(

@@ -81,7 +81,9 @@ def verdict(home: Path) -> None:
     printed.
     """
     note = json.loads((home / "demo.json").read_text())
-    engine = sa.create_engine(database_url(note["database_url"]), poolclass=sa.NullPool)
+    engine = sa.create_engine(
+        database_url(note["database_url"]), poolclass=sa.NullPool
+    )
     sys.exit(0 if pronounce(Console(), engine, Path(note["log"]), running=True) else 1)
 
 

@@ -199,7 +199,9 @@ def gather(
     """
     before = _lines(log)
     found = [
-        _evidence(connection, names or tables(), _rule(job, schedules or {}, completes))
+        _evidence(
+            connection, names or tables(), _rule(job, schedules or {}, completes)
+        )
         for job in jobs
         if job.is_job
     ]
@@ -291,5 +293,8 @@ def _plan(
 ) -> PlanRow:
     """A row's first version is the time at which it was planned."""
     return PlanRow(
-        planned=_EPOCH + born * TICK, slot=slot, watermark=watermark, picked_by=picked_by
+        planned=_EPOCH + born * TICK,
+        slot=slot,
+        watermark=watermark,
+        picked_by=picked_by,
     )

@@ -54,7 +54,9 @@ class Flaky(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with log.attempt(ctx):
             if ctx.attempt <= 2:
-                raise ConnectionError(f"the mail server is busy (attempt {ctx.attempt})")
+                raise ConnectionError(
+                    f"the mail server is busy (attempt {ctx.attempt})"
+                )
 
 
 class Report(DistributedJob):

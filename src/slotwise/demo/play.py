@@ -74,7 +74,9 @@ class Play:
         self._stage.kill(victim)
         self._view.say(f"SIGKILL: {victim.label} died in the middle of report")
         self._until(
-            lambda: any(row["task_name"] == "report" for row in self._scene.taken_over),
+            lambda: any(
+                row["task_name"] == "report" for row in self._scene.taken_over
+            ),
             "report taken over",
         )
         self._view.say("report was taken over and starts again on another worker")
@@ -165,7 +167,9 @@ class Play:
             time.sleep(0.1)
 
 
-def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) -> bool:
+def pronounce(
+    console: Console, engine: sa.Engine, log: Path, *, running: bool
+) -> bool:
     """Print the verdict, from the ledger and from the handlers' own log. Return whether every law
     held.
 

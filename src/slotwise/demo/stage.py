@@ -163,7 +163,9 @@ class Stage:
     def _log_of(self, worker: WorkerProcess) -> Path:
         return self.home / f"worker-{worker.number}.log"
 
-    def holder_of(self, rows: list[dict[str, object]], job: str) -> WorkerProcess | None:
+    def holder_of(
+        self, rows: list[dict[str, object]], job: str
+    ) -> WorkerProcess | None:
         """Return the worker of the demo that runs this job right now."""
         for row in rows:
             if row["job"] == job and row["picked_by"]:

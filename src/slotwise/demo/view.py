@@ -51,7 +51,8 @@ def read_scene(engine: sa.Engine) -> Scene:
                 _read_jobs(connection),
                 _read_workers(connection),
                 _read_taken_over(connection),
-                connection.scalar(sa.select(sa.func.count()).select_from(digests)) or 0,
+                connection.scalar(sa.select(sa.func.count()).select_from(digests))
+                or 0,
             )
     except DBAPIError:
         return Scene()
@@ -68,7 +69,9 @@ def _read_jobs(connection: sa.Connection) -> list[ViewRow]:
             .label("succeeded"),
             sa.func.count().filter(slots.c.outcome == Outcome.FAILED).label("failed"),
             sa.func.count()
-            .filter(slots.c.outcome.in_((Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED)))
+            .filter(
+                slots.c.outcome.in_((Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED))
+            )
             .label("lost"),
         )
         .group_by(slots.c.task_name)
@@ -236,7 +239,11 @@ def picture(
 def _table(*headings: str) -> Table:
     """A table without rules, one line per row."""
     table = Table(
-        box=None, pad_edge=False, expand=True, padding=(0, 2, 0, 0), header_style="bold"
+        box=None,
+        pad_edge=False,
+        expand=True,
+        padding=(0, 2, 0, 0),
+        header_style="bold",
     )
     for heading in headings:
         table.add_column(heading.upper(), no_wrap=True, overflow="ellipsis")
@@ -266,7 +273,9 @@ def _workers_table(scene: Scene, stage: Stage) -> Table:
         )
         silent = scene.at - row["last_seen"] if row and scene.at else None
         age = "" if silent is None else f"{short_duration(silent)} ago"
-        table.add_row(worker.label, str(worker.process.pid), f"[{style}]{state}[/]", age)
+        table.add_row(
+            worker.label, str(worker.process.pid), f"[{style}]{state}[/]", age
+        )
     return table
 
 

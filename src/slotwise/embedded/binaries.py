@@ -175,7 +175,9 @@ class Search:
     ) -> Iterator[Binaries]:
         for bindir in bindirs:
             try:
-                yield Binaries(bindir=bindir, version=self._version(bindir), place=place)
+                yield Binaries(
+                    bindir=bindir, version=self._version(bindir), place=place
+                )
             except _Unusable as why:
                 refused.append(f"{bindir}: {why}")
 
@@ -220,7 +222,9 @@ class Search:
         some programs.
         """
         program = shutil.which("initdb", path=self._path)
-        return [Path(program).parent, Path(program).resolve().parent] if program else []
+        return (
+            [Path(program).parent, Path(program).resolve().parent] if program else []
+        )
 
     @property
     def _path(self) -> str:

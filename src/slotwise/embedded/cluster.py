@@ -189,6 +189,8 @@ class Cluster:
 
 def _free_port(wanted: int) -> int:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as PostgreSQL does
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as PostgreSQL does
         probe.bind(("127.0.0.1", wanted))
         return int(probe.getsockname()[1])

@@ -79,7 +79,9 @@ def _command_line(pid: int) -> bytes:
         except OSError:
             return b""
     shown = subprocess.run(
-        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)],
+        capture_output=True,
+        check=False,
     )
     return shown.stdout
 

@@ -237,7 +237,9 @@ class EmbeddedPostgres:
         server.
         """
         account = self._account
-        switch = (str(account.uid), str(account.gid)) if account.switched else ("-", "-")
+        switch = (
+            (str(account.uid), str(account.gid)) if account.switched else ("-", "-")
+        )
         lifetime = "temporary" if self._temporary else "durable"
         pg_ctl = self._binaries.program("pg_ctl")
         with contextlib.suppress(OSError):
@@ -279,4 +281,6 @@ def shared_server(
         return GivenPostgres(dsn)
     binaries = find_binaries()
     home = state_directory() / name / f"pg{binaries.major}"
-    return EmbeddedPostgres(home, binaries=binaries, durable=durable, settings=settings)
+    return EmbeddedPostgres(
+        home, binaries=binaries, durable=durable, settings=settings
+    )

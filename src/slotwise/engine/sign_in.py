@@ -27,7 +27,11 @@ from slotwise.model.identity import Identity
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import WorkerState
 from slotwise.schedules import Disabled
-from slotwise.store.connect.database_errors import describe_error, is_busy, is_transient
+from slotwise.store.connect.database_errors import (
+    describe_error,
+    is_busy,
+    is_transient,
+)
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.operations.transaction import AUTHOR_LIMIT, Author
 from slotwise.store.planning.deploy_preview import compare, moved
@@ -303,7 +307,9 @@ class SignIn:
         return any(one.is_change for one in found if one.job == job.name)
 
     def _jobs(self) -> list[Definition]:
-        return [found for found in self._store.definitions.values() if found.is_planned]
+        return [
+            found for found in self._store.definitions.values() if found.is_planned
+        ]
 
     def _plan(
         self,
@@ -335,7 +341,9 @@ class SignIn:
     def _report_moved(self, names: list[str]) -> None:
         for one in moved(self._store, names):
             self._common.listeners.publish(
-                events.SlotsMoved(worker=self._common.worker, **dataclasses.asdict(one))
+                events.SlotsMoved(
+                    worker=self._common.worker, **dataclasses.asdict(one)
+                )
             )
 
     def _make_badge(self) -> Badge:

@@ -273,9 +273,8 @@ class Worker:
                 self._start()
             except BaseException:
                 self.is_starting = False
-                if (
-                    self.poller.has_started
-                ):  # race: a Ctrl-C at the last line meets claims, which a drain settles
+                # Race: a Ctrl-C at the last line meets claims, which a drain settles.
+                if self.poller.has_started:
                     self.stop(timedelta(0))
                 else:
                     self.close()
@@ -389,7 +388,9 @@ class Worker:
             # Race: a signal handler may stop what its own thread is starting, or stopping already.
             # The interrupted call finishes that.
             if self.is_starting:
-                self.asked_meanwhile = functools.partial(self.stop, grace, ending=ending)
+                self.asked_meanwhile = functools.partial(
+                    self.stop, grace, ending=ending
+                )
                 return 0
             if self.is_draining:
                 if self._left_behind is None:

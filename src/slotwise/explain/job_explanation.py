@@ -124,7 +124,9 @@ def _present(line: JobInfo, facts: Facts) -> Iterator[str]:
         )
         return
     if line.next_slot is not None:
-        verb = "It runs for" if line.state == ListedState.RUNNING else "Its next slot is"
+        verb = (
+            "It runs for" if line.state == ListedState.RUNNING else "Its next slot is"
+        )
         yield f"{verb} {when(line.next_slot)}; its schedule is {describe_schedule(line.schedule)}."
     if (
         line.state == RowState.PAUSED and facts.is_over
@@ -143,6 +145,8 @@ def _last(line: SlotInfo) -> str:
             f"({line.reason})."
         )
     reason = (
-        f" ({line.reason})" if line.reason and line.outcome != Outcome.SUCCEEDED else ""
+        f" ({line.reason})"
+        if line.reason and line.outcome != Outcome.SUCCEEDED
+        else ""
     )
     return f"The slot before, {when(line.slot)}, ended as {line.outcome}{reason}."

@@ -55,7 +55,11 @@ def _signs(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.outcome == Outcome.RUNNING and entry.started is not None:
         yield from running_long(entry.started, facts)
     last = facts.attempts[-1] if facts.attempts else None
-    if entry.outcome == Outcome.LOST and last is not None and last.token == entry.token:
+    if (
+        entry.outcome == Outcome.LOST
+        and last is not None
+        and last.token == entry.token
+    ):
         yield from silence(last)
 
 
@@ -69,7 +73,9 @@ def _cancelled_before(entry: SlotInfo, finished: datetime) -> str:
 def _started(entry: SlotInfo, started: datetime) -> str:
     times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
     delay = started - entry.slot
-    late = "on time," if delay < ROUNDING else f"{short_duration(delay)} after its time,"
+    late = (
+        "on time," if delay < ROUNDING else f"{short_duration(delay)} after its time,"
+    )
     return f"It started at {when(started)}{times}, {late} on {entry.worker}."
 
 
@@ -126,7 +132,9 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
             "worker that starts will end it."
         )
     verb = (
-        "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
+        "runs"
+        if entry.outcome == Outcome.RUNNING
+        else "is claimed, and has not started"
     )
     return f"It {verb}{signs_of_life(row, facts)}."
 

@@ -26,7 +26,9 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
             interval = format_duration(schedule.interval)
             yield f"It is {short_duration(beside)} after a multiple of {interval}."
         case Daily():
-            if (local := instant.astimezone(schedule.zone)).time() not in schedule.times:
+            if (
+                local := instant.astimezone(schedule.zone)
+            ).time() not in schedule.times:
                 times = " and ".join(map(time_text, schedule.times))
                 yield f"The time of day is {local:%H:%M:%S}, and the schedule has {times}."
         case Cron():

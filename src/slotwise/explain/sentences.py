@@ -77,7 +77,9 @@ def _paused_by_name(pause: Pause | None) -> str:
     is_name = pause.scope == PauseScope.TASKS
     what = "The name of these tasks" if is_name else "The job"
     note = f": {pause.note}" if pause.note else ""
-    return f"{what} has been paused since {when(pause.since)}, by {pause.author}{note}."
+    return (
+        f"{what} has been paused since {when(pause.since)}, by {pause.author}{note}."
+    )
 
 
 def _until(pause: Pause | None) -> str:

@@ -10,7 +10,14 @@ from slotwise.explain.circumstances import changed, day_off, nobody_there
 from slotwise.explain.due_times import deferred, until_due
 from slotwise.explain.ledger_entries import began, skipped
 from slotwise.explain.no_slot import why_no_slot
-from slotwise.explain.sentences import latest, paused_by, said, sentences_of, slots, when
+from slotwise.explain.sentences import (
+    latest,
+    paused_by,
+    said,
+    sentences_of,
+    slots,
+    when,
+)
 from slotwise.model.durations import short_duration
 from slotwise.model.records import TICK, Row, from_micros
 from slotwise.model.values import Value

@@ -154,7 +154,9 @@ class Hold(Protocol):
 class Fence(Protocol):
     """Proves in a user's own transaction that a claim is still valid."""
 
-    def guard(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
+    def guard(
+        self, claim: Claim, connection: Connection
+    ) -> Awaitable[None] | None: ...
     def complete_in(
         self, claim: Claim, connection: Connection
     ) -> Awaitable[None] | None: ...
@@ -467,7 +469,9 @@ class Context(Generic[S_co]):
         **options: Unpack[TaskOptions],
     ) -> str: ...
     @overload
-    def then(self, task: TaskOf[T], data: T, **options: Unpack[TaskOptions]) -> str: ...
+    def then(
+        self, task: TaskOf[T], data: T, **options: Unpack[TaskOptions]
+    ) -> str: ...
     def then(
         self,
         task: TaskOf[T] | Call,

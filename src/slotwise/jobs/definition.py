@@ -300,7 +300,9 @@ def define(subject: object) -> Definition:
     )
     name = name_of(source, where)
     refuse_near_misses(source, where)
-    values: dict[str, Any] = {word: policy_of(source, where, word) for word in POLICIES}
+    values: dict[str, Any] = {
+        word: policy_of(source, where, word) for word in POLICIES
+    }
     values = {word: value for word, value in values.items() if value is not _UNSAID}
     if isinstance(source, OneTimeTask):
         values["payload"] = payload_of(source, where)
@@ -343,7 +345,9 @@ def rescheduled(definition: Definition, text: str, where: str) -> Definition:
         raise InvalidJob(
             f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there"
         )
-    schedule = spread_by(parsed(text, where), where, definition.name, definition.spread)
+    schedule = spread_by(
+        parsed(text, where), where, definition.name, definition.spread
+    )
     check_schedule(schedule, definition, where)
     return replace(definition, schedule=schedule)
 
@@ -385,7 +389,8 @@ def shortest_interval(
         return None
     slots = list(
         islice(
-            schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1
+            schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)),
+            count + 1,
         )
     )
     return min((after - before for before, after in pairwise(slots)), default=None)

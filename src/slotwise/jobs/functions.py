@@ -194,7 +194,10 @@ class MakeJob(Protocol):
 
 
 def job(
-    *, schedule: Schedule | str, name: str | None = None, **policies: Unpack[JobPolicies]
+    *,
+    schedule: Schedule | str,
+    name: str | None = None,
+    **policies: Unpack[JobPolicies],
 ) -> MakeJob:
     """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are
     policies.

@@ -114,7 +114,9 @@ def _own_names(source: object) -> set[str]:
         source,
         *(one for one in type(source).__mro__ if one not in _NOT_THE_USERS),
     ]
-    return {name for owner in owners for name in vars(owner) if not name.startswith("_")}
+    return {
+        name for owner in owners for name in vars(owner) if not name.startswith("_")
+    }
 
 
 def _refuse_other_kind(own: set[str], where: str, *, is_task: bool) -> None:

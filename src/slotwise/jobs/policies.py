@@ -255,7 +255,11 @@ class Retry:
         for word in ("retry_on", "give_up_on"):
             given = getattr(self, word)
             several = (
-                given if isinstance(given, tuple) else () if given is None else (given,)
+                given
+                if isinstance(given, tuple)
+                else ()
+                if given is None
+                else (given,)
             )
             if not all(
                 isinstance(one, type) and issubclass(one, BaseException)
@@ -297,7 +301,9 @@ class Retry:
             else _span("Retry.exponential", "max_wait", max_wait)
         )
         random = (
-            shortest if jitter is None else _span("Retry.exponential", "jitter", jitter)
+            shortest
+            if jitter is None
+            else _span("Retry.exponential", "jitter", jitter)
         )
         if shortest > longest:
             raise InvalidJob(
@@ -335,7 +341,9 @@ class Retry:
 
 def _within_bounds(seconds: float) -> timedelta:
     """Limit a wait: tenacity's own bound of an exponential wait overflows a datetime."""
-    return timedelta(seconds=min(max(0.0, float(seconds)), LONGEST_WAIT.total_seconds()))
+    return timedelta(
+        seconds=min(max(0.0, float(seconds)), LONGEST_WAIT.total_seconds())
+    )
 
 
 def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:

@@ -10,7 +10,12 @@ import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.migrate.target import Target
-from slotwise.store.schema.tables import SCHEMA_REVISION, SCHEMA_VERSION, Tables, tables
+from slotwise.store.schema.tables import (
+    SCHEMA_REVISION,
+    SCHEMA_VERSION,
+    Tables,
+    tables,
+)
 
 _VERSION = re.compile("[1-9][0-9]{0,8}")
 
@@ -107,7 +112,9 @@ def _refuse_missing(
     )
     found = [*lost_tables, *lost_columns, *lost_indexes]
     if found and has_version:
-        from slotwise.migrate.revisions import revision_warning  # late: it imports this
+        from slotwise.migrate.revisions import (
+            revision_warning,
+        )  # late: it imports this
 
         if warning := revision_warning(connection, target):
             raise SchemaMismatch(
@@ -115,9 +122,7 @@ def _refuse_missing(
             )
     sql = target.command("upgrade --sql")
     if lost_tables:
-        cure = (
-            f"restore a backup, or make it again, empty, with its CREATE TABLE in: {sql}"
-        )
+        cure = f"restore a backup, or make it again, empty, with its CREATE TABLE in: {sql}"
     elif lost_columns:
         cure = "restore a backup of its table"
     elif lost_indexes:
@@ -183,7 +188,9 @@ def _secured(connection: sa.Connection, target: Target) -> list[Secured]:
 
 def _hidden(target: Target, secured: list[Secured]) -> SchemaMismatch:
     names = [target.full(one.table) for one in secured]
-    cures = "; ".join(f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY" for name in names)
+    cures = "; ".join(
+        f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY" for name in names
+    )
     return SchemaMismatch(
         f"row-level security hides rows of {', '.join(names)} from role {secured[0].role!r}; "
         f"run as the owner of the tables: {cures}; or let tenants see their rows, as the page on "

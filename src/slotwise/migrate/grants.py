@@ -104,7 +104,9 @@ _RIGHTS = {
         "meta": "SELECT, INSERT, UPDATE (value), DELETE",
         "controls": _AUDIT,
         "keys": "SELECT, INSERT, UPDATE (running)",
-        **dict.fromkeys((*_HISTORIES, "workers", "starts", "alembic_version"), "SELECT"),
+        **dict.fromkeys(
+            (*_HISTORIES, "workers", "starts", "alembic_version"), "SELECT"
+        ),
     },
     "migrator": {},
 }

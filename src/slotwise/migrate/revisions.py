@@ -58,7 +58,9 @@ def _script_directory() -> ScriptDirectory:
 
 
 @contextmanager
-def _alembic(options: Mapping[str, object], **where: Any) -> Iterator[MigrationContext]:
+def _alembic(
+    options: Mapping[str, object], **where: Any
+) -> Iterator[MigrationContext]:
     """Alembic's context, with its operations; it needs no env.py. A user's revision may run around
     it, and has its own operations again afterwards.
     """
@@ -259,9 +261,7 @@ def revision_warning(connection: sa.Connection, target: Target) -> str | None:
     missing = [found.revision for found in later]
     if not missing:
         return None
-    return (
-        f"not applied: {', '.join(reversed(missing))}; run: {target.command('upgrade')}"
-    )
+    return f"not applied: {', '.join(reversed(missing))}; run: {target.command('upgrade')}"
 
 
 def sql(
@@ -297,4 +297,6 @@ def sql(
         context.run_migrations()
     made = f"CREATE TABLE {target.full(target.version_table)} "
     # a downgrade leaves it
-    return buffer.getvalue().replace(made, made.replace("TABLE", "TABLE IF NOT EXISTS"))
+    return buffer.getvalue().replace(
+        made, made.replace("TABLE", "TABLE IF NOT EXISTS")
+    )

@@ -67,7 +67,9 @@ class Schema:
         self._where = Where(prefix=settings.table_prefix, schema=settings.schema)
         self._target = Target(**self._where)
 
-    def upgrade(self, *, adopt: bool = False, revision: str = "heads") -> SchemaUpgrade:
+    def upgrade(
+        self, *, adopt: bool = False, revision: str = "heads"
+    ) -> SchemaUpgrade:
         """Create the tables, or upgrade them, and check them if they are up to date. Several
         processes may do so at once.
 
@@ -184,7 +186,9 @@ class Schema:
             return revisions.revert(connection, revision=revision, **self._where)
 
     @contextmanager
-    def _connected(self, *, new: bool = False) -> Iterator[tuple[Connection, Database]]:
+    def _connected(
+        self, *, new: bool = False
+    ) -> Iterator[tuple[Connection, Database]]:
         """A connection without deadlines; ``new``: a SQLite file may be missing."""
         database = Database(self._settings)
         try:

@@ -93,7 +93,9 @@ class Target:
     def command(self, name: str) -> str:
         """Return the command of ``slotwise db`` for these tables."""
         where = f" --schema {self.schema}" if self.schema else ""
-        prefix = f" --table-prefix {self.prefix}" if self.prefix != "scheduled_" else ""
+        prefix = (
+            f" --table-prefix {self.prefix}" if self.prefix != "scheduled_" else ""
+        )
         return f"slotwise db {name}{where}{prefix}"
 
     def options(self) -> dict[str, object]:
@@ -216,7 +218,9 @@ class Target:
         if queue in there:
             self._refuse_other_columns(connection, there[queue])
         elif self.adopt:
-            raise SchemaMissing(f"there is no table {queue} to adopt; leave --adopt out")
+            raise SchemaMissing(
+                f"there is no table {queue} to adopt; leave --adopt out"
+            )
         else:
             self._refuse_in_the_way(connection)
         if queue in there and not self.adopt:
@@ -242,7 +246,9 @@ class Target:
         if found is not None:
             raise _not_ours(found.kind, found.name)
 
-    def _refuse_other_columns(self, connection: sa.Connection, there: set[str]) -> None:
+    def _refuse_other_columns(
+        self, connection: sa.Connection, there: set[str]
+    ) -> None:
         """Raise SchemaMismatch for a table that is not db-scheduler's, or lacks or adds a column
         that hinders.
 

@@ -9,7 +9,9 @@ from typing import Final
 
 from slotwise.errors import InvalidSetting
 
-FORMS: Final = 'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as "PT10S"'
+FORMS: Final = (
+    'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as "PT10S"'
+)
 LONGEST_TEXT: Final = 64
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -28,7 +30,8 @@ _LETTERS: Final = {
 }
 _SHORT = re.compile(
     r"\s*".join(
-        rf"(?:(?P<{unit}>{_NUMBER})\s*{short}(?!s))?" for unit, short in _LETTERS.items()
+        rf"(?:(?P<{unit}>{_NUMBER})\s*{short}(?!s))?"
+        for unit, short in _LETTERS.items()
     )
 )
 _ISO = re.compile(

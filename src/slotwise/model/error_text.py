@@ -211,6 +211,8 @@ def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
     encoded = text.encode()
     if len(encoded) <= limit:
         return text
-    head = f"{error_summary(text)}\n… {len(encoded) - limit} bytes and more left out …\n"
+    head = (
+        f"{error_summary(text)}\n… {len(encoded) - limit} bytes and more left out …\n"
+    )
     tail = encoded[len(head.encode()) - limit :].decode("utf-8", "ignore")
     return head + (tail.partition("\n")[2] or tail)

@@ -9,7 +9,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Protocol,
+    TypeAlias,
+    dataclass_transform,
+)
 
 from slotwise.errors import SlotwiseError
 from slotwise.model.error_text import error_summary, escaped, storable
@@ -458,10 +465,12 @@ class Listeners:
         self._wants: tuple[Callable[[type[Event]], bool], ...] = ()
         self._logs_trouble = True
         #: Whether a listener wants this kind of event: check it before creating one on a hot path.
-        self.hear: Callable[[type[Event]], bool] = frozenset[type[Event]]().__contains__
+        self.hear: Callable[[type[Event]], bool] = frozenset[
+            type[Event]
+        ]().__contains__
         #: Gets all ranges of skipped slots: with a listener, each check above would cost more.
-        self.on_skipped: Callable[[Sequence[tuple[Key, Gap]]], object] = lambda ranges: (
-            None
+        self.on_skipped: Callable[[Sequence[tuple[Key, Gap]]], object] = (
+            lambda ranges: None
         )
         for listener in listeners:
             self.add(listener)

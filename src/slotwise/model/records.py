@@ -178,7 +178,9 @@ class Row:
     def called_off_by(self) -> str | None:
         """Why the attempt is to stop: ``called_off``, or an operation; None if it continues."""
         return (
-            None if self.cancel_requested is None else self.called_off or Reason.OPERATOR
+            None
+            if self.cancel_requested is None
+            else self.called_off or Reason.OPERATOR
         )
 
     @property

@@ -348,9 +348,7 @@ def register_reason(
     try:
         (ended or "").format(ended="", outcome="")
     except (LookupError, ValueError, TypeError, AttributeError):
-        known = (
-            "expected no placeholder but {ended} and {outcome}; write other braces twice"
-        )
+        known = "expected no placeholder but {ended} and {outcome}; write other braces twice"
         raise ConfigurationError(
             f"reason {reason!r}: ended is {ended!r:.80}; {known}"
         ) from None

@@ -89,7 +89,9 @@ def register_codec(codec: Codec) -> None:
     Raise ConfigurationError for a name that is taken or invalid.
     """
     name = getattr(codec, "name", None)
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,31}", name):
+    if not isinstance(name, str) or not re.fullmatch(
+        r"[a-z0-9][a-z0-9.+-]{0,31}", name
+    ):
         raise ConfigurationError(
             f"codec name {name!r}: 1 to 32 of a-z, 0-9, '.', '+' and '-', for instance 'msgpack'"
         )

@@ -33,7 +33,9 @@ def refuse_changes(given: object, again: object, in_model: bool = False) -> None
             raise _changed(given, again)
         return
     refuse_loss(parts, others)
-    if len(parts) != len(others) or _family(given, in_model) != _family(again, in_model):
+    if len(parts) != len(others) or _family(given, in_model) != _family(
+        again, in_model
+    ):
         raise _changed(given, again)
     in_model = in_model or _is_model(given)
     for place, each in parts.items():

@@ -81,7 +81,9 @@ def wrong(kind: object, value: object) -> Misfit:
     return Misfit(f"expected {called(kind)}, got {value!r:.80}")
 
 
-def instance(value: object, accepted: type[K] | tuple[type[K], ...], kind: object) -> K:
+def instance(
+    value: object, accepted: type[K] | tuple[type[K], ...], kind: object
+) -> K:
     """Return the value if it is an instance of what is accepted for this type. Raise Misfit."""
     if not isinstance(value, accepted):
         raise wrong(kind, value)
@@ -191,7 +193,8 @@ def dict_of(kind: object, item: Shape) -> Shape:
         if not all(isinstance(key, str) for key in given):
             raise wrong(kind, value)
         return {
-            key: member(key, item.convert, each, writing) for key, each in given.items()
+            key: member(key, item.convert, each, writing)
+            for key, each in given.items()
         }
 
     return Shape(convert, frozenset({dict}), is_plain=item.is_plain)
@@ -372,7 +375,9 @@ def _data_class(kind: type) -> Shape:
     def convert(value: object, writing: bool) -> object:
         if writing:
             instance(value, kind, kind)
-            given: Mapping[str, object] = {name: getattr(value, name) for name in fields}
+            given: Mapping[str, object] = {
+                name: getattr(value, name) for name in fields
+            }
             written = _converted(fields, given, True)
             if type(value) is not kind or not is_simple:
                 refuse_changes(value, convert(written, False))
@@ -424,7 +429,9 @@ def _typed_dict(kind: Any) -> Shape:
     hints = _hints(kind)
     fields = {name: shape_of(hint) for name, hint in hints.items()}
     # string annotations show this only once resolved
-    optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
+    optional = {
+        name for name, hint in hints.items() if get_origin(hint) is NotRequired
+    }
     required = {name for name, hint in hints.items() if get_origin(hint) is Required}
     required |= kind.__required_keys__ - optional
 

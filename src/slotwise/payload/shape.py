@@ -117,7 +117,9 @@ def refuse_non_json(value: object, lists: tuple[type, ...], depth: int = 0) -> N
         finite(value)
     elif value is not None and not isinstance(value, str | int):
         fate = (
-            "comes back as a list" if isinstance(value, tuple) else "JSON cannot express"
+            "comes back as a list"
+            if isinstance(value, tuple)
+            else "JSON cannot express"
         )
         raise NotJson(
             f"{value!r:.80} is of type {type(value).__name__}, which {fate}; declare the "

@@ -117,7 +117,8 @@ class JobRegistry(Generic[S_co]):
         self._life = Life(self._close_database)
         #: Schedules one-time tasks; needs no worker in this process.
         self.client = Client(
-            self._store, wake=lambda: self._ask(lambda worker: worker.poller.poll_now())
+            self._store,
+            wake=lambda: self._ask(lambda worker: worker.poller.poll_now()),
         )
         self._made: Store | None = None
 

@@ -120,7 +120,9 @@ def definitions_of(subjects: Iterable[object]) -> dict[str, Definition]:
     Raise InvalidJob with the cure.
     """
     given = listed(subjects, "jobs")
-    return unique([one if isinstance(one, Definition) else define(one) for one in given])
+    return unique(
+        [one if isinstance(one, Definition) else define(one) for one in given]
+    )
 
 
 def unique(definitions: list[Definition]) -> dict[str, Definition]:

@@ -13,11 +13,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Final,
+    NoReturn,
+    Protocol,
+    TypedDict,
+    Unpack,
+)
 
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
-from slotwise.model.records import EARLIEST, EPOCH, FOREVER, TICK, from_micros, to_micros
+from slotwise.model.records import (
+    EARLIEST,
+    EPOCH,
+    FOREVER,
+    TICK,
+    from_micros,
+    to_micros,
+)
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -97,7 +112,8 @@ class Grid:
 
     def count(self, low: int, high: int) -> int:
         return max(
-            0, (high - 1 - self.start) // self.step - (low - 1 - self.start) // self.step
+            0,
+            (high - 1 - self.start) // self.step - (low - 1 - self.start) // self.step,
         )
 
     def within(self, low: int, high: int) -> Iterable[int]:
@@ -203,7 +219,9 @@ class Schedule(ABC):
         """The number of slots after `a` up to and including `b`: exact, and cheap over years of
         seconds.
         """
-        return self.line.count(max(_micros(a) + 1, BEGINNING), min(_micros(b) + 1, END))
+        return self.line.count(
+            max(_micros(a) + 1, BEGINNING), min(_micros(b) + 1, END)
+        )
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
         """The slots after `a` up to and including `b`, in order."""
@@ -247,7 +265,9 @@ class Schedule(ABC):
     def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
         """The first slot after `t` up to and including `until` that does not run."""
         return (
-            None if self.running is self else first_beyond(self.running, self, t, until)
+            None
+            if self.running is self
+            else first_beyond(self.running, self, t, until)
         )
 
     def leaves(self) -> Iterator[Schedule]:
@@ -344,7 +364,9 @@ class Schedule(ABC):
 
     def __eq__(self, other: object) -> bool:
         return (
-            self._text == other._text if isinstance(other, Schedule) else NotImplemented
+            self._text == other._text
+            if isinstance(other, Schedule)
+            else NotImplemented
         )
 
     def __hash__(self) -> int:
@@ -389,10 +411,14 @@ def first_beyond(
         t, reach = end, 2 * reach  # each stretch is counted once
     if t >= until:
         return None
-    seconds = range(to_micros(t) // SECOND * SECOND + SECOND, to_micros(end) + 1, SECOND)
+    seconds = range(
+        to_micros(t) // SECOND * SECOND + SECOND, to_micros(end) + 1, SECOND
+    )
     return from_micros(
         seconds[
-            bisect_left(seconds, True, key=lambda second: has_more(from_micros(second)))
+            bisect_left(
+                seconds, True, key=lambda second: has_more(from_micros(second))
+            )
         ]
     )
 

@@ -95,7 +95,8 @@ class Calendar:
         """The days by year, then those worked on: `2026:0101,0106 2027:0101 +2026-01-10`."""
         years = groupby(sorted(self.days), key=lambda day: day.year)
         texts = [
-            f"{year:04}:{','.join(map('{:%m%d}'.format, days))}" for year, days in years
+            f"{year:04}:{','.join(map('{:%m%d}'.format, days))}"
+            for year, days in years
         ]
         return " ".join([*texts, *(f"+{day}" for day in sorted(self.worked))])
 
@@ -104,7 +105,9 @@ class Calendar:
         """Return the weekdays of `SAT,SUN`; none of `-`. Raises InvalidSchedule."""
         if text.strip() == "-":
             return frozenset()
-        return frozenset(WEEKDAY.value(name.strip().upper()) for name in text.split(","))
+        return frozenset(
+            WEEKDAY.value(name.strip().upper()) for name in text.split(",")
+        )
 
     def as_json(self) -> dict[str, object]:
         """Name, revision, weekend and days, as `slotwise calendar show --json` prints them."""

@@ -354,7 +354,10 @@ class Arranged(Schedule):
     combines = True
 
     def __init__(
-        self, schedule: LocalSchedule, how: Arrangement, given: Sequence[Calendar | str]
+        self,
+        schedule: LocalSchedule,
+        how: Arrangement,
+        given: Sequence[Calendar | str],
     ) -> None:
         _check_arrangement(how, given)
         calendars: dict[str, Calendar | None] = {}
@@ -521,7 +524,9 @@ class Succession(Schedule):
         if self.at <= t:
             return self.after.settled(t)
         before = self.before.settled(t)
-        return self if before is self.before else Succession(before, self.at, self.after)
+        return (
+            self if before is self.before else Succession(before, self.at, self.after)
+        )
 
     def wait(self, slot: datetime) -> timedelta:
         return (self.before if slot <= self.at else self.after).wait(slot)

@@ -62,10 +62,13 @@ class DatePattern:
             length - distance for distance in self.from_end if distance < length
         }
         of_month |= {
-            _nearest_working_day(min(day, length), length, first) for day in self.nearest
+            _nearest_working_day(min(day, length), length, first)
+            for day in self.nearest
         }
         of_week = {
-            day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays
+            day
+            for day in range(1, length + 1)
+            if (first + day - 1) % 7 in self.weekdays
         }
         for weekday, number in self.nth:
             matching = range((weekday - first) % 7 + 1, length + 1, 7)
@@ -107,9 +110,14 @@ class Days:
     __slots__ = ("_ranks", "_unusual", "kinds")
 
     def __init__(
-        self, usual: Pick, unusual: Pick | None = None, unusual_days: Iterable[int] = ()
+        self,
+        usual: Pick,
+        unusual: Pick | None = None,
+        unusual_days: Iterable[int] = (),
     ) -> None:
-        self.kinds = {kind: _of_year(place, usual) for kind, place in _SPECIMENS.items()}
+        self.kinds = {
+            kind: _of_year(place, usual) for kind, place in _SPECIMENS.items()
+        }
         self._unusual = {
             place: _of_year(place, unusual or usual)
             for place in set(map(_year_of, unusual_days))

@@ -136,7 +136,9 @@ class Walk:
 
     def swallowed(self, span: Span) -> list[int]:
         """The local times that the gap before a span swallows, if the pattern is fixed."""
-        ranks = self.pattern.between(span.start + span.before, span.start + span.offset)
+        ranks = self.pattern.between(
+            span.start + span.before, span.start + span.offset
+        )
         return [self.pattern.at(rank) for rank in ranks] if self.fixed else []
 
     def moved_to(self, slot: int) -> list[int]:
@@ -306,7 +308,9 @@ def one_of(name: str, value: object, choice: object) -> None:
     if value not in allowed:
         near = get_close_matches(str(value)[:20], allowed, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InvalidSchedule(f"{name} {value!r:.40}: one of {', '.join(allowed)}{hint}")
+        raise InvalidSchedule(
+            f"{name} {value!r:.40}: one of {', '.join(allowed)}{hint}"
+        )
 
 
 def since_midnight(hour: int, minute: int, second: int) -> int:

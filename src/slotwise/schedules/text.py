@@ -60,7 +60,9 @@ def parse_schedule(text: str) -> Schedule:
         _parse_one(part) for part in parts[::2] for part in _split(part, ARROW)
     ]  # which checks its brackets
     return (
-        Succession(found[0], in_utc(parts[1]), found[1]) if len(found) > 1 else found[0]
+        Succession(found[0], in_utc(parts[1]), found[1])
+        if len(found) > 1
+        else found[0]
     )
 
 
@@ -177,7 +179,9 @@ _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
 
 
 def _between(schedule: Schedule, start: str, end: str) -> Schedule:
-    return schedule.between(*(None if bound == "-" else bound for bound in (start, end)))
+    return schedule.between(
+        *(None if bound == "-" else bound for bound in (start, end))
+    )
 
 
 def _excluding(

@@ -86,7 +86,8 @@ def changes_between(zone: ZoneInfo, low: int, high: int) -> Iterator[Span]:
 
 def _near(name: str) -> str:
     known = {
-        zone.lower(): zone for zone in sorted(available_timezones() - _MACHINE_DEPENDENT)
+        zone.lower(): zone
+        for zone in sorted(available_timezones() - _MACHINE_DEPENDENT)
     }
     cities = {zone.rsplit("/", 1)[-1]: known[zone] for zone in known}
     near = [
@@ -131,7 +132,10 @@ def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=8192)
 def _changes(zone: ZoneInfo, chunk: int) -> tuple[int, ...]:
-    probes = [*range(chunk << _CHUNK, chunk + 1 << _CHUNK, _PROBE), chunk + 1 << _CHUNK]
+    probes = [
+        *range(chunk << _CHUNK, chunk + 1 << _CHUNK, _PROBE),
+        chunk + 1 << _CHUNK,
+    ]
     offsets = [_offset(zone, probe) for probe in probes]
     found = zip(pairwise(probes), pairwise(offsets), strict=True)
     return tuple(

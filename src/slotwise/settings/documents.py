@@ -15,7 +15,9 @@ LARGEST_FILE = 1_048_576
 _YAML = (".yaml", ".yml")
 
 
-def read_document(path: Path, what: str, cure: str, *, is_named: bool = True) -> object:
+def read_document(
+    path: Path, what: str, cure: str, *, is_named: bool = True
+) -> object:
     """Return the content of a TOML or YAML file; an empty one is ``{}``.
 
     ``what`` names the file in messages, and ``cure`` ends that of a missing one. Raise

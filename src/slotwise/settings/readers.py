@@ -93,9 +93,13 @@ def choice(*words: str) -> Reader:
     by_fold = {word.casefold(): word for word in words}
 
     def read(label: str, value: object) -> str:
-        word = by_fold.get(value.strip().casefold()) if isinstance(value, str) else None
+        word = (
+            by_fold.get(value.strip().casefold()) if isinstance(value, str) else None
+        )
         if word is None:
-            raise _wrong(label, f"one of {', '.join(words)}", value, "write one of them")
+            raise _wrong(
+                label, f"one of {', '.join(words)}", value, "write one of them"
+            )
         return word
 
     return read
@@ -165,7 +169,9 @@ def names(longest: int, blanks: bool = True) -> Reader:
         if not isinstance(value, Iterable) or isinstance(value, bytes | dict):
             raise _wrong(label, "a list of names", value, cure)
         found = frozenset(one(label, item) for item in value)
-        wrong = [word for word in sorted(found) if not blanks and word.split() != [word]]
+        wrong = [
+            word for word in sorted(found) if not blanks and word.split() != [word]
+        ]
         if wrong:
             raise _wrong(label, "words without blanks", wrong[0], cure)
         return found

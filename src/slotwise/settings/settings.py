@@ -81,9 +81,9 @@ class Settings:
     ] = 6
     """A claim is good for this many heartbeat intervals."""
 
-    shutdown_grace: Annotated[timedelta, duration("0s", "7d", "zero does not wait")] = (
-        timedelta(seconds=30)
-    )
+    shutdown_grace: Annotated[
+        timedelta, duration("0s", "7d", "zero does not wait")
+    ] = timedelta(seconds=30)
     """How long running handlers may finish after a stop before they are cancelled; zero is
     allowed.
     """
@@ -209,7 +209,9 @@ class Settings:
         environ = os.environ if environ is None else environ
         given = {key: value for key, value in keywords.items() if value is not None}
         chosen = (
-            from_file(config, environ) | from_environment(environ) | layer(given.items())
+            from_file(config, environ)
+            | from_environment(environ)
+            | layer(given.items())
         )
         return cls(
             **{

@@ -74,7 +74,9 @@ def _table(path: Path, *, is_named: bool) -> Mapping[str, object]:
     content = read_document(
         path, "settings file", "correct --config or SLOTWISE_CONFIG", is_named=is_named
     )
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+    if not isinstance(content, dict) or not all(
+        isinstance(key, str) for key in content
+    ):
         raise InvalidSetting(
             f"{path}: settings are names with values; write for example poll-interval: 10s"
         )

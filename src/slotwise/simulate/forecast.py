@@ -86,7 +86,9 @@ def forecast(
         ).run()
 
 
-def _checked(outages: Sequence[Outage], start: datetime, end: datetime) -> list[Outage]:
+def _checked(
+    outages: Sequence[Outage], start: datetime, end: datetime
+) -> list[Outage]:
     ordered = sorted(outages)
     before = start
     for outage in ordered:
@@ -169,7 +171,11 @@ class _Play:
 
     def _step(self) -> None:
         now = self._clock.now()
-        if self._worker is not None and self._outages and self._outages[0].start <= now:
+        if (
+            self._worker is not None
+            and self._outages
+            and self._outages[0].start <= now
+        ):
             self._worker.crash()
             self._worker = None
             self._running = []

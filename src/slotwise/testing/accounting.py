@@ -26,7 +26,9 @@ def missing(
 ) -> Iterator[tuple[datetime, str]]:
     """Yield the slots that are neither among the known ones nor in a gap."""
     for slot in due:
-        if slot not in known and not any(gap.first <= slot <= gap.last for gap in gaps):
+        if slot not in known and not any(
+            gap.first <= slot <= gap.last for gap in gaps
+        ):
             yield slot, "neither in the ledger nor in a gap"
 
 

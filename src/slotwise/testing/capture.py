@@ -104,7 +104,11 @@ class ScheduledTasks(Sequence[ScheduledTask]):
                 f"the registry has no task {wanted.task!r}, so it cannot run here"
             )
         result, follow_ups = run_inline(
-            self._registry, wanted.task, wanted.id, wanted.data, priority=wanted.priority
+            self._registry,
+            wanted.task,
+            wanted.id,
+            wanted.data,
+            priority=wanted.priority,
         )
         self._add(follow_ups)
         return result

@@ -21,7 +21,16 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.spi import Claim, ClaimRequest, Dialect, Key, Kind, LedgerKey, Origin, Row
+from slotwise.spi import (
+    Claim,
+    ClaimRequest,
+    Dialect,
+    Key,
+    Kind,
+    LedgerKey,
+    Origin,
+    Row,
+)
 
 #: How long a transaction waits for a lock that it must not get.
 SHORT = timedelta(milliseconds=200)

@@ -80,7 +80,9 @@ def _create_database(address: sa.URL) -> None:
     wanted = sa.text("SELECT 1 FROM pg_catalog.pg_database WHERE datname = :name")
     name = engine.dialect.identifier_preparer.quote(address.database or "")
     try:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as server:
+        with engine.connect().execution_options(
+            isolation_level="AUTOCOMMIT"
+        ) as server:
             if server.scalar(wanted, {"name": address.database}) is None:
                 server.exec_driver_sql(f"CREATE DATABASE {name}".replace("%", "%%"))
     except sa.exc.ProgrammingError as error:

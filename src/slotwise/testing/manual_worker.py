@@ -116,7 +116,9 @@ class ManualWorker:
                 "scheduled(registry).run_all"
             )
         application = (
-            jobs if isinstance(jobs, JobRegistry) else _Application(definitions_of(jobs))
+            jobs
+            if isinstance(jobs, JobRegistry)
+            else _Application(definitions_of(jobs))
         )
         self.clock = clock or ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
         #: All events of this worker so far.
@@ -284,13 +286,17 @@ class ManualWorker:
         """Renew all held claims; return those that are lost."""
         self._check_alive()
         self._worker.heartbeat.run_once()
-        return [holding.claim for holding in self._worker.active_claims if holding.lost]
+        return [
+            holding.claim for holding in self._worker.active_claims if holding.lost
+        ]
 
     def watch(self) -> list[Claim]:
         """Check leases and timeouts, without the database; return the claims that expired."""
         self._check_alive()
         self._worker.lease_watch.run_once()
-        return [holding.claim for holding in self._worker.active_claims if holding.lost]
+        return [
+            holding.claim for holding in self._worker.active_claims if holding.lost
+        ]
 
     def reap(self) -> list[Reaped]:
         """Take over the held rows whose holders are dead, once."""

@@ -64,7 +64,9 @@ def test_names_have_their_service() -> None:
         ("s.a", "a"),
         ("s.b", "b"),
     ]
-    assert problems(text, service="t") == ["s.b: the job is of s, and this service is t"]
+    assert problems(text, service="t") == [
+        "s.b: the job is of s, and this service is t"
+    ]
 
 
 def test_every_problem_is_listed_with_job_and_field() -> None:
@@ -136,7 +138,9 @@ def test_keys_are_compared_with_the_registry_only_if_it_is_configured() -> None:
     assert problems(entry(key=5101), service="lt-credit-service", lock_keys=keys) == [
         "a.lockKey: 5101 is out of the range of lt-credit-service, 1301–1350"
     ]
-    assert parse_cron_jobs(entry(key=1350), service="lt-credit-service", lock_keys=keys)
+    assert parse_cron_jobs(
+        entry(key=1350), service="lt-credit-service", lock_keys=keys
+    )
     assert problems(entry(), service="lt-credit", lock_keys=keys)[0].startswith(
         "lt-credit has no lock keys"
     )
@@ -178,7 +182,8 @@ def test_the_zone_of_a_node_fleet() -> None:
     environ = {"CRON_JOBS": entry("0 0 2 * * *"), "CRON_TZ": "Europe/Vienna"}
     (job,) = read_cron_jobs(environ)
     summer, winter = (
-        job.schedule.next_after(datetime(2026, month, 1, tzinfo=UTC)) for month in (7, 1)
+        job.schedule.next_after(datetime(2026, month, 1, tzinfo=UTC))
+        for month in (7, 1)
     )
     assert (summer.hour if summer else None, winter.hour if winter else None) == (0, 1)
     assert problems(environ["CRON_JOBS"], tz="Europe/Wien")[0].startswith("CRON_TZ: ")

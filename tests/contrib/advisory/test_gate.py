@@ -388,7 +388,11 @@ def test_a_worker_refuses_a_transaction_pooler(
     shell = Shell(tmp_path, pg_url)
     shell.environment |= {"SLOTWISE_APP": "jobs:registry", "KEYS_URL": pooler}
     shell.write("jobs.py", POOLED)
-    for command in (["worker"], ["run", "cleanup", "--slot", "due"], ["run", "cleanup"]):
+    for command in (
+        ["worker"],
+        ["run", "cleanup", "--slot", "due"],
+        ["run", "cleanup"],
+    ):
         done = shell.run(*command)
         assert done.returncode == exits.FAILED, done.stderr
         assert "a transaction pooler is in between" in done.stderr
@@ -410,7 +414,9 @@ def test_an_absent_server_is_checked_later(
     the slot.
     """
     ran: list[int] = []
-    gate = AdvisoryGate("postgresql://127.0.0.1:1/none", {"cleanup": KEY}, timeout="1s")
+    gate = AdvisoryGate(
+        "postgresql://127.0.0.1:1/none", {"cleanup": KEY}, timeout="1s"
+    )
     with pytest.raises(
         LockUnavailable, match=r"127\.0\.0\.1:1/none: OperationalError: "
     ) as caught:
@@ -517,7 +523,9 @@ def test_a_gate_with_an_unknown_job(
         start(sqlite_url, [plain], gate)
 
 
-def test_a_gate_with_a_job_that_only_leaves_out(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_gate_with_a_job_that_only_leaves_out(
+    sqlite_url: str, tmp_path: Path
+) -> None:
     """Each worker of a fleet may run some of the jobs; the gate has the locks of all."""
 
     @job(name="other", schedule=Every("1h"))
@@ -543,7 +551,9 @@ def test_a_key_without_a_gate(
     declared = distributed_scheduled(cron="* * * * *", lock_key=77, name="cleanup")(
         awaited if is_async else cleanup
     )
-    gates = [] if keys is None else [AdvisoryGate("postgresql://127.0.0.1:1/none", keys)]
+    gates = (
+        [] if keys is None else [AdvisoryGate("postgresql://127.0.0.1:1/none", keys)]
+    )
     assert (
         JobRegistry(jobs=[declared], database_url=sqlite_url).jobs[0].is_async
         == is_async

@@ -391,7 +391,9 @@ def test_the_next_key_of_a_service(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lowest free key; with --service an error if there is none, or no such service."""
-    registry(tmp_path, "size = 2\n[services]\na = 1\nb = 3\nc = {start = 4, size = 2}\n")
+    registry(
+        tmp_path, "size = 2\n[services]\na = 1\nb = 3\nc = {start = 4, size = 2}\n"
+    )
     monkeypatch.setenv("CRON_JOBS", '{"a.x": {"schedule": "@daily", "lockKey": 1}}')
     status(["lock-keys", "--json"])
     services = json.loads(capsys.readouterr().out)["services"]
@@ -407,12 +409,20 @@ def test_the_next_key_of_a_service(
     assert "a new service may start at 6" in capsys.readouterr().err
     monkeypatch.setenv("CRON_JOBS", '{"a.x": {"lockKey": 1}, "a.y": {"lockKey": 2}}')
     status(["lock-keys"])
-    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "1–2", "2", "–", "–"]
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "a",
+        "1–2",
+        "2",
+        "–",
+        "–",
+    ]
     assert status(["lock-keys", "--service", "a"]) == exits.FAILED
     assert "has used all its keys, 1–2" in capsys.readouterr().err
 
 
-def test_list(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each service with its range, how many keys are in use, and the gaps."""
     registry(tmp_path, "size = 5\n[services]\na = 1\nb = 6\n")
     monkeypatch.setenv("CRON_JOBS", '{"b.x": {"lockKey": 8}}')

@@ -197,7 +197,12 @@ def twice(found: list[Run]) -> list[list[Run]]:
     ],
 )
 def test_two_worlds_side_by_side(
-    node: Path, url: str, tmp_path: Path, seconds: int, record_property: Any, capsys: Any
+    node: Path,
+    url: str,
+    tmp_path: Path,
+    seconds: int,
+    record_property: Any,
+    capsys: Any,
 ) -> None:
     """20 schedules on two Node processes and two workers: no two handlers of one key ever overlap.
 
@@ -263,7 +268,9 @@ def test_two_worlds_side_by_side(
 
 @pytest.mark.extended
 @pytest.mark.parametrize(("takes", "runs_twice"), [(5, True), (1_200, False)])
-def test_the_bare_guideline(node: Path, url: str, takes: int, runs_twice: bool) -> None:
+def test_the_bare_guideline(
+    node: Path, url: str, takes: int, runs_twice: bool
+) -> None:
     """Two Node processes alone, one with a clock that is 600 ms behind: a short job runs one tick
     twice.
 
@@ -279,6 +286,7 @@ def test_the_bare_guideline(node: Path, url: str, takes: int, runs_twice: bool) 
     doubled = twice(found)
     assert overlaps(url) == []
     assert (
-        bool(doubled) is runs_twice or max(run.late for run in found) >= takes / 1000 > 1
+        bool(doubled) is runs_twice
+        or max(run.late for run in found) >= takes / 1000 > 1
     ), doubled
     assert all(len({run.who for run in same}) == 2 for same in doubled)

@@ -181,7 +181,8 @@ def test_every_problem_is_in_one_error() -> None:
         "bad.lockKey",
     ]
     assert all(
-        "; " in problem or "must be 0–59" in problem for problem in caught.value.problems
+        "; " in problem or "must be 0–59" in problem
+        for problem in caught.value.problems
     )
 
 

@@ -77,7 +77,9 @@ def of_sentry(receiver: Receiver) -> SentryCrons:
 
 
 @pytest.mark.parametrize("runs", [of_healthchecks], indirect=True)
-def test_healthchecks_hears_of_start_and_success(runs: Runs, receiver: Receiver) -> None:
+def test_healthchecks_hears_of_start_and_success(
+    runs: Runs, receiver: Receiver
+) -> None:
     """With the same id of the run."""
     runs.run("1h")
     paths = [one.path.partition("?rid=") for one in receiver.requests]

@@ -45,7 +45,9 @@ def health(**facts: Any) -> Health:
     return Health(**{**usual, **facts})
 
 
-def failure(outcome: str = "failed", reason: str | None = None, age: int = 1) -> Failure:
+def failure(
+    outcome: str = "failed", reason: str | None = None, age: int = 1
+) -> Failure:
     return Failure(
         name="job",
         id="recurring",
@@ -125,12 +127,16 @@ def test_a_missed_finish_by_is_said_as_such() -> None:
             seen(troubles={"job": Trouble(name="job", paused=HOUR)}), [], id="paused"
         ),
         pytest.param(
-            seen(since_success={"job": SinceSuccess(since=9 * HOUR, overdue=3 * HOUR)}),
+            seen(
+                since_success={"job": SinceSuccess(since=9 * HOUR, overdue=3 * HOUR)}
+            ),
             ["no_success job"],
             id="no-success",
         ),
         pytest.param(
-            seen(since_success={"job": SinceSuccess(since=9 * HOUR, overdue=2 * HOUR)}),
+            seen(
+                since_success={"job": SinceSuccess(since=9 * HOUR, overdue=2 * HOUR)}
+            ),
             [],
             id="not-yet",
         ),
@@ -153,7 +159,9 @@ def test_a_missed_finish_by_is_said_as_such() -> None:
             seen(health=health(live_workers=0)), ["no_worker "], id="no-worker"
         ),
         pytest.param(
-            seen(health=health(live_workers=0), since_success={}), [], id="nothing-to-do"
+            seen(health=health(live_workers=0), since_success={}),
+            [],
+            id="nothing-to-do",
         ),
         pytest.param(
             seen(health=health(unroutable={"job": "gpu"}, orphan_tasks=["old"])),

@@ -164,7 +164,11 @@ def test_a_failed_delivery_is_tried_again_and_stops_no_other(here: Cluster) -> N
     here.worker.tick("41s")
     alarms.run_once()
     (incident,) = alarms.incidents()
-    assert (incident.error, incident.attempts, incident.next_attempt) == (None, 0, None)
+    assert (incident.error, incident.attempts, incident.next_attempt) == (
+        None,
+        0,
+        None,
+    )
 
 
 def test_a_silence_ends(here: Cluster) -> None:

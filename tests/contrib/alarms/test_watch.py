@@ -72,7 +72,9 @@ def test_it_tells_and_ends_on_a_signal(shell: Shell, receiver: Receiver) -> None
 
 
 @pytest.mark.extended
-def test_three_at_once_send_each_message_once(shell: Shell, receiver: Receiver) -> None:
+def test_three_at_once_send_each_message_once(
+    shell: Shell, receiver: Receiver
+) -> None:
     watches = [shell.start("watch") for _ in range(3)]
     for one in watches:
         one.wait_until_text("watching")
@@ -210,7 +212,10 @@ def test_the_targets_are_tried(shell: Shell, receiver: Receiver) -> None:
             "NOWHERE_SET is not set",
         ),
         ("[targets.x]\ntype = 'slack'\nurl = 'http://h'\nto = 1", "'to' is not known"),
-        ("[targets.x]\ntype = 'email'\nhost = 'h'\nsender = 'a@b'", "to must be a list"),
+        (
+            "[targets.x]\ntype = 'email'\nhost = 'h'\nsender = 'a@b'",
+            "to must be a list",
+        ),
         ("targets = 3", "write names with values"),
         ("[jobs.a]\nlate-after = 3", "jobs.a: late_after=3"),
         ("every = '1s", "alarms.toml"),

@@ -58,7 +58,9 @@ class Site:
         body: bytes | None = None,
     ) -> Answer:
         """Send one request, with these headers and no others but Host and Content-Length."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=PATIENCE
+        )
         given = {"host": f"127.0.0.1:{self.port}", **(headers or {})}
         try:
             connection.putrequest(

@@ -82,7 +82,13 @@ def browser() -> Iterator[Any]:
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The source of axe-core, which finds what people with a disability stumble over."""
     folder = tmp_path_factory.mktemp("axe")
-    command = [program("npm", "npm"), "install", "--no-audit", "--no-fund", "axe-core@4"]
+    command = [
+        program("npm", "npm"),
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "axe-core@4",
+    ]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False
     )

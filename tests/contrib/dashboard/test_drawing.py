@@ -67,7 +67,9 @@ def test_an_instant_has_its_place(instant: datetime, left: float) -> None:
     ],
     ids=["minutes", "an hour", "a day", "a year"],
 )
-def test_the_axis_has_a_dozen_ticks_at_most(length: timedelta, texts: list[str]) -> None:
+def test_the_axis_has_a_dozen_ticks_at_most(
+    length: timedelta, texts: list[str]
+) -> None:
     """At round local times."""
     found = axis(length=length).ticks()
     assert len(found) <= 13
@@ -166,7 +168,12 @@ def test_the_verdict_adds_up() -> None:
         OutcomeTotal(outcome=outcome, reason=None, count=count, jobs=1, example="a")
         for outcome, count in outcomes.items()
     )
-    assert (verdict.due, verdict.ran, verdict.not_run, verdict.running) == (12, 5, 6, 1)
+    assert (verdict.due, verdict.ran, verdict.not_run, verdict.running) == (
+        12,
+        5,
+        6,
+        1,
+    )
 
 
 def test_failures_that_differ_in_numbers_have_one_cause() -> None:
@@ -253,7 +260,12 @@ def marks(*actual: SlotInfo) -> list[Mark]:
 def test_runs_that_overlap_lie_side_by_side() -> None:
     """In halves of the row's height; others have all of it."""
     found = marks(run(0, 30), run(10, 60), run(40, 5), run(120, 10))
-    assert [(one.top, one.height) for one in found] == [(4, 7), (11, 7), (4, 7), (4, 14)]
+    assert [(one.top, one.height) for one in found] == [
+        (4, 7),
+        (11, 7),
+        (4, 7),
+        (4, 14),
+    ]
 
 
 def test_retries_and_take_overs_are_seen() -> None:
@@ -263,12 +275,18 @@ def test_retries_and_take_overs_are_seen() -> None:
         run(10, 1, attempts=3),
         run(20, 1, attempts=2, lost_by="worker-3"),
     )
-    assert [one.sign for one in (plain, retried, taken)] == ["", "retried", "taken-over"]
+    assert [one.sign for one in (plain, retried, taken)] == [
+        "",
+        "retried",
+        "taken-over",
+    ]
     assert retried.title == "{at} succeeded, 3 attempts"
     assert taken.title == "{at} succeeded, 2 attempts, taken over from worker-3"
 
 
-def entry(number: int, operation: str, job: str | None, **arguments: str) -> AuditEntry:
+def entry(
+    number: int, operation: str, job: str | None, **arguments: str
+) -> AuditEntry:
     return AuditEntry(
         number=number,
         at=NOON + number * HOUR,
@@ -292,7 +310,12 @@ def test_pauses_are_bands() -> None:
         entry(1, "pause", None),
         entry(0, "pause", "report"),
     ]
-    facts: dict[str, Any] = {"scope": "job", "missed": "skip", "id": None, "note": None}
+    facts: dict[str, Any] = {
+        "scope": "job",
+        "missed": "skip",
+        "id": None,
+        "note": None,
+    }
     present = Pause(job="poll", since=NOON, until=end, author="ada", **facts)
     found = pauses_of(entries, [present], NOON + 5 * HOUR)
     (of_all,) = found[None]

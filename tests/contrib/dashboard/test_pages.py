@@ -80,7 +80,9 @@ def test_the_timeline_has_what_concerns_all_rows(site: Site) -> None:
 def test_today_groups_what_did_not_run(site: Site) -> None:
     """By reason, from the hourly counts."""
     skips = site.get("/today.json").json["skips"]
-    found = [(one["reason"], one["count"], one["jobs"], one["example"]) for one in skips]
+    found = [
+        (one["reason"], one["count"], one["jobs"], one["example"]) for one in skips
+    ]
     assert found == [("worker_absent", 17, 1, "poll-orders")]
 
 
@@ -181,7 +183,9 @@ def test_a_part_that_takes_too_long_does_not_cost_the_page(
     monkeypatch.setattr(Inspection, "outcome_totals", slow)
     dashboard = Dashboard(cluster, role="viewer")
     page = dashboard.respond(Request(method="GET", path="/")).body.decode()
-    data = json.loads(dashboard.respond(Request(method="GET", path="/today.json")).body)
+    data = json.loads(
+        dashboard.respond(Request(method="GET", path="/today.json")).body
+    )
     dashboard.close()
     assert "This part could not be read: database error: canceling statement" in page
     assert "relay refused" in page
@@ -271,7 +275,9 @@ def test_what_if(site: Site, cluster: str) -> None:
     mistake = compared(schedule="61 2 * * *")["mistake"]
     assert "61" in mistake
     assert "\n" not in mistake
-    assert "Traceback" not in site.get("/what-if", name="poll-orders", schedule="?").text
+    assert (
+        "Traceback" not in site.get("/what-if", name="poll-orders", schedule="?").text
+    )
     around = "EXCLUDING(CRON|0 2 * * *|Europe/Vienna; AT)"
     with psycopg.connect(cluster, autocommit=True) as connection:
         statement = "UPDATE scheduled_tasks SET schedule = %s WHERE task_name = %s"
@@ -350,7 +356,9 @@ def test_many_jobs_are_paused_until_an_instant(
     end = "2100-01-01T00:00:00+00:00"
     done = site.post({**form, "sure": "yes", "until": end, "note": "the move"})
     assert (done.status, done.headers.get("location")) == (303, "/jobs?q=n")
-    assert site.get("/job.json", name="nightly-report").json["job"]["state"] == "paused"
+    assert (
+        site.get("/job.json", name="nightly-report").json["job"]["state"] == "paused"
+    )
     (paused,) = [
         one
         for one in site.get("/today.json").json["paused_jobs"]

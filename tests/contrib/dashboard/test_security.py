@@ -200,7 +200,9 @@ def test_a_token_is_of_one_visitor_and_two_hours() -> None:
         "good": ours.token(request, ada, 100),
         "last hour": ours.token(request, ada, 99),
         "old": ours.token(request, ada, 98),
-        "of another user": ours.token(request, Visitor(name="eve", role=ada.role), 100),
+        "of another user": ours.token(
+            request, Visitor(name="eve", role=ada.role), 100
+        ),
         "of another role": ours.token(
             request, Visitor(name="ada", role=Role.ADMIN), 100
         ),
@@ -337,7 +339,11 @@ class Inline(HTMLParser):
 
 def test_a_page_has_no_inline_script_or_style(site: Site) -> None:
     """The policy forbids them; a page that needed one would be broken."""
-    for path, given in (("/", {}), ("/job", {"name": "nightly-report"}), ("/jobs", {})):
+    for path, given in (
+        ("/", {}),
+        ("/job", {"name": "nightly-report"}),
+        ("/jobs", {}),
+    ):
         parser = Inline()
         parser.feed(site.get(path, **given).text)
         assert parser.found == [], path

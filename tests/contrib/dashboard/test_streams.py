@@ -98,7 +98,9 @@ def test_a_stream_ends_with_the_role(
     monkeypatch.setattr(streams, "PING", 0.1)
     monkeypatch.setattr(streams, "BEAT", 60.0)
     allowed = ["viewer"]
-    dashboard = Dashboard(cluster, role=lambda request: allowed[0] if allowed else None)
+    dashboard = Dashboard(
+        cluster, role=lambda request: allowed[0] if allowed else None
+    )
     with served(dashboard) as site, listening(site) as answer:
         assert "now" in next_event(answer)
         allowed.clear()

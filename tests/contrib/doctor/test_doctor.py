@@ -30,7 +30,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
     """A server that keeps prepared transactions and logical slots."""
     settings = {"max_prepared_transactions": "5", "wal_level": "logical"}
     home = Path("/tmp") / f"slotwise-doctor-{tmp_path_factory.getbasetemp().name}"
-    with EmbeddedPostgres(home, durable=False, temporary=True, settings=settings) as one:
+    with EmbeddedPostgres(
+        home, durable=False, temporary=True, settings=settings
+    ) as one:
         yield one
 
 
@@ -92,7 +94,9 @@ def test_a_missing_index(url: str, sql: psycopg.Connection) -> None:
 
 def test_an_older_revision(url: str) -> None:
     Schema(Settings(database_url=url)).downgrade("sw0002")
-    assert "upgrade" in found_one(url, "schema").cure + found_one(url, "schema").evidence
+    assert (
+        "upgrade" in found_one(url, "schema").cure + found_one(url, "schema").evidence
+    )
 
 
 FILL = """
@@ -135,7 +139,9 @@ def test_who_holds_an_old_snapshot(url: str, sql: psycopg.Connection) -> None:
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT 1")
         named = [
-            one for one in found(url, "old_snapshot", limits) if "report" in one.evidence
+            one
+            for one in found(url, "old_snapshot", limits)
+            if "report" in one.evidence
         ]
         assert len(named) == 1
         assert named[0].evidence.startswith("session report (")
@@ -169,7 +175,9 @@ def test_isolation_and_timeouts_of_the_role(
     name = sql.info.dbname
     sql.execute(f'ALTER DATABASE "{name}" SET {setting}')  # type: ignore[arg-type]
     named = [
-        one for one in found(url, "role_settings") if setting.split()[0] in one.evidence
+        one
+        for one in found(url, "role_settings")
+        if setting.split()[0] in one.evidence
     ]
     assert [one.severity for one in named] == [severity]
 

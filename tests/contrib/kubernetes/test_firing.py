@@ -167,7 +167,11 @@ def test_never_less_often(schedule: Schedule) -> None:
     found = firing("job", schedule, now=NOW)
     bound = schedule.bind(
         "job",
-        {"X": Calendar(name="X", days=frozenset({date(2026, 5, 1), date(2026, 6, 1)}))},
+        {
+            "X": Calendar(
+                name="X", days=frozenset({date(2026, 5, 1), date(2026, 6, 1)})
+            )
+        },
     )
     theirs = Cron(found.schedule, found.zone, gap="skip", fold="both")
     slots = list(bound.running.slots(NOW, NOW + timedelta(days=730)))

@@ -105,7 +105,10 @@ def registry(*names: str, **settings: Any) -> JobRegistry:
 
     hourly = [job(name=name, schedule=Every("1h"))(lambda ctx: None) for name in names]
     return JobRegistry(
-        jobs=[train, report, *hourly], tasks=[mail], app="shop.jobs:registry", **settings
+        jobs=[train, report, *hourly],
+        tasks=[mail],
+        app="shop.jobs:registry",
+        **settings,
     )
 
 
@@ -223,7 +226,9 @@ def test_quoting(word: str) -> None:
 def test_object_names_differ() -> None:
     """Names that read alike in lower case get a hash; a plain name stays as it is."""
     assert object_name("shop", "nightly-report") == "shop-nightly-report"
-    assert len({object_name("shop", name) for name in ("a.b", "a_b", "a-b", "A-b")}) == 4
+    assert (
+        len({object_name("shop", name) for name in ("a.b", "a_b", "a-b", "A-b")}) == 4
+    )
     assert literal("$(A)") == "$$(A)"
 
 
@@ -231,7 +236,9 @@ def test_workers() -> None:
     """A Deployment for each set of tags, with its own names only, and a budget that permits one
     pod at a time to go.
     """
-    objects = exported(registry("hourly"), Plan(image="a", name="shop", tags=FULL.tags))
+    objects = exported(
+        registry("hourly"), Plan(image="a", name="shop", tags=FULL.tags)
+    )
     plain, gpu = of_kind(objects, "Deployment")
     assert (plain["metadata"]["name"], gpu["metadata"]["name"]) == (
         "shop-worker",
@@ -265,7 +272,9 @@ def test_workers() -> None:
             name: {"path": path, "port": "http"} for name, path in paths.items()
         }
     (other,) = of_kind(
-        exported(registry(), Plan(image="a", port=9000, cron_jobs=frozenset({"train"}))),
+        exported(
+            registry(), Plan(image="a", port=9000, cron_jobs=frozenset({"train"}))
+        ),
         "Deployment",
     )
     assert env_of(other)["SLOTWISE_HTTP"] == "*:9000"
@@ -387,7 +396,9 @@ def test_cron_jobs() -> None:
     assert pod_of(train)["nodeSelector"] == {"hardware-type": "gpu-accelerated"}
     assert env_of(train)["SLOTWISE_TAGS"] == "gpu"
     labels = report["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
-    assert labels["slotwise.dev/cron-job"] == report["metadata"]["name"] == "shop-report"
+    assert (
+        labels["slotwise.dev/cron-job"] == report["metadata"]["name"] == "shop-report"
+    )
     (deployment,) = of_kind(objects, "Deployment")
     assert env_of(deployment)["SLOTWISE_ONLY"] == "hourly,mail"
 
@@ -440,7 +451,8 @@ def test_migration() -> None:
     first, again, other = (
         next(
             of_kind(
-                exported(registry(), Plan(image=image, migration_secret="owner")), "Job"
+                exported(registry(), Plan(image=image, migration_secret="owner")),
+                "Job",
             )
         )
         for image in ("a:1", "a:1", "a:2")
@@ -592,7 +604,9 @@ def test_the_page_lists_the_keys_of_the_mapping() -> None:
     """Those of the file, then those of its tables of pods."""
     listed = [
         row[0]
-        for row in table(ROOT / "docs" / "kubernetes.md", "### Keys of the mapping file")
+        for row in table(
+            ROOT / "docs" / "kubernetes.md", "### Keys of the mapping file"
+        )
     ]
     assert listed == [*_PLAN, *_PODS]
 
@@ -745,7 +759,10 @@ def test_quantities_that_kubernetes_refuses(
             {"node_selector": {"a/b/c": "c"}},
             "node_selector: 'a/b/c' is not a label of nodes",
         ),
-        ({"node_selector": {"/a": "c"}}, "node_selector: '/a' is not a label of nodes"),
+        (
+            {"node_selector": {"/a": "c"}},
+            "node_selector: '/a' is not a label of nodes",
+        ),
         (
             {"node_selector": {"a": "x y"}},
             "node_selector.a: 'x y' is not a label's value; write up to 63",
@@ -880,7 +897,10 @@ def test_the_export_sets_no_other_name() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_plan(
             image="a",
-            env={"DATABASE_URL": "postgresql://me:hush@db/shop", "SLOTWISE_TAGS": "gpu"},
+            env={
+                "DATABASE_URL": "postgresql://me:hush@db/shop",
+                "SLOTWISE_TAGS": "gpu",
+            },
         )
     assert str(caught.value).splitlines() == [
         "env.DATABASE_URL comes from the Secret; put the address there, and name it: secret",

@@ -36,7 +36,9 @@ def provider_of(url: str, timeout: str = "5s") -> LockProvider:
 
     is_redis = url.startswith(("redis", "unix"))
     return (
-        RedisLocks(url, timeout=timeout) if is_redis else SQLLocks(url, timeout=timeout)
+        RedisLocks(url, timeout=timeout)
+        if is_redis
+        else SQLLocks(url, timeout=timeout)
     )
 
 
@@ -159,7 +161,9 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def main(side: str, url: str, name: str, seconds: str, command: str, *rest: str) -> None:
+def main(
+    side: str, url: str, name: str, seconds: str, command: str, *rest: str
+) -> None:
     at_most = timedelta(seconds=float(seconds))
     if command == "hold":
         hold(side, url, name, at_most)

@@ -83,7 +83,9 @@ def test_an_expired_lock_is_free(provider: LockProvider, name: str) -> None:
     assert counts(provider).lost == 1
 
 
-def test_at_least_for_outlasts_a_short_block(provider: LockProvider, name: str) -> None:
+def test_at_least_for_outlasts_a_short_block(
+    provider: LockProvider, name: str
+) -> None:
     """After a short block, the lock stays taken until at_least_for has passed since its
     acquisition.
     """
@@ -203,7 +205,8 @@ def test_only_the_holder_writes(provider: LockProvider, name: str) -> None:
     assert not provider.is_held(first)
     assert not provider.extend(first, HOUR)
     eventually(
-        lambda: provider.acquire(name, "host:1:ab", HOUR) is not None, "the lock is free"
+        lambda: provider.acquire(name, "host:1:ab", HOUR) is not None,
+        "the lock is free",
     )
     assert not provider.extend(first, HOUR)
     assert not provider.release(first, timedelta(0))
@@ -438,7 +441,9 @@ def test_roles_with_other_defaults(shedlock_url: str, name: str) -> None:
             "default_transaction_isolation = 'serializable'",
             "synchronous_commit = off",
         ):
-            connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {setting}")
+            connection.execute(
+                f"ALTER DATABASE {connection.info.dbname} SET {setting}"
+            )
     provider = SQLLocks(shedlock_url)
     shown = [
         provider._for_attempts.run(f"SHOW {name}", {})[0][0][0]

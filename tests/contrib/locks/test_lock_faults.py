@@ -163,7 +163,9 @@ def test_a_storm_of_faults(
             assert storm.newest() == down, "nothing is acquired without an answer"
             server.start()
         else:
-            server.restart("immediate")  # after stop and start it may have another port
+            server.restart(
+                "immediate"
+            )  # after stop and start it may have another port
         storm.goes_on()
 
         highest, late = 0, []
@@ -301,7 +303,9 @@ def test_postgresql_restarts(open_path: Path, name: str) -> None:
         close(provider)
 
 
-@pytest.mark.parametrize("is_durable", [True, False], ids=["append-only file", "memory"])
+@pytest.mark.parametrize(
+    "is_durable", [True, False], ids=["append-only file", "memory"]
+)
 def test_redis_restarts(short_path: Path, name: str, is_durable: bool) -> None:
     """With an append-only file, a lock survives; without one, its holder learns at the next
     renewal that it is gone.

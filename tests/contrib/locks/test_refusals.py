@@ -171,7 +171,8 @@ def test_redis_values_of_options_are_checked(url: str, words: str) -> None:
     with pytest.raises(InvalidSetting, match=words) as caught:
         RedisLocks(url)
     assert re.fullmatch(
-        r"rediss?://\S+: .+; write redis://user:password@host:6379/0", str(caught.value)
+        r"rediss?://\S+: .+; write redis://user:password@host:6379/0",
+        str(caught.value),
     )
     assert "secret" not in str(caught.value)
 
@@ -418,7 +419,10 @@ def test_table_in_a_schema(pg_empty_url: str) -> None:
             r'database "nowhere" does not exist; create the database, or correct its name',
         ),
         ("option", r"invalid connection option .*; correct the options"),
-        ("directory", r"unable to open database file; create the directory \S+/nowhere"),
+        (
+            "directory",
+            r"unable to open database file; create the directory \S+/nowhere",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_created(

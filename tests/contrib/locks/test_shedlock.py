@@ -43,7 +43,9 @@ def theirs(shared_url: str, name: str) -> Iterator[ShedLockSQL | ShedLockRedis]:
     lock.close()
 
 
-def test_our_lock_keeps_java_out(shared_url: str, ours: LockProvider, name: str) -> None:
+def test_our_lock_keeps_java_out(
+    shared_url: str, ours: LockProvider, name: str
+) -> None:
     """ShedLock, in another process, is refused while our block runs, and gets the lock after
     it.
     """
@@ -179,7 +181,9 @@ def judge(logs: list[Path], total: int) -> None:
         for line in log.read_text().splitlines()
     )
     assert len(blocks) == total
-    overlapping = [(one, other) for one, other in pairwise(blocks) if other[0] < one[1]]
+    overlapping = [
+        (one, other) for one, other in pairwise(blocks) if other[0] < one[1]
+    ]
     assert overlapping == []
     tokens = [token for _, _, token in blocks if token]
     assert tokens == sorted(set(tokens))

@@ -159,7 +159,8 @@ def test_an_address_that_is_none(shell: Shell, text: str) -> None:
 
 def up(pool: Process, count: int) -> list[int]:
     return [
-        int(pool.wait_for("worker_start")["worker"].split(":")[1]) for _ in range(count)
+        int(pool.wait_for("worker_start")["worker"].split(":")[1])
+        for _ in range(count)
     ]
 
 
@@ -245,7 +246,9 @@ def test_health_of_one_worker(shell: Shell) -> None:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_systemd_hears_of_a_worker(shell: Shell, tmp_path: Path, processes: str) -> None:
+def test_systemd_hears_of_a_worker(
+    shell: Shell, tmp_path: Path, processes: str
+) -> None:
     """It is ready when it runs, alive meanwhile, and stops; of several processes, the
     supervisor.
     """

@@ -104,7 +104,9 @@ def test_processes_are_summed(shell: Shell) -> None:
     wait_for_status(port, "/readyz", 200)
     pool.wait_until_seen("settled", 6, job="tick")
     settled = len([one for one in pool.events("settled") if one["job"] == "tick"])
-    found = wait_for_figures(port, lambda found: "slotwise_backlog_age_seconds" in found)
+    found = wait_for_figures(
+        port, lambda found: "slotwise_backlog_age_seconds" in found
+    )
     assert (found["slotwise_workers"], found["slotwise_capacity"]) == (2, 8)
     total = found[
         'slotwise_attempts_total{kind="slot",name="tick",outcome="succeeded",reason=""}'
@@ -170,7 +172,9 @@ scrape_configs:
         wait_until(
             lambda: (
                 (
-                    value(own, 'rate(slotwise_duration_seconds_count{name="tick"}[10s])')
+                    value(
+                        own, 'rate(slotwise_duration_seconds_count{name="tick"}[10s])'
+                    )
                     or 0
                 )
                 > 0

@@ -26,7 +26,11 @@ def at(hours: float) -> datetime:
 
 
 def span(
-    since: float = -99, until: float = 99, text: str = "EVERY|1h", *, first: bool = False
+    since: float = -99,
+    until: float = 99,
+    text: str = "EVERY|1h",
+    *,
+    first: bool = False,
 ) -> ScheduleSpan:
     return ScheduleSpan(
         job="j",
@@ -125,7 +129,9 @@ def test_a_clock_that_was_set_back_before_a_change() -> None:
 
 
 def test_a_gap_beyond_the_month() -> None:
-    found = reconcile(books(gap(-5, 3, 9, "paused"), gap(4, 20, 17, "late")), START, END)
+    found = reconcile(
+        books(gap(-5, 3, 9, "paused"), gap(4, 20, 17, "late")), START, END
+    )
     assert found.skipped == {"late": 6, "paused": 4}
     assert found.balances
 

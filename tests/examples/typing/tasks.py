@@ -106,7 +106,8 @@ def tick(ctx: TaskContext) -> None:
     assert_type(ctx.data, None)
     assert_type(ctx.then(tick), str)
     assert_type(
-        ctx.then(fetch, "https://example.com", at=datetime(2026, 1, 1, tzinfo=UTC)), str
+        ctx.then(fetch, "https://example.com", at=datetime(2026, 1, 1, tzinfo=UTC)),
+        str,
     )
     assert_type(ctx.id, str)
     assert_type(ctx.attempt, int)
@@ -139,10 +140,12 @@ def enqueue(client: Client) -> None:
 
 def command(client: Client) -> None:
     assert_type(
-        client.schedule(SendMail, Mail("ann@example.com"), if_exists="replace"), Receipt
+        client.schedule(SendMail, Mail("ann@example.com"), if_exists="replace"),
+        Receipt,
     )
     assert_type(
-        client.schedule_many(SendMail, [Mail("ann@example.com")], copy=True), BulkResult
+        client.schedule_many(SendMail, [Mail("ann@example.com")], copy=True),
+        BulkResult,
     )
     assert_type(
         client.schedule_many(
@@ -180,7 +183,9 @@ async def command_awaited(client: Client, connection: AsyncSession) -> None:
     assert_type(await client.aio.schedule(fetch), Receipt)
     assert_type(await client.aio.schedule(Anything, 1, id="one"), Receipt)
     assert_type(
-        await client.aio.schedule_many(bill, [Item(Order(number=1), id="1")], copy=True),
+        await client.aio.schedule_many(
+            bill, [Item(Order(number=1), id="1")], copy=True
+        ),
         BulkResult,
     )
     assert_type(await client.aio.cancel(SendMail, "1", connection=connection), Receipt)

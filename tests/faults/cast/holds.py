@@ -79,7 +79,9 @@ class HoldInGuard(DistributedJob):
             ctx.guard(connection)
             leave_effect(connection, ctx.name, ctx.slot.isoformat(), ctx.token)
             if is_first:
-                tell("guarded", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token)
+                tell(
+                    "guarded", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token
+                )
                 time.sleep(4)
 
 
@@ -96,7 +98,10 @@ class HoldAfterCommit(DistributedJob):
                 ctx.complete_in(connection)
             if is_first:
                 tell(
-                    "committed", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token
+                    "committed",
+                    job=ctx.name,
+                    slot=ctx.slot.isoformat(),
+                    token=ctx.token,
                 )
                 ctx.wait("60s")
                 ctx.check()

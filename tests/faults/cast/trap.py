@@ -35,7 +35,9 @@ class Trap:
             self._left -= 1
             springs = self._left == 0
         if springs:
-            tell("trap", phase=event.name, job=job, token=getattr(event, "token", None))
+            tell(
+                "trap", phase=event.name, job=job, token=getattr(event, "token", None)
+            )
             self._spring()
 
     def _spring(self) -> None:

@@ -24,7 +24,9 @@ LOG = HandlerLog(Path(os.environ.get("CAST_LOG", os.devnull)))
 
 def tell(event: str, **facts: Any) -> None:
     """A line of our own between those of the worker, in one write."""
-    os.write(sys.stderr.fileno(), json.dumps({"event": event, **facts}).encode() + b"\n")
+    os.write(
+        sys.stderr.fileno(), json.dumps({"event": event, **facts}).encode() + b"\n"
+    )
 
 
 def first_in_cluster(what: str) -> bool:
@@ -74,5 +76,7 @@ def engine() -> sa.Engine:
 
 def leave_effect(connection: sa.Connection, job: str, key: str, token: int) -> None:
     """The work: one row."""
-    insert = sa.text("insert into effects (job, key, token) values (:job, :key, :token)")
+    insert = sa.text(
+        "insert into effects (job, key, token) values (:job, :key, :token)"
+    )
     connection.execute(insert, {"job": job, "key": key, "token": token})

@@ -3,12 +3,16 @@
 import os
 
 # Not in a process of pytest itself, which imports slotwise later.
-if os.environ.get("TESTS_DIALECT") == "locking" and "PYTEST_CURRENT_TEST" in os.environ:
+if (
+    os.environ.get("TESTS_DIALECT") == "locking"
+    and "PYTEST_CURRENT_TEST" in os.environ
+):
     try:
         from slotwise.spi import register_dialect
     except ImportError:  # a Python of its own, without slotwise
         pass
     else:
         register_dialect(
-            "postgresql", "slotwise.store.dialects.locking_postgresql:LockingPostgreSQL"
+            "postgresql",
+            "slotwise.store.dialects.locking_postgresql:LockingPostgreSQL",
         )

@@ -82,7 +82,9 @@ def fates(database: Database) -> dict[float, str]:
     return {slot: said.split()[-1] for slot, said in ledger(database).items()}
 
 
-def missed(database: Database, first: int, last: int, runs: slice, reason: str) -> None:
+def missed(
+    database: Database, first: int, last: int, runs: slice, reason: str
+) -> None:
     """Of the slots from the first to the last these ran, and the others did not, for that
     reason.
     """

@@ -110,7 +110,9 @@ def test_a_failure_for_good_has_a_row(bench: Bench) -> None:
     """Also of the only attempt: the table lists all that has failed."""
     bench.tick()
     bench.settle(bench.claim_one("plain"), Failed("boom"))
-    assert kept(bench, "plain", "number", "outcome", "error") == [(1, "failed", "boom")]
+    assert kept(bench, "plain", "number", "outcome", "error") == [
+        (1, "failed", "boom")
+    ]
     add_up(bench, "plain")
 
 
@@ -346,5 +348,7 @@ def test_a_dead_task_is_listed_once(bench: Bench) -> None:
     ]
 
 
-def failed(bench: Bench, *, since: float = 0, name: str | None = None) -> list[Failure]:
+def failed(
+    bench: Bench, *, since: float = 0, name: str | None = None
+) -> list[Failure]:
     return failed_attempts(bench.store, at(since), name=name, limit=10)

@@ -59,7 +59,9 @@ def test_what_never_ran_runs(bench: Bench, operations: Operations) -> None:
     ]
 
 
-def test_a_range_knows_what_has_run_since(bench: Bench, operations: Operations) -> None:
+def test_a_range_knows_what_has_run_since(
+    bench: Bench, operations: Operations
+) -> None:
     """It stays one line, and says how many slots have lines of their own; one that waits is
     explained as such.
 
@@ -73,7 +75,11 @@ def test_a_range_knows_what_has_run_since(bench: Bench, operations: Operations) 
             .one()
         )
         triggered = row | {"slot": at(5.5), "origin": "trigger"}
-        others = row | {"slot": at(6), "origin": "backfill", "task_instance": "another"}
+        others = row | {
+            "slot": at(6),
+            "origin": "backfill",
+            "task_instance": "another",
+        }
         connection.execute(sa.insert(slots), [triggered, others])
     operations.backfill("plain", at(4), at(7))
     told = [
@@ -100,7 +106,9 @@ def test_a_backfill_is_previewed(bench: Bench, operations: Operations) -> None:
     assert len(found.slots) == 7
     assert bench.claim("plain") == []
     assert bench.outcomes("plain")[2] == (3, "skipped")
-    assert [operation.operation for operation in bench.inspect.audit()] == ["skip_next"]
+    assert [operation.operation for operation in bench.inspect.audit()] == [
+        "skip_next"
+    ]
 
 
 def test_a_second_backfill_adds_only_what_lacks(
@@ -235,7 +243,9 @@ def test_a_slot_that_never_began_does_not_count_for_the_pace(
     assert bench.claim_one("plain").slot == at(3)
 
 
-def test_history_before_the_job_was_there(bench: Bench, operations: Operations) -> None:
+def test_history_before_the_job_was_there(
+    bench: Bench, operations: Operations
+) -> None:
     """Slots that no row has ever known are missing, too; their handler learns the interval."""
     found = operations.backfill("plain", at(-3), at(0))
     assert found.slots == tuple(at(minute) for minute in (-3, -2, -1, 0))
@@ -271,7 +281,9 @@ def test_no_slot_runs_before_its_time(bench: Bench, operations: Operations) -> N
     ("job", "first", "words"),
     [
         pytest.param("delayed", at(-10), "has no slots of its own", id="fixed delay"),
-        pytest.param("plain", at(-11_000), "at most 10000 run in one go", id="too many"),
+        pytest.param(
+            "plain", at(-11_000), "at most 10000 run in one go", id="too many"
+        ),
         pytest.param(
             "plain", at(-300_000), "at most 200000 are looked at", id="far too many"
         ),
@@ -283,7 +295,9 @@ def test_a_backfill_has_limits(
     """One line with the cure; nothing is half done."""
     with pytest.raises(ConfigurationError, match=words):
         operations.backfill(job, first, at(10))
-    assert [operation.operation for operation in bench.inspect.audit()] == ["skip_next"]
+    assert [operation.operation for operation in bench.inspect.audit()] == [
+        "skip_next"
+    ]
 
 
 @pytest.mark.parametrize("concurrency", [2**31, 0, -1, True, 1.5])
@@ -376,7 +390,11 @@ def test_many_slots_are_entered_in_chunks(
     assert (len(found.slots), progress) == (7, [3, 6, 7])
     assert (
         len(
-            [sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")]
+            [
+                sent
+                for sent, _ in heard
+                if sent.startswith("INSERT INTO scheduled_tasks")
+            ]
         )
         == 3
     )
@@ -420,7 +438,11 @@ def test_a_backfill_that_was_interrupted_continues(
         6 if then == "later" else first
     )  # what the interrupted one has entered before is not left behind
     assert (
-        len(operations.backfill("plain", at(begin), at(9), failed=then == "wider").slots)
+        len(
+            operations.backfill(
+                "plain", at(begin), at(9), failed=then == "wider"
+            ).slots
+        )
         == 10 - first
     )
     for minute in range(first, 10):

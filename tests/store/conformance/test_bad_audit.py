@@ -46,7 +46,9 @@ def test_one_bad_row_ends_no_listing(bench: Bench, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["x", "", "2026-01-01T00:00:00"])
-def test_a_bad_mark_of_the_pruner_ends_no_explanation(bench: Bench, value: str) -> None:
+def test_a_bad_mark_of_the_pruner_ends_no_explanation(
+    bench: Bench, value: str
+) -> None:
     bench.planned()
     bench.tick(1)
     meta = bench.tables.meta
@@ -59,7 +61,9 @@ def test_a_bad_mark_of_the_pruner_ends_no_explanation(bench: Bench, value: str) 
     "value",
     ["x", "[]", "{}", "5", '{"since": 5}', '{"since": "nope"}', '{"author": "x"}'],
 )
-def test_a_bad_note_of_a_pause_of_all_ends_no_listing(bench: Bench, value: str) -> None:
+def test_a_bad_note_of_a_pause_of_all_ends_no_listing(
+    bench: Bench, value: str
+) -> None:
     """All is paused; by whom is unknown."""
     bench.planned()
     bench.tick(1)

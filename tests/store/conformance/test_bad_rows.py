@@ -74,7 +74,9 @@ LONG_NUMBER = f"""'{{"a": {"9" * 5000}}}'"""
 
 @pytest.mark.extended
 @pytest.mark.parametrize("what", ["-infinity", "infinity", "BC", "year 20000"])
-def test_no_table_takes_an_instant_that_nobody_can_read(bench: Bench, what: str) -> None:
+def test_no_table_takes_an_instant_that_nobody_can_read(
+    bench: Bench, what: str
+) -> None:
     """Not in any column: a worker that reads such a value would read none of its batch."""
     bad = sa.literal_column(INSTANTS[bench.database.dialect_name][what])
     tried = 0
@@ -135,7 +137,10 @@ def test_a_plan_row_that_nobody_can_read_is_postponed(bench: Bench) -> None:
     found, claims = claim_due(
         bench.store, "host:1:a", 100, lease=MINUTE, names=["mail", "plain", "retried"]
     )
-    assert (found, {claim.row.task_name for claim in claims}) == (3, {"mail", "retried"})
+    assert (found, {claim.row.task_name for claim in claims}) == (
+        3,
+        {"mail", "retried"},
+    )
     row = stands(bench, "plain")
     assert (row.state, row.picked, row.execution_time) == (None, False, at(2))
     assert row.last_error == "unreadable: Invalid isoformat string: 'the day after'"
@@ -254,7 +259,9 @@ def test_a_flawed_job_is_due_again(bench: Bench) -> None:
     """
     bench.tick()
     blob = "bytea" if bench.database.dialect_name == "postgresql" else "blob"
-    write(bench, "plain", "task_data", f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})")
+    write(
+        bench, "plain", "task_data", f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})"
+    )
     assert bench.claim("plain") == []
     row = stands(bench, "plain")
     assert (row.state, row.picked, row.execution_time) == (None, False, at(2))

@@ -43,7 +43,9 @@ def test_catch_up_all_within_its_limits(database: Database) -> None:
     }
 
 
-def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(database: Database) -> None:
+def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(
+    database: Database,
+) -> None:
     """A slot each twenty seconds, those as well that come due meanwhile, until a slot is on time
     again.
     """
@@ -65,7 +67,9 @@ def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(database: Database)
     assert set(ledger(database).values()) == {"succeeded"}
 
 
-def test_an_outage_during_a_catch_up_is_bounded_as_any_other(database: Database) -> None:
+def test_an_outage_during_a_catch_up_is_bounded_as_any_other(
+    database: Database,
+) -> None:
     """An hour away, one run, six hours away: three run, none older than five minutes; two ranges
     for the rest.
     """
@@ -94,7 +98,9 @@ def test_an_outage_during_a_catch_up_is_bounded_as_any_other(database: Database)
     }
 
 
-def test_slots_of_a_catch_up_that_are_too_late_are_one_range(database: Database) -> None:
+def test_slots_of_a_catch_up_that_are_too_late_are_one_range(
+    database: Database,
+) -> None:
     """However many: one look leaves them out, and takes the first that is not."""
     with working(database, catch_up=CatchUp.all(), start_within="150s") as (worker, _):
         worker.tick(10.5 * MINUTE)

@@ -322,7 +322,9 @@ def test_the_pruner_deletes_what_is_left_of_tasks(user: User) -> None:
     context(user, claim).checkpoint(1)
     assert orphans(user) == 0
     user.bench.settle(claim, Succeeded())
-    pruner = Pruner(user.bench.store, keep=timedelta(0), failure_retention=timedelta(0))
+    pruner = Pruner(
+        user.bench.store, keep=timedelta(0), failure_retention=timedelta(0)
+    )
     assert pruner.take_turn(timedelta(hours=1))
     list(pruner.pages())
     assert count(user) == 0

@@ -35,7 +35,11 @@ def test_what_a_claim_is(bench: Bench) -> None:
     claim = bench.claim_one("plain", "host:1:a", lease=LEASE)
     row = bench.row("plain")
     assert claim.row == row
-    assert (claim.holder, claim.lease, claim.claimed_at) == ("host:1:a", LEASE, at(1.5))
+    assert (claim.holder, claim.lease, claim.claimed_at) == (
+        "host:1:a",
+        LEASE,
+        at(1.5),
+    )
     assert (row.picked, row.picked_by, row.last_heartbeat, row.lease) == (
         True,
         "host:1:a",
@@ -72,7 +76,11 @@ def test_the_ledger_row_comes_with_the_claim(
         RECURRING,
         outcome,
     )
-    assert (entry["origin"], entry["attempts"], entry["collapsed"]) == ("schedule", 1, 0)
+    assert (entry["origin"], entry["attempts"], entry["collapsed"]) == (
+        "schedule",
+        1,
+        0,
+    )
     assert (entry["token"], entry["worker"], entry["started"]) == (
         claim.token,
         claim.holder,
@@ -119,7 +127,9 @@ def test_an_unknown_task_is_not_ours(bench: Bench) -> None:
     }
     _, held = bench.store.held.silent_rows(sorted(bench.definitions))
     assert "of-somebody-else" not in {row.task_name for row in held}
-    assert [bench.row("of-somebody-else", instance) for instance in ("1", "2")] == before
+    assert [
+        bench.row("of-somebody-else", instance) for instance in ("1", "2")
+    ] == before
 
 
 def test_a_worker_may_run_only_some(bench: Bench) -> None:
@@ -196,7 +206,11 @@ def test_missed_slots_are_written_down_with_the_claim(
     assert bench.gaps("plain") == gaps
     row = bench.row("plain")
     assert claim.row == row
-    assert (row.slot, row.next_slot, row.watermark) == (at(slot), at(slot + 1), at(slot))
+    assert (row.slot, row.next_slot, row.watermark) == (
+        at(slot),
+        at(slot + 1),
+        at(slot),
+    )
     entry = bench.slots("plain")[-1]
     assert (entry["origin"], entry["collapsed"]) == ("catch_up", int(slot) - 1)
     assert (entry["token"], entry["worker"]) == (claim.token, claim.holder)
@@ -385,7 +399,11 @@ def next_due(
 @FEW_OR_MANY
 @pytest.mark.parametrize(
     ("minutes", "expected"),
-    [(0, timedelta(0)), (0.75, timedelta(minutes=-0.75)), (-10, timedelta(minutes=10))],
+    [
+        (0, timedelta(0)),
+        (0.75, timedelta(minutes=-0.75)),
+        (-10, timedelta(minutes=10)),
+    ],
 )
 def test_next_due_is_the_earliest(
     bench: Bench, minutes: float, expected: timedelta, others: int
@@ -536,5 +554,7 @@ def test_among_many_names_a_higher_priority_still_goes_first(
         claim.row.task_name for _ in range(3) for claim in bench.claim(*names, limit=1)
     ]
     assert order == (
-        ["first", "second", "third"] if priority == 50 else ["third", "first", "second"]
+        ["first", "second", "third"]
+        if priority == 50
+        else ["third", "first", "second"]
     )

@@ -216,7 +216,10 @@ def test_a_lost_slot_is_taken_over_in_its_place(database: Database) -> None:
 
 def test_giving_up_side_by_side(database: Database) -> None:
     """At most one start per slot, in rows of their own too."""
-    with workers(database, 2, overlap=Overlap.allow(2), on_lost="give_up") as (one, two):
+    with workers(database, 2, overlap=Overlap.allow(2), on_lost="give_up") as (
+        one,
+        two,
+    ):
         one.tick("1s")
         assert begun(one) == [0]
         one.crash()
@@ -236,7 +239,10 @@ def test_giving_up_side_by_side(database: Database) -> None:
     [
         pytest.param(CatchUp.all(), [2, 3, 4], {}, id="all"),
         pytest.param(
-            CatchUp.latest(), [4], {2: "gap collapsed", 3: "gap collapsed"}, id="latest"
+            CatchUp.latest(),
+            [4],
+            {2: "gap collapsed", 3: "gap collapsed"},
+            id="latest",
         ),
     ],
 )
@@ -382,7 +388,9 @@ def test_who_asked_is_told_apart(database: Database) -> None:
     assert ledger(database)[0] == "cancelled operator"
 
 
-def test_a_slot_is_asked_to_stop_by_the_claim_that_starts_it(database: Database) -> None:
+def test_a_slot_is_asked_to_stop_by_the_claim_that_starts_it(
+    database: Database,
+) -> None:
     """It was handed back, and comes up with the newer slot: one claim starts it and asks it."""
     with workers(database, overlap=Overlap.cancel_previous()) as (one,):
         one.tick("1s")

@@ -218,6 +218,6 @@ def test_a_range_is_divided_as_its_slots_lie() -> None:
         true = Counter(hour_of(first + n * step) for n in range(count))
         found = {one.hour: n for one, n in by_hour("a", first, last, count, "late")}
         assert found == true
-        assert {one.outcome for one, _ in by_hour("a", first, last, count, "late")} == {
-            Outcome.SKIPPED
-        }
+        assert {
+            one.outcome for one, _ in by_hour("a", first, last, count, "late")
+        } == {Outcome.SKIPPED}

@@ -130,7 +130,9 @@ def test_a_restored_detached_row_runs_again(bench: Bench) -> None:
     )
 
 
-def test_a_restored_detached_row_that_gives_up_leaves_nothing_open(bench: Bench) -> None:
+def test_a_restored_detached_row_that_gives_up_leaves_nothing_open(
+    bench: Bench,
+) -> None:
     """It may have started: it does not start again, and its slot ends."""
     key = begun_after_a_backup(bench, "strict")
     assert [
@@ -158,7 +160,9 @@ def test_a_detached_row_waits_like_any_other(
     assert bench.claim("plain") == []
 
 
-def test_a_detached_row_that_cannot_be_read_here_runs_all_the_same(bench: Bench) -> None:
+def test_a_detached_row_that_cannot_be_read_here_runs_all_the_same(
+    bench: Bench,
+) -> None:
     """Its slot is known; the schedule says only what the interval before it was."""
     detached(bench, at(-5), schedule="MOON|full")
     assert bench.claim_one("plain").slot == at(-5)

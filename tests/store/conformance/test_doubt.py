@@ -144,7 +144,9 @@ def test_a_take_over_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None
 
 @lost
 @pytest.mark.parametrize("name", ["plain", "strict"])
-def test_a_claim_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) -> None:
+def test_a_claim_in_doubt(
+    apart: Bench, proxy: Proxy, name: str, forward: bool
+) -> None:
     """A claim whose reply was lost is found by the worker's own boot id, and goes back as if it
     had never been.
     """

@@ -71,7 +71,9 @@ def test_what_a_handler_says(
     ],
     ids=["note", "author", "number", "author's number", "long", "name"],
 )
-def test_what_is_said_of_an_operation(bench: Bench, operation: Any, words: str) -> None:
+def test_what_is_said_of_an_operation(
+    bench: Bench, operation: Any, words: str
+) -> None:
     """Is refused in one line, and the operation is not carried out."""
     with pytest.raises((ConfigurationError, UnknownTask)) as refused:
         operation(bench)

@@ -69,7 +69,10 @@ def test_it_writes_what_the_settlement_writes(bench: Bench, minutes: float) -> N
             "succeeded"
         ] * len(claims)
         found.append(
-            ([bench.row(name) for name in NAMES], [bench.slots(name) for name in NAMES])
+            (
+                [bench.row(name) for name in NAMES],
+                [bench.slots(name) for name in NAMES],
+            )
         )
         with bench.store.transaction() as connection:
             connection.execute(bench.tables.slots.delete())
@@ -271,7 +274,9 @@ def test_a_locked_ledger_row_takes_all_of_it_back(pg_url: str) -> None:
     claims, slots = held(bench, "plain", "other"), bench.tables.slots
     with bench.database.main.connect() as other, other.begin():
         other.execute(
-            slots.select().where(slots.c.task_name == "plain").with_for_update(read=True)
+            slots.select()
+            .where(slots.c.task_name == "plain")
+            .with_for_update(read=True)
         )
         with pytest.raises(DBAPIError):
             gone(bench, claims)
@@ -288,7 +293,9 @@ def test_row_and_ledger_row_never_part(pg_bench: Bench) -> None:
     claims, slots = held(pg_bench, *NAMES), pg_bench.tables.slots
     with ThreadPoolExecutor(1) as pool, pg_bench.database.main.connect() as other:
         ended = {"outcome": "cancelled", "finished": at(1)}
-        other.execute(slots.update().where(slots.c.task_name == "plain").values(**ended))
+        other.execute(
+            slots.update().where(slots.c.task_name == "plain").values(**ended)
+        )
         going = run_into_lock(pg_bench, pool, lambda: gone(pg_bench, claims))
         other.commit()
         assert going.result(PATIENCE) == set()
@@ -322,4 +329,7 @@ def test_a_row_goes_on_with_its_ledger_row_or_not_at_all(pg_bench: Bench) -> Non
         other.commit()
         with pytest.raises(Parted):
             waiting.result()
-    assert (bench.row("plain").picked, bench.row("plain").version) == (True, claim.token)
+    assert (bench.row("plain").picked, bench.row("plain").version) == (
+        True,
+        claim.token,
+    )

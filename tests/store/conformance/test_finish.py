@@ -9,7 +9,9 @@ from slotwise import Every
 
 def test_a_run_that_will_miss_its_time(bench: Bench) -> None:
     """From twenty earlier runs on; the forecast is of the slot that runs, or waits and is due."""
-    found = bench.beside(a_job("report", Every("1h"), finish_by="25m", finish_risk=0.4))
+    found = bench.beside(
+        a_job("report", Every("1h"), finish_by="25m", finish_risk=0.4)
+    )
     found.plan("report")
     for number in range(1, 21):
         found.clock.set(at(60 * number))
@@ -19,7 +21,11 @@ def test_a_run_that_will_miss_its_time(bench: Bench) -> None:
         found.settle(claim)
     found.clock.set(at(60 * 21 + 1))
     (waiting,) = found.inspect.finish_forecasts()
-    assert (waiting.job, waiting.slot, waiting.started) == ("report", at(60 * 21), None)
+    assert (waiting.job, waiting.slot, waiting.started) == (
+        "report",
+        at(60 * 21),
+        None,
+    )
     assert waiting.finish_by == at(60 * 21) + 25 * MINUTE
     assert (waiting.share, waiting.runs, waiting.will_miss) == (0.5, 20, True)
     claim = found.claim_one("report")

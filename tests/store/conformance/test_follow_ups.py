@@ -244,7 +244,12 @@ def test_two_of_one_id(
 
     def handler(ctx: Any) -> None:
         ctx.then(
-            "then", "first", id="a", delay="1m", if_exists=before, countdown=int(blocked)
+            "then",
+            "first",
+            id="a",
+            delay="1m",
+            if_exists=before,
+            countdown=int(blocked),
         )
         ctx.then("then", "second", id="a", delay="2m", if_exists=choice)
 
@@ -355,7 +360,9 @@ def test_a_task_that_is_called_off_leaves_what_its_history_keeps(
         raise ValueError("boom")
 
     office = Office(database, handler, record=history)
-    office.client.schedule_many("first", [Item("itself", id="a"), Item("asked", id="b")])
+    office.client.schedule_many(
+        "first", [Item("itself", id="a"), Item("asked", id="b")]
+    )
     ended = office.worker.run_due()
     assert [(one.outcome, one.reason) for one in ended] == [
         ("cancelled", "enough"),
@@ -363,7 +370,9 @@ def test_a_task_that_is_called_off_leaves_what_its_history_keeps(
     ]
     ends = [end for id in "ab" for end in office.client.history("first", id)]
     kept = (
-        [("cancelled", "enough"), ("cancelled", "operator")] if history != "none" else []
+        [("cancelled", "enough"), ("cancelled", "operator")]
+        if history != "none"
+        else []
     )
     assert [(end.outcome, end.reason) for end in ends] == kept
     assert office.ids("first") == []

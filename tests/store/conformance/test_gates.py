@@ -67,7 +67,11 @@ def make(database: Database, closed: type[Closed]) -> Iterator[MakeBench]:
             found = Bench(
                 limited,
                 definitions
-                or [a_job("plain"), a_task("mail"), a_task("paced", rate_limit="2/1h")],
+                or [
+                    a_job("plain"),
+                    a_task("mail"),
+                    a_task("paced", rate_limit="2/1h"),
+                ],
             )
             return found.planned()
 
@@ -103,7 +107,10 @@ def test_a_slot_that_is_skipped_is_in_the_ledger(
         "skipped",
         "closed",
     )
-    assert (bench.slot("plain")["attempts"], bench.slot("plain")["started"]) == (0, None)
+    assert (bench.slot("plain")["attempts"], bench.slot("plain")["started"]) == (
+        0,
+        None,
+    )
     assert bench.row("plain").slot == at(2)
 
 

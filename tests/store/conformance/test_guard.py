@@ -195,7 +195,9 @@ def test_what_was_completed_is_not_run_again(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_completed_claim_of_a_dead_worker_is_a_success(user: User, kind: str) -> None:
+def test_a_completed_claim_of_a_dead_worker_is_a_success(
+    user: User, kind: str
+) -> None:
     """Died between its commit and its settlement: the reaper finds "succeeded" under the lost
     token.
     """

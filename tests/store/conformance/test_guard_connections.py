@@ -261,7 +261,9 @@ def test_psycopg_in_a_database_without_the_tables(
 ) -> None:
     """It is told as with SQLAlchemy's connections."""
     claim = claimed(pg_user)
-    url = sa.make_url(pg_empty_url).set(drivername="postgresql").render_as_string(False)
+    url = (
+        sa.make_url(pg_empty_url).set(drivername="postgresql").render_as_string(False)
+    )
     with (
         psycopg.connect(url) as own,
         pytest.raises(ConfigurationError, match="does not reach scheduled_meta"),

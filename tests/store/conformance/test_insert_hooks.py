@@ -96,19 +96,24 @@ def test_in_the_callers_transaction_it_is_the_callers(
 )
 def test_many_tasks(client: Client, notes: Notes, options: dict[str, Any]) -> None:
     """Each chunk with what was written for it."""
-    assert client.schedule_many("mail", range(5), chunk_size=3, **options).scheduled == 5
+    assert (
+        client.schedule_many("mail", range(5), chunk_size=3, **options).scheduled == 5
+    )
     assert len(notes.written()) == 5
     assert sum(map(len, notes.calls)) == 5
 
 
-def test_follow_ups_are_inserted_with_the_settlement(notes: Notes, bench: Bench) -> None:
+def test_follow_ups_are_inserted_with_the_settlement(
+    notes: Notes, bench: Bench
+) -> None:
     """The settlement's transaction has the hook's writes as well."""
 
     def follow(ctx: JobContext) -> None:
         ctx.then("second", id="2")
 
     registry = JobRegistry(
-        tasks=[task(name="first")(follow), task(name="second")(print)], at_insert=[notes]
+        tasks=[task(name="first")(follow), task(name="second")(print)],
+        at_insert=[notes],
     )
     with ManualWorker(registry, bench.database, bench.clock) as worker:
         worker.client.schedule("first", id="1")

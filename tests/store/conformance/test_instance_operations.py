@@ -95,7 +95,10 @@ def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(
     assert operations.cancel("feed", at(1), id="b") == [at(1)]
     bench.tick(0.5)
     claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
-    assert [claims[id].row.cancel_requested is not None for id in "ab"] == [False, True]
+    assert [claims[id].row.cancel_requested is not None for id in "ab"] == [
+        False,
+        True,
+    ]
 
 
 def test_an_instance_is_a_text(bench: Bench, operations: Operations) -> None:
@@ -156,7 +159,9 @@ def test_an_operation_on_one_instance_explains_no_other(
 # -- deleted --------------------------------------------------------------------------------------
 
 
-def test_what_waits_ends_with_its_instance(bench: Bench, operations: Operations) -> None:
+def test_what_waits_ends_with_its_instance(
+    bench: Bench, operations: Operations
+) -> None:
     """Triggers and backfills were for that instance: none of them starts, and the ledger says why.
     Others go on.
     """
@@ -166,9 +171,9 @@ def test_what_waits_ends_with_its_instance(bench: Bench, operations: Operations)
     assert endings(bench, "feed", "a") == [
         (slot, "cancelled", "deleted") for slot in (at(-2), at(-1), triggers["a"])
     ]
-    assert [(claim.row.plan_instance, claim.slot) for claim in bench.claim("feed")] == [
-        ("b", triggers["b"])
-    ]
+    assert [
+        (claim.row.plan_instance, claim.slot) for claim in bench.claim("feed")
+    ] == [("b", triggers["b"])]
 
 
 def test_what_runs_beside_a_deleted_instance_runs_to_its_end(

@@ -66,9 +66,9 @@ def test_each_instance_has_its_own_slots_data_and_ledger(bench: Bench) -> None:
     instance.
     """
     assert bench.client.schedule_recurring("feed", "a", EACH, {"url": "a"}) == at(1)
-    assert bench.client.schedule_recurring("feed", "b", "EVERY|2m", {"url": "b"}) == at(
-        2
-    )
+    assert bench.client.schedule_recurring(
+        "feed", "b", "EVERY|2m", {"url": "b"}
+    ) == at(2)
     bench.tick(2)
     claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
     assert {id: claim.row.task_data for id, claim in claims.items()} == {
@@ -315,7 +315,8 @@ def test_joined_to_the_callers_transaction(bench: Bench) -> None:
         connection.begin() as transaction,
     ):
         assert (
-            bench.client.unschedule_recurring("feed", "a", connection=connection) is True
+            bench.client.unschedule_recurring("feed", "a", connection=connection)
+            is True
         )
         transaction.rollback()
     assert bench.row("feed", "a").slot == at(1)
@@ -324,7 +325,9 @@ def test_joined_to_the_callers_transaction(bench: Bench) -> None:
 def test_instances_follow_their_calendar(bench: Bench) -> None:
     """As a job's own row does; one that is not there is named when the instance is made."""
     nine = Daily("09:00").excluding("CO", roll="following")
-    with pytest.raises(InvalidSchedule, match="there is no calendar CO in the database"):
+    with pytest.raises(
+        InvalidSchedule, match="there is no calendar CO in the database"
+    ):
         bench.client.schedule_recurring("feed", "a", nine)
     changes = Calendars(bench.store, "tester")
     changes.change("CO", lambda before: Calendar(name="CO"), "calendar_add")
@@ -354,7 +357,11 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
             "this id is reserved for job rows",
         ),
         (("feed", " ", EACH), ConfigurationError, "an id cannot be blank"),
-        (("feed", "a", "61 * * * *"), InvalidSchedule, 'minute must be 0–59, got "61"'),
+        (
+            ("feed", "a", "61 * * * *"),
+            InvalidSchedule,
+            'minute must be 0–59, got "61"',
+        ),
         (("feed", "a", 5), ConfigurationError, "5 is not a schedule"),
         (("all", "a", FixedDelay("1m")), InvalidJob, "misses one slot at most"),
         (("abreast", "a", FixedDelay("1m")), InvalidJob, "nothing overlaps"),
@@ -502,7 +509,9 @@ def closed(bench: Bench) -> Bench:
     return bench
 
 
-def test_a_due_row_that_is_changed_again_and_again_does_not_grow(closed: Bench) -> None:
+def test_a_due_row_that_is_changed_again_and_again_does_not_grow(
+    closed: Bench,
+) -> None:
     """What owns no slot is left out, however often; the slots up to each change stay with the text
     of their time.
     """
@@ -609,13 +618,17 @@ def test_a_held_instance_that_nobody_can_read_can_be_changed_and_deleted(
     for claim in claims.values():
         bench.settle(claim)
     assert (bench.row("all", "a").slot, bench.find("all", "b")) == (at(3.5), None)
-    assert [(slot["task_instance"], slot["outcome"]) for slot in bench.slots("all")] == [
+    assert [
+        (slot["task_instance"], slot["outcome"]) for slot in bench.slots("all")
+    ] == [
         ("a", "succeeded"),
         ("b", "succeeded"),
     ]
 
 
-def test_of_a_text_that_nobody_can_read_only_the_beginning_is_told(bench: Bench) -> None:
+def test_of_a_text_that_nobody_can_read_only_the_beginning_is_told(
+    bench: Bench,
+) -> None:
     """Also where it became so while the row was held: the outcome counts, and the row says why it
     waits.
     """
@@ -644,7 +657,9 @@ def test_an_instance_that_nobody_can_read_is_told(
     bench.tick()
     assert bench.claim("feed") == []
     (said,) = [
-        record.getMessage() for record in caplog.records if record.levelname == "WARNING"
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING"
     ]
     assert said.startswith(
         "feed: rows that are quarantined: 1; the last is 'a': schedule 'MOONPHASE|xxx"

@@ -33,7 +33,9 @@ def strict(pg_url: str, whose: str, request: pytest.FixtureRequest) -> Iterator[
             f"ALTER {place} SET default_transaction_isolation = '{request.param}'"
         )
     with psycopg.connect(pg_url) as other:
-        assert other.execute("SHOW transaction_isolation").fetchone() == (request.param,)
+        assert other.execute("SHOW transaction_isolation").fetchone() == (
+            request.param,
+        )
     database = Database(Settings(database_url=pg_url))
     yield Bench(database).planned()
     database.close()

@@ -226,7 +226,9 @@ def test_queued_slots_are_not_decided_together_with_missed_ones(
     bench.tick(3)
     begun = {claim.key[0]: claim.slot for claim in bench.claim()}
     for job in QUEUED_JOBS:
-        assert begun[job.name] == at(2 if job.name.startswith("queued") else 5), job.name
+        assert begun[job.name] == at(2 if job.name.startswith("queued") else 5), (
+            job.name
+        )
 
 
 def _end_of(kind: str, claims: Sequence[Claim], bench: Bench) -> None:
@@ -269,7 +271,10 @@ def test_a_gap_goes_on_while_nothing_runs(bench: Bench) -> None:
     bench.settle(claim, HandedBack())
     bench.tick(3)
     claim = bench.claim_one("plain")  # it never began: its slot is one of those missed
-    assert (claim.slot, bench.gaps("plain")[1:]) == (at(18), [(13, 17, 5, "collapsed")])
+    assert (claim.slot, bench.gaps("plain")[1:]) == (
+        at(18),
+        [(13, 17, 5, "collapsed")],
+    )
     bench.settle(claim)
     bench.tick(3)
     assert bench.claim_one("plain").slot == at(21)
@@ -279,7 +284,9 @@ def test_a_gap_goes_on_while_nothing_runs(bench: Bench) -> None:
     ]
 
 
-def test_a_gap_does_not_go_on_across_slots_of_an_earlier_schedule(bench: Bench) -> None:
+def test_a_gap_does_not_go_on_across_slots_of_an_earlier_schedule(
+    bench: Bench,
+) -> None:
     """Law 8: those have rows of their own, and no gap counts them a second time."""
     hasty = CatchUp.none(grace=timedelta(seconds=1))
     minutely = bench.beside(a_job("plain", catch_up=hasty))

@@ -81,7 +81,9 @@ def test_other_tasks_are_claimed_as_ever(limited: Bench) -> None:
     """In the one statement that knows no limits."""
     assert (
         len(
-            limited.store.claims.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"])
+            limited.store.claims.claim_tasks(
+                "host:1:a", 50, lease=LEASE, names=["mail"]
+            )
         )
         == 50
     )
@@ -260,7 +262,9 @@ def test_a_slot_that_does_not_start_takes_no_place_in_the_window(
             )
         )
     assert (
-        bench.store.claims.claim_slots("host:1:a", 9, lease=LEASE, names=["few"]).claims
+        bench.store.claims.claim_slots(
+            "host:1:a", 9, lease=LEASE, names=["few"]
+        ).claims
         == []
     )
     bench.client.schedule("few", id="once")

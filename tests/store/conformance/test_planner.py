@@ -134,7 +134,9 @@ def test_rows_that_need_nothing_are_looked_at_together(bench: Bench) -> None:
         (0, 0),
         (0, 0),
     ]
-    assert writes("3", a_job("job-000", Every("5m")), a_job("job-001", priority=90)) == (
+    assert writes(
+        "3", a_job("job-000", Every("5m")), a_job("job-001", priority=90)
+    ) == (
         1,
         3,
     )
@@ -245,7 +247,9 @@ def test_what_was_due_before_the_change_still_runs(bench: Bench) -> None:
     """
     bench.tick(3.2)
     other, _ = redeployed(bench, "plain", HALF_PAST)
-    assert other.row("plain").schedule == str(succeed(Every(MINUTE), at(3.2), HALF_PAST))
+    assert other.row("plain").schedule == str(
+        succeed(Every(MINUTE), at(3.2), HALF_PAST)
+    )
     bench.tick(2)
     claim = other.claim_one("plain")
     assert claim.slot == at(4.5)
@@ -330,7 +334,9 @@ def test_no_redeploy_reopens_a_slot(bench: Bench, back: float) -> None:
         pytest.param("v9", "v10", "changed", id="higher, as a version"),
         pytest.param("8", None, "outdated", id="none after one"),
         pytest.param(None, "8", "changed", id="one after none"),
-        pytest.param("9fceb02", "1ab4c55", "changed", id="another hash, started later"),
+        pytest.param(
+            "9fceb02", "1ab4c55", "changed", id="another hash, started later"
+        ),
     ],
 )
 def test_a_lower_revision_never_replans(
@@ -642,7 +648,10 @@ def test_a_slot_of_the_first_schedule_that_has_begun_goes_on(
     bench.tick()
     claim = bench.claim_one("retried")
     bench.tick(2.2)
-    policies = {"catch_up": CatchUp.first(), "retry": bench.definitions["retried"].retry}
+    policies = {
+        "catch_up": CatchUp.first(),
+        "retry": bench.definitions["retried"].retry,
+    }
     newer, _ = twice(bench, "retried", HALF_PAST, FIVES, **policies)
     newer.settle(claim, ends) if ends else newer.take_over(claim)
     newer.tick(0.2)
@@ -945,7 +954,10 @@ def test_no_token_comes_again_after_a_restore(bench: Bench) -> None:
     claim = bench.claim_one("strict", "host:1:a")
     assert claim.token > orphan.token
     assert claim.slot == at(2)
-    assert bench.outcomes("strict") == [(1, "skipped"), (2, "claimed")]  # it never began
+    assert bench.outcomes("strict") == [
+        (1, "skipped"),
+        (2, "claimed"),
+    ]  # it never began
 
 
 @pytest.mark.parametrize("end", ["take-over", "settlement"])
@@ -982,7 +994,9 @@ def test_a_restored_holder_of_a_slot_that_was_forgotten(bench: Bench) -> None:
     bench.tick()
     claims = bench.claim("strict", "plain")
     backup = bench.backup()
-    bench.store.settlements.settle([(claim, HandedBack("shutdown")) for claim in claims])
+    bench.store.settlements.settle(
+        [(claim, HandedBack("shutdown")) for claim in claims]
+    )
     assert bench.slots("strict") == bench.slots("plain") == []
     bench.restore(backup)
     for claim in claims:
@@ -1147,7 +1161,8 @@ def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> Non
     backup = bench.backup()
     bench.tick(0.1)
     bench.store.settlements.settle(
-        [(claim, Succeeded())], ended_ago=lambda claim: EndOfRun(timedelta(minutes=1.1))
+        [(claim, Succeeded())],
+        ended_ago=lambda claim: EndOfRun(timedelta(minutes=1.1)),
     )
     bench.settle(bench.claim_one("plain"))
     before = bench.outcomes("plain"), bench.gaps("plain")

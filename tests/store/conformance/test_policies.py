@@ -59,7 +59,8 @@ def ledger(database: Database) -> dict[float, str]:
     }
     for first, last, count, reason in gaps:
         covered = [
-            minute(first) + step for step in range(int(minute(last) - minute(first)) + 1)
+            minute(first) + step
+            for step in range(int(minute(last) - minute(first)) + 1)
         ]
         assert len(covered) == count
         assert not set(covered) & set(found)
@@ -148,7 +149,9 @@ def test_slots_that_come_due_during_a_run(
     assert [0, *started] == runs
     found = ledger(database)
     assert [slot for slot, said in found.items() if said == "succeeded"] == runs
-    assert [slot for slot, said in found.items() if said.endswith("overlap")] == skipped
+    assert [
+        slot for slot, said in found.items() if said.endswith("overlap")
+    ] == skipped
 
 
 def test_a_spread_moves_the_start_and_not_the_slot(database: Database) -> None:

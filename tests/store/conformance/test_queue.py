@@ -21,7 +21,14 @@ from tests.kit.records import (
 )
 from tests.store.bench import Bench, at
 
-from slotwise import BulkResult, ConfigurationError, Every, InstanceExists, Item, Receipt
+from slotwise import (
+    BulkResult,
+    ConfigurationError,
+    Every,
+    InstanceExists,
+    Item,
+    Receipt,
+)
 from slotwise.inspect import RECURRING
 from slotwise.spi import Key, Row
 from slotwise.store.queue.queue import queue_of
@@ -60,7 +67,9 @@ COMMANDS: dict[str, Command] = {
     "keep": schedule(if_exists="keep"),
     "replace": schedule(if_exists="replace"),
     "reschedule": schedule(if_exists="reschedule"),
-    "move": lambda bench: bench.client.reschedule("mail", "1", delay="1h", priority=90),
+    "move": lambda bench: bench.client.reschedule(
+        "mail", "1", delay="1h", priority=90
+    ),
     "cancel": lambda bench: bench.client.cancel("mail", "1"),
 }
 
@@ -209,7 +218,9 @@ def test_a_token_rises_even_where_the_clock_stands(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("if_exists", ["keep", "replace", "reschedule"])
-def test_a_held_row_keeps_what_it_was_claimed_with(bench: Bench, if_exists: str) -> None:
+def test_a_held_row_keeps_what_it_was_claimed_with(
+    bench: Bench, if_exists: str
+) -> None:
     """Version, slot, due time and data of a held row are its holder's: its settlement is as if
     nobody had asked.
     """
@@ -233,7 +244,9 @@ def test_a_held_row_keeps_what_it_was_claimed_with(bench: Bench, if_exists: str)
     [Failed("boom"), Snoozed(timedelta(minutes=5)), HandedBack()],
     ids=lambda outcome: outcome.name,
 )
-def test_a_held_row_is_rescheduled_when_it_is_let_go(bench: Bench, outcome: Any) -> None:
+def test_a_held_row_is_rescheduled_when_it_is_let_go(
+    bench: Bench, outcome: Any
+) -> None:
     """Its next attempt is at the time that was wished for, once; the wish goes with the
     settlement.
     """
@@ -628,7 +641,10 @@ def test_filters(bench: Bench) -> None:
         "paused": ["paused"],
         "dead": ["dead"],
     }
-    assert [line.id for line in bench.client.list(state="waiting")] == ["waits", "other"]
+    assert [line.id for line in bench.client.list(state="waiting")] == [
+        "waits",
+        "other",
+    ]
 
 
 @pytest.mark.parametrize("id", ["", " ", "a\nb", "x" * 251, "\u202e"])

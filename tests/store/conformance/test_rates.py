@@ -91,7 +91,8 @@ def test_a_deploy_took_the_slot_away(bench: Bench) -> None:
     slot = at(0).replace(hour=2) + 24 * HOUR
     told = " ".join(bench.inspect.explain("nightly", slot).sentences)
     assert (
-        "The schedule was changed from 02:00 UTC to 03:55 UTC by revision 3 at " in told
+        "The schedule was changed from 02:00 UTC to 03:55 UTC by revision 3 at "
+        in told
     )
     explained = bench.inspect.explain_job("nightly")
     assert explained is not None

@@ -186,7 +186,8 @@ def test_no_second_has_more_starts_than_the_rate(
                 starts.append((now, "plain", 0))
                 continue
             heappush(
-                comings, (due(answer) + TICK * chance.randrange(1 + late * 1000), number)
+                comings,
+                (due(answer) + TICK * chance.randrange(1 + late * 1000), number),
             )
     assert busiest(starts) <= rate
     assert starts[-1][0] < NOON + SECOND * (
@@ -214,7 +215,9 @@ def test_a_token_that_was_given_back_is_there_again(bench: Bench) -> None:
         assert gate.admit([row], NOON, connection) == [START]
         gate.give_back([row], NOON, connection)
         assert gate.admit([row], NOON, connection) == [START]
-        assert gate.admit([row], NOON, connection) == [Later(NOON + SECOND, "recovery")]
+        assert gate.admit([row], NOON, connection) == [
+            Later(NOON + SECOND, "recovery")
+        ]
 
 
 def test_a_clock_that_was_put_back_keeps_no_row_waiting(bench: Bench) -> None:
@@ -225,7 +228,8 @@ def test_a_clock_that_was_put_back_keeps_no_row_waiting(bench: Bench) -> None:
     with bench.store.transaction() as connection:
         gate.admit([row] * 200, NOON + 60 * MINUTE, connection)
         answers = [
-            gate.admit([row], NOON + TICK * number, connection)[0] for number in range(3)
+            gate.admit([row], NOON + TICK * number, connection)[0]
+            for number in range(3)
         ]
     assert answers[0] == START
     assert all(NOON < due(answer) < NOON + 2 * SECOND for answer in answers[1:])

@@ -271,7 +271,9 @@ def test_a_walk_continues_where_it_stopped(
 
 def test_workers_take_turns(bench: Bench) -> None:
     """One of them goes through the ledger in each interval, whichever comes first."""
-    one, two = (Pruner(bench.store, keep=HOUR, failure_retention=HOUR) for _ in range(2))
+    one, two = (
+        Pruner(bench.store, keep=HOUR, failure_retention=HOUR) for _ in range(2)
+    )
     assert one.take_turn(HOUR)
     assert not two.take_turn(HOUR)
     bench.tick(60)

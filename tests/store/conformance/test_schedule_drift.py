@@ -37,7 +37,8 @@ DEFINITIONS = (
     a_job("all", catch_up=CatchUp.all()),
     a_job("queue", overlap=Overlap.queue(3)),
     a_job(
-        "retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+        "retried",
+        retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)),
     ),
     a_job("spread", spread="30s", min_interval="50s"),
     a_task("mail"),
@@ -80,7 +81,9 @@ def test_nothing_has_moved_by_itself(bench: Bench) -> None:
         for number, claim in enumerate(claims):
             bench.settle(claim, Failed("oops") if number % 2 else None)
         assert found(bench) == []
-    bench.beside(a_job("plain", Every("7m")), a_job("daily", Cron("0 10 * * *"))).plan()
+    bench.beside(
+        a_job("plain", Every("7m")), a_job("daily", Cron("0 10 * * *"))
+    ).plan()
     assert found(bench) == []
 
 
@@ -106,7 +109,9 @@ def test_a_slot_that_has_moved_is_said(bench: Bench) -> None:
     """With what the row says and what its text comes to; the row stays."""
     before = bench.row("daily")
     assert before.slot is not None
-    bench.change("daily", slot=before.slot + MINUTE, execution_time=before.slot + MINUTE)
+    bench.change(
+        "daily", slot=before.slot + MINUTE, execution_time=before.slot + MINUTE
+    )
     bench.plan()
     assert found(bench) == [
         Moved(

@@ -313,7 +313,11 @@ def test_an_iterable_that_fails_half_way_changes_nothing(bench: Bench) -> None:
             "tag=7: expected a string; write '7'",
         ),
         (items("a", tags=[""]), ConfigurationError, "tag='': it cannot be blank"),
-        (items("a", tags=[*"abcdefghijklmnopqrstu"]), ConfigurationError, "at most 20"),
+        (
+            items("a", tags=[*"abcdefghijklmnopqrstu"]),
+            ConfigurationError,
+            "at most 20",
+        ),
         (items("a", priority=2.5), ConfigurationError, "priority=2.5"),
         ("abc", ConfigurationError, "expected a list or another iterable"),
         (7, ConfigurationError, "items=7"),
@@ -337,7 +341,10 @@ def test_bad_items(
 def test_bad_scopes_and_tasks(bench: Bench) -> None:
     """As above."""
     sync = bench.client.sync_schedules
-    for scope, message in ((7, "expected a string; write '7'"), ("", "cannot be blank")):
+    for scope, message in (
+        (7, "expected a string; write '7'"),
+        ("", "cannot be blank"),
+    ):
         with pytest.raises(ConfigurationError, match=message):
             sync("feed", [], scope=scope)
     with pytest.raises(UnknownTask, match="did you mean 'feed'"):

@@ -155,7 +155,12 @@ def test_success(bench: Bench) -> None:
         at(3),
         at(2),
     )
-    assert (row.watermark, row.last_success, row.consecutive_failures, row.attempt) == (
+    assert (
+        row.watermark,
+        row.last_success,
+        row.consecutive_failures,
+        row.attempt,
+    ) == (
         at(1),
         at(1.5),
         0,
@@ -356,7 +361,12 @@ def test_an_aborted_attempt_is_counted(bench: Bench) -> None:
     bench.tick()
     bench.settle(bench.claim_one("plain"), Aborted("shutdown"))
     entry = bench.slot("plain")
-    assert (entry["outcome"], entry["reason"], entry["aborted"], entry["finished"]) == (
+    assert (
+        entry["outcome"],
+        entry["reason"],
+        entry["aborted"],
+        entry["finished"],
+    ) == (
         "cancelled",
         "shutdown",
         1,
@@ -366,7 +376,11 @@ def test_an_aborted_attempt_is_counted(bench: Bench) -> None:
     assert (again.slot, again.row.attempt) == (at(1), 2)
     bench.settle(again)
     entry = bench.slot("plain")
-    assert (entry["outcome"], entry["attempts"], entry["aborted"]) == ("succeeded", 2, 1)
+    assert (entry["outcome"], entry["attempts"], entry["aborted"]) == (
+        "succeeded",
+        2,
+        1,
+    )
 
 
 def test_a_fixed_delay_counts_from_the_settlement(bench: Bench) -> None:
@@ -435,7 +449,8 @@ def test_a_batch_settles_each_under_its_own_fence(bench: Bench) -> None:
         bench.client.schedule("mail", id=f"{number}")
     bench.tick()
     claims = {
-        (claim.row.task_name, claim.row.task_instance): claim for claim in bench.claim()
+        (claim.row.task_name, claim.row.task_instance): claim
+        for claim in bench.claim()
     }
     mails = [claims["mail", f"{number}"] for number in range(4)]
     endings: list[Any] = [
@@ -497,7 +512,9 @@ def test_the_same_ending_twice_in_a_batch(bench: Bench) -> None:
     """
     bench.tick()
     claim = bench.claim_one("plain")
-    bench.store.settlements.settle([(claim, Aborted("shutdown")), (claim, Succeeded())])
+    bench.store.settlements.settle(
+        [(claim, Aborted("shutdown")), (claim, Succeeded())]
+    )
     row = bench.row("plain")
     assert (row.picked, row.version) == (False, claim.token + 1)
 
@@ -546,10 +563,14 @@ def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
 
     with database.main.begin() as connection:
         locked = (
-            sa.select(found.c.slot).where(found.c.task_name == "job-7").with_for_update()
+            sa.select(found.c.slot)
+            .where(found.c.task_name == "job-7")
+            .with_for_update()
         )
         connection.execute(locked).one()
-        done = bench.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+        done = bench.store.settlements.settle(
+            [(claim, Succeeded()) for claim in claims]
+        )
         assert len(waits) == 1
         ours = next(claim for claim in claims if claim.row.task_name == "job-7")
         (again,) = bench.store.settlements.settle([(ours, Succeeded())], wait=False)

@@ -60,7 +60,8 @@ def test_a_hook_writes_with_the_settlement(noted: Bench) -> None:
     noted.settle(plain, HandedBack())
     assert notes(noted) == []
     noted.settle(
-        retried, Failed("Traceback (most recent call last):\n  a line\nValueError: boom")
+        retried,
+        Failed("Traceback (most recent call last):\n  a line\nValueError: boom"),
     )
     assert noted.settle(retried) is None
     assert notes(noted) == ["retried failed retry ValueError: boom"]
@@ -130,7 +131,9 @@ def test_a_hook_gets_what_it_has_asked_for(noted: Bench) -> None:
 
 def test_tasks_without_a_hook_keep_the_fast_path(pg_bench: Bench) -> None:
     """One statement for slots on time that succeed, beside the settlement of those with a hook."""
-    pg_bench.store.settlements.hooks = SettlementHooks({"strict": lambda rows, tx: None})
+    pg_bench.store.settlements.hooks = SettlementHooks(
+        {"strict": lambda rows, tx: None}
+    )
     pg_bench.tick()
     claim = pg_bench.claim_one("plain")
     with hearing(pg_bench.database) as sent:

@@ -19,7 +19,12 @@ def test_the_slot_ends_and_burns_no_attempt(bench: Bench, name: str) -> None:
     bench.tick()
     bench.settle(bench.claim_one(name), Skipped("lock_held"))
     found = bench.slot(name)
-    assert (found["outcome"], found["reason"], found["attempts"], found["started"]) == (
+    assert (
+        found["outcome"],
+        found["reason"],
+        found["attempts"],
+        found["started"],
+    ) == (
         "skipped",
         "lock_held",
         0,

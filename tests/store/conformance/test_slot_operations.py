@@ -89,7 +89,9 @@ def test_a_trigger_leaves_the_schedule_alone(
     )
 
 
-def test_a_trigger_may_wait_for_what_runs(bench: Bench, operations: Operations) -> None:
+def test_a_trigger_may_wait_for_what_runs(
+    bench: Bench, operations: Operations
+) -> None:
     """The end of that run starts the first trigger, and the end of each trigger the next one."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -354,7 +356,9 @@ def test_a_reaper_does_not_wait_to_count(bench: Bench, operations: Operations) -
         other.execute(sa.select(tasks.c.version).where(*mine).with_for_update())
         began = monotonic()
         (settlement,) = bench.take_over(claim)
-        assert monotonic() - began < bench.database.settings.lock_timeout.total_seconds()
+        assert (
+            monotonic() - began < bench.database.settings.lock_timeout.total_seconds()
+        )
     assert settlement.transition is not None
     assert (bench.slot("strict")["outcome"], bench.row("strict").last_failure) == (
         "lost",
@@ -394,7 +398,11 @@ def test_of_a_slot_that_runs_the_following_one_is_skipped(
     assert (row.version, row.slot, row.execution_time) == (claim.token, at(1), at(1))
     assert bench.settle(claim) is not None
     assert bench.row("plain").slot == at(4)
-    assert bench.outcomes("plain") == [(1, "succeeded"), (2, "skipped"), (3, "skipped")]
+    assert bench.outcomes("plain") == [
+        (1, "succeeded"),
+        (2, "skipped"),
+        (3, "skipped"),
+    ]
 
 
 def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
@@ -465,7 +473,9 @@ def test_a_disabled_job_has_no_next_slot(bench: Bench, operations: Operations) -
         ),
         pytest.param(Failed("boom"), "failed", None, id="it broke"),
         pytest.param(HandedBack(), "cancelled", "operator", id="it had not started"),
-        pytest.param(Cancelled("done"), "cancelled", "done", id="it called itself off"),
+        pytest.param(
+            Cancelled("done"), "cancelled", "done", id="it called itself off"
+        ),
     ],
 )
 def test_a_cancelled_slot_ends(
@@ -672,7 +682,12 @@ def test_a_slot_of_a_job_that_gives_up_starts_once(
         again()
         assert bench.claim("strict") == []
         entry = bench.slot("strict")
-        ended = (entry["outcome"], entry["reason"], entry["attempts"], entry["finished"])
+        ended = (
+            entry["outcome"],
+            entry["reason"],
+            entry["attempts"],
+            entry["finished"],
+        )
         assert ended == ("failed", "give_up", 1, at(1))
         assert bench.find("strict", f"{RECURRING}@{at(1).isoformat()}") is None
 
@@ -680,7 +695,9 @@ def test_a_slot_of_a_job_that_gives_up_starts_once(
 # -- delete ---------------------------------------------------------------------------------------
 
 
-def test_a_deleted_job_leaves_its_history(bench: Bench, operations: Operations) -> None:
+def test_a_deleted_job_leaves_its_history(
+    bench: Bench, operations: Operations
+) -> None:
     """All its rows go; what had come and had not begun is written down, and no slot of it ever
     starts again.
     """
@@ -697,7 +714,9 @@ def test_a_deleted_job_leaves_its_history(bench: Bench, operations: Operations) 
     assert bench.row("plain").slot == at(5)
 
 
-def test_a_pending_retry_ends_with_its_job(bench: Bench, operations: Operations) -> None:
+def test_a_pending_retry_ends_with_its_job(
+    bench: Bench, operations: Operations
+) -> None:
     """Nothing vanishes."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
@@ -803,7 +822,10 @@ def test_errors_and_pauses_name_times_in_the_zone_of_the_job(bench: Bench) -> No
     vienna = bench.beside(
         a_job("vienna", Cron("0 9 * * *", tz="Europe/Vienna"))
     ).planned()
-    operations, noon = vienna.client.operations.by("ada"), r"2026-01-01T13:00:00\+01:00"
+    operations, noon = (
+        vienna.client.operations.by("ada"),
+        r"2026-01-01T13:00:00\+01:00",
+    )
     for refused in (operations.retry, operations.cancel):
         with pytest.raises(ConfigurationError, match=f"slot {noon} of job 'vienna'"):
             refused("vienna", at(0))
@@ -817,7 +839,9 @@ def test_errors_and_pauses_name_times_in_the_zone_of_the_job(bench: Bench) -> No
     found = vienna.inspect.job("vienna")
     assert found is not None
     assert re.fullmatch(f"paused by ada at {noon}: why", found.reason or "")
-    operations.resume("vienna")  # the zone of all is that of the slots that are due next
+    operations.resume(
+        "vienna"
+    )  # the zone of all is that of the slots that are due next
     operations.pause_all()
     assert re.fullmatch(
         f"paused by ada at {noon}", vienna.inspect.health(LEASE).paused or ""

@@ -6,7 +6,14 @@ from datetime import timedelta
 
 import pytest
 from tests.kit.records import Failed
-from tests.kit.store import Badge, Claims, Planner, Revision, WorkerRegistry, slot_state
+from tests.kit.store import (
+    Badge,
+    Claims,
+    Planner,
+    Revision,
+    WorkerRegistry,
+    slot_state,
+)
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 
 from slotwise import Cron, Every, FixedDelay, Overlap
@@ -24,7 +31,9 @@ from slotwise.spi import Key
 ME = "pod:1:a"
 
 
-def step(bench: Bench, name: str, minutes: float, *, waits: bool = True) -> Step | None:
+def step(
+    bench: Bench, name: str, minutes: float, *, waits: bool = True
+) -> Step | None:
     return next_step(slot_state(bench.store, name, at(minutes)), me=ME, waits=waits)
 
 
@@ -245,7 +254,9 @@ def test_a_new_job_that_is_not_new_reopens_nothing(bench: Bench) -> None:
 
 def test_a_fixed_delay_is_planned_as_usual(bench: Bench) -> None:
     """It has no slots before its first run."""
-    beside = bench.beside(a_job("later", FixedDelay("1m")), a_job("plain", Every("1m")))
+    beside = bench.beside(
+        a_job("later", FixedDelay("1m")), a_job("plain", Every("1m"))
+    )
     deploy = Revision(started=beside.clock.now())
     Planner(beside.store).plan(
         [beside.definitions["later"]], deploy, from_due=timedelta(0)

@@ -343,7 +343,9 @@ def test_a_ledger_row_that_is_missing_keeps_nobody_immortal(bench: Bench) -> Non
     assert not bench.row("plain").picked
 
 
-def test_a_row_that_was_locked_for_longer_than_its_lease(pg_database: Database) -> None:
+def test_a_row_that_was_locked_for_longer_than_its_lease(
+    pg_database: Database,
+) -> None:
     """Neither heartbeat nor reaper gets through; who of them comes first after that is chance. A
     live claim is not taken for it, and a dead one is, a little later.
     """

@@ -115,7 +115,9 @@ def test_data_that_cannot_be_decoded(office: Office, data: bytes) -> None:
     office.bench.client.schedule("mail", {"fine": True}, id="2")
     office.worker.tick("1m")
     outcomes = {
-        event.job: event.outcome for event in office.worker.run_due() if event.id != "1"
+        event.job: event.outcome
+        for event in office.worker.run_due()
+        if event.id != "1"
     }
     assert outcomes == {"mail": "succeeded", "tick": "succeeded"}
     assert sorted(office.given, key=str) == [at(1), {"fine": True}]
@@ -197,7 +199,12 @@ def test_a_payload_is_not_carried_around(office: Office) -> None:
 def test_a_row_with_nulls_where_another_program_may_leave_them(office: Office) -> None:
     """The columns of db-scheduler that may be null."""
     office.bench.insert(
-        "mail", "1", priority=None, consecutive_failures=None, version=1, task_data=b"1"
+        "mail",
+        "1",
+        priority=None,
+        consecutive_failures=None,
+        version=1,
+        task_data=b"1",
     )
     assert [event.outcome for event in office.worker.run_due()] == ["succeeded"]
 

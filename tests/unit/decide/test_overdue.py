@@ -24,12 +24,16 @@ def at(text: str) -> datetime:
     ("schedule", "since", "is_failing", "undecided", "skipped", "expected"),
     [
         pytest.param(HOURLY, "15T12:00", False, None, None, None, id="well"),
-        pytest.param(HOURLY, "15T11:00", False, "15T12:00", None, "15T12:00", id="late"),
+        pytest.param(
+            HOURLY, "15T11:00", False, "15T12:00", None, "15T12:00", id="late"
+        ),
         pytest.param(HOURLY, "15T10:00", True, None, None, "15T11:00", id="failing"),
         pytest.param(
             HOURLY, "15T10:00", True, "15T12:00", None, "15T11:00", id="failing-late"
         ),
-        pytest.param(HOURLY, "15T09:00", False, None, None, None, id="paused-meanwhile"),
+        pytest.param(
+            HOURLY, "15T09:00", False, None, None, None, id="paused-meanwhile"
+        ),
         pytest.param(
             HOURLY, "15T09:00", False, None, "15T11:00", "15T11:00", id="skipped"
         ),
@@ -44,7 +48,9 @@ def at(text: str) -> datetime:
         pytest.param(
             MONTHLY, "01T01:00", True, None, None, "01T02:00", id="monthly-failed"
         ),
-        pytest.param(MONTHLY, "02T00:00", True, None, None, None, id="failing-by-hand"),
+        pytest.param(
+            MONTHLY, "02T00:00", True, None, None, None, id="failing-by-hand"
+        ),
         pytest.param(
             None, "01T00:00", True, "15T12:00", None, "15T12:00", id="unreadable"
         ),

@@ -109,7 +109,9 @@ class Rig:
             loop=self.loop,
             hooks=Hooks(interceptors=interceptors, before_start=before_start),
         )
-        self.runner.on_end = lambda holding, outcome: self._ends.put((holding, outcome))
+        self.runner.on_end = lambda holding, outcome: self._ends.put(
+            (holding, outcome)
+        )
 
     def __enter__(self) -> Rig:
         if self.loop._loop is None:

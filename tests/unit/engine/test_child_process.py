@@ -72,9 +72,9 @@ def test_what_is_told_to_stop_before_its_handler_began_has_not_started(
     theirs.close()
     with ours:
         attempt = _Attempt(Channel(ours), child, holding, patience=0)
-        assert attempt.run({}, begun=lambda: None, draining=lambda: False) == HandedBack(
-            reason
-        )
+        assert attempt.run(
+            {}, begun=lambda: None, draining=lambda: False
+        ) == HandedBack(reason)
 
 
 def test_words_arrive_whole_and_in_order() -> None:

@@ -68,7 +68,9 @@ FEW = 2
 @pytest.mark.parametrize(
     ("situation", "memory", "plan"),
     [
-        pytest.param({}, {}, {"pause": POLL, **CLAIMS}, id="at first, claim everything"),
+        pytest.param(
+            {}, {}, {"pause": POLL, **CLAIMS}, id="at first, claim everything"
+        ),
         pytest.param(
             {"free": 4},
             {},
@@ -190,7 +192,11 @@ FEW = 2
         pytest.param(
             {"free": FEW},
             {"rate": FAST, "filling": (NOW + 1, FEW)},
-            {"slots": SLOTS._replace(limit=FEW), "tasks": MANY, "memory.filling": None},
+            {
+                "slots": SLOTS._replace(limit=FEW),
+                "tasks": MANY,
+                "memory.filling": None,
+            },
             id="room has not grown: claim",
         ),
         pytest.param(
@@ -402,10 +408,14 @@ def test_a_rest(
         pytest.param([0, 0], 0, id="nothing ends"),
         pytest.param([100, 100], 100, id="as many as end within the time"),
         pytest.param(
-            [1000, 10], 10, id="the slower of two windows counts: they have become slow"
+            [1000, 10],
+            10,
+            id="the slower of two windows counts: they have become slow",
         ),
         pytest.param(
-            [10, 1000], 10, id="the slower of two windows counts: they came in one lump"
+            [10, 1000],
+            10,
+            id="the slower of two windows counts: they came in one lump",
         ),
         pytest.param([100_000, 100_000], MOST_AHEAD, id="never more than that"),
     ],
@@ -478,7 +488,9 @@ def test_after_a_claim_that_waited_in_vain_few_wait(
         pytest.param(INTERVAL, 2, Starts(INTERVAL, 2, 1), id="at least one"),
     ],
 )
-def test_starts_of_the_last_interval(passed: float, started: int, after: Starts) -> None:
+def test_starts_of_the_last_interval(
+    passed: float, started: int, after: Starts
+) -> None:
     found = Starts(0.0, 2, 7).after(Situation(passed, free=1, started=started), MARGIN)
     assert found == after
 

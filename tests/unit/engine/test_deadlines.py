@@ -220,10 +220,14 @@ def test_explain_says_that_it_takes_long() -> None:
 
 def test_a_warning_after_the_timeout_is_refused() -> None:
     """It would never be given."""
-    refused = "warn_after=10s never passes: the attempt is stopped at its timeout of 5s"
+    refused = (
+        "warn_after=10s never passes: the attempt is stopped at its timeout of 5s"
+    )
     with pytest.raises(InvalidJob, match=refused):
         define(
-            job(name="feed", schedule=Every("1h"), warn_after="10s", timeout="5s")(print)
+            job(name="feed", schedule=Every("1h"), warn_after="10s", timeout="5s")(
+                print
+            )
         )
 
 

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from tests.kit.records import Aborted, AttemptOutcome, Cancelled, Failed, Reason, Snoozed
+from tests.kit.records import (
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Failed,
+    Reason,
+    Snoozed,
+)
 from tests.unit.engine.parts import Rig
 
 from slotwise import (

@@ -118,7 +118,9 @@ def test_a_full_task_hides_nothing_that_comes_due(
         bench.worker.poller.run_once()
     bench.registry.client.schedule("many", delay="100ms")
     pause = bench.worker.poller.run_once()
-    assert timedelta(milliseconds=90) < (pause or AT_ONCE) <= timedelta(milliseconds=100)
+    assert (
+        timedelta(milliseconds=90) < (pause or AT_ONCE) <= timedelta(milliseconds=100)
+    )
     gate.open()
 
 

@@ -247,4 +247,7 @@ def test_peers_keep_out_of_each_others_way(count: int) -> None:
     spreads = {peers.spread(interval) for _ in range(50)}
     assert max(offsets) <= min(timedelta(milliseconds=count - 1), LONGEST_OFFSET)
     assert timedelta(seconds=9) <= min(spreads) <= max(spreads) <= interval
-    assert (offsets == {timedelta(0)}, spreads == {interval}) == (count == 1, count == 1)
+    assert (offsets == {timedelta(0)}, spreads == {interval}) == (
+        count == 1,
+        count == 1,
+    )

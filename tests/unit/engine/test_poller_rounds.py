@@ -207,7 +207,9 @@ ALL, NOW = [a_begin(10), SLOTS, TASKS, LOOK], timedelta(0)
 @pytest.mark.parametrize(
     ("facts", "answers", "steps", "pause"),
     [
-        pytest.param({}, [0, 0, None], ALL, POLL, id="nothing waits: the poll interval"),
+        pytest.param(
+            {}, [0, 0, None], ALL, POLL, id="nothing waits: the poll interval"
+        ),
         pytest.param(
             {},
             [0, 0, SOON],
@@ -287,7 +289,12 @@ def test_the_first_round(
         ),
         pytest.param(
             [MAIL],
-            [a_begin(10), slots_claim(10, ["mail"]), TASKS, a_look(["mail"], ["mail"])],
+            [
+                a_begin(10),
+                slots_claim(10, ["mail"]),
+                TASKS,
+                a_look(["mail"], ["mail"]),
+            ],
             id="only tasks",
         ),
     ],
@@ -298,7 +305,9 @@ def test_kinds_that_are_not_known_are_not_claimed(
     """A worker without one-time tasks has no room for them, and does not wait for it. Tasks may
     have slots, too.
     """
-    answers = [None if step[0] == "look" else 0 for step in steps if step[0] != "begin"]
+    answers = [
+        None if step[0] == "look" else 0 for step in steps if step[0] != "begin"
+    ]
     assert Rounds(*definitions).round(*answers) == (steps, POLL)
 
 
@@ -413,7 +422,11 @@ def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
     """
     held, ended = MOST_AHEAD - 100, rounds.held.removed
     assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
-    assert fast(rounds, 0, None, held=held)[0] == [a_begin(10), SLOTS, a_look(BOTH, [])]
+    assert fast(rounds, 0, None, held=held)[0] == [
+        a_begin(10),
+        SLOTS,
+        a_look(BOTH, []),
+    ]
     assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
     rounds.pass_time(timedelta(seconds=RATE_WINDOW))
     rounds.wake_for(["mail"])

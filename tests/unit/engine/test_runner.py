@@ -71,7 +71,9 @@ def returning(result: object) -> Handler:
 
 
 @BOTH
-def test_a_handler_that_returns_has_succeeded(make: Callable[[Handler], object]) -> None:
+def test_a_handler_that_returns_has_succeeded(
+    make: Callable[[Handler], object],
+) -> None:
     """Whatever it returns."""
     with Rig(make(lambda ctx: "anything")) as rig:
         assert rig.run() == Succeeded()
@@ -83,7 +85,12 @@ def test_a_handler_that_returns_has_succeeded(make: Callable[[Handler], object])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("leave", "status"),
-    [(None, 0), (ValueError("of the child"), 1), (SystemExit(3), 3), (SystemExit(), 0)],
+    [
+        (None, 0),
+        (ValueError("of the child"), 1),
+        (SystemExit(3), 3),
+        (SystemExit(), 0),
+    ],
     ids=["returns", "raises", "exits", "exits well"],
 )
 def test_a_fork_that_comes_out_of_the_handler_ends(
@@ -300,7 +307,9 @@ def test_what_its_claim_took_is_no_time_that_it_waited(
     take as long.
     """
     with Rig(make(lambda ctx: None), margin=timedelta(seconds=5)) as rig:
-        assert rig.run(renewed=elapsed() - 6, lease=timedelta(seconds=60)) == Succeeded()
+        assert (
+            rig.run(renewed=elapsed() - 6, lease=timedelta(seconds=60)) == Succeeded()
+        )
 
 
 @BOTH
@@ -674,7 +683,9 @@ def test_a_host_that_cancels_all_its_tasks_does_not_end_an_attempt() -> None:
 
 
 @BOTH
-def test_interceptors_are_around_the_handler(make: Callable[[Handler], object]) -> None:
+def test_interceptors_are_around_the_handler(
+    make: Callable[[Handler], object],
+) -> None:
     """The first is the outermost, and each sees the context."""
     seen: list[str] = []
 
@@ -688,7 +699,8 @@ def test_interceptors_are_around_the_handler(make: Callable[[Handler], object]) 
         return interceptor
 
     with Rig(
-        make(lambda ctx: seen.append("handler")), interceptors=(around("a"), around("b"))
+        make(lambda ctx: seen.append("handler")),
+        interceptors=(around("a"), around("b")),
     ) as rig:
         assert rig.run() == Succeeded()
     assert seen == ["a in job", "b in job", "handler", "b out", "a out"]
@@ -707,7 +719,9 @@ def _failing(ctx: JobContext) -> Iterator[None]:
 
 
 @BOTH
-def test_an_interceptor_may_swallow_an_error(make: Callable[[Handler], object]) -> None:
+def test_an_interceptor_may_swallow_an_error(
+    make: Callable[[Handler], object],
+) -> None:
     """Then the attempt has succeeded."""
     with Rig(make(raising(ValueError())), interceptors=(_swallowing,)) as rig:
         assert rig.run() == Succeeded()
@@ -747,7 +761,10 @@ def test_an_errors_text_fits_the_ledger() -> None:
 
 def test_an_error_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is told by its name: the claim must not stay held because of it."""
-    with Rig(sync(raising(ValueError("boom")))) as rig, monkeypatch.context() as broken:
+    with (
+        Rig(sync(raising(ValueError("boom")))) as rig,
+        monkeypatch.context() as broken,
+    ):
         broken.setattr(traceback, "format_exception", lambda error: 1 / 0)
         outcome = rig.run()
     assert isinstance(outcome, Failed)

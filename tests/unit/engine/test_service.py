@@ -104,7 +104,9 @@ def test_a_wake_up_cuts_the_sleep_short() -> None:
 
 def test_a_wake_up_during_a_round_causes_another_round() -> None:
     """What was put in after the look must not wait for the next wake-up."""
-    loop = Loop(lambda: loop.wake() if not woken.is_set() and not woken.set() else None)
+    loop = Loop(
+        lambda: loop.wake() if not woken.is_set() and not woken.set() else None
+    )
     woken = threading.Event()
     loop.start()
     assert loop.has_run(2)
@@ -183,7 +185,9 @@ def test_no_error_ends_a_loop(
     assert "loop failed, and continues" in caplog.text
 
 
-def test_an_error_is_told_with_its_trace_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_told_with_its_trace_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Then in one line for each further try."""
     loop = Loop(failing(ValueError("one"), ValueError("two"), ValueError("three")))
     for _ in range(4):
@@ -216,7 +220,9 @@ def test_no_wake_up_shortens_the_pause_of_an_outage() -> None:
     stormed.
     """
     loop = Loop(
-        failing(Away()), first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1)
+        failing(Away()),
+        first_pause=timedelta(hours=1),
+        longest_pause=timedelta(hours=1),
     )
     loop.start()
     assert loop.has_run()
@@ -268,7 +274,9 @@ def test_a_busy_database_is_no_outage(
 def test_a_mistake_is_no_outage() -> None:
     """Whoever recovers from something else does not say that the database is back."""
     said: list[Event] = []
-    loop = Loop(failing(ValueError(), Away("gone")), listeners=Listeners((said.append,)))
+    loop = Loop(
+        failing(ValueError(), Away("gone")), listeners=Listeners((said.append,))
+    )
     loop._round()
     assert said == []
     loop._round()

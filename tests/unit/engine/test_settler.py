@@ -91,8 +91,12 @@ def test_only_what_has_not_begun_can_be_handed_back(bench: Bench) -> None:
     waiting, running = bench.hold(2)
     assert running.begin()
     assert bench.worker.settler.put(waiting, HandedBack("shutdown"), unstarted=True)
-    assert not bench.worker.settler.put(running, HandedBack("shutdown"), unstarted=True)
-    assert not bench.worker.settler.put(waiting, HandedBack("shutdown"), unstarted=True)
+    assert not bench.worker.settler.put(
+        running, HandedBack("shutdown"), unstarted=True
+    )
+    assert not bench.worker.settler.put(
+        waiting, HandedBack("shutdown"), unstarted=True
+    )
     bench.worker.settler.run_once()
     assert [(event.id, event.reason) for event in bench.said(HandedBackEvent)] == [
         (waiting.claim.key.task_instance, "shutdown")
@@ -172,7 +176,10 @@ def test_what_is_settled_is_not_sent_again_after_an_error(
             bench.worker.settler.run_once()
     assert list(bench.worker.settler._ended) == [slot]
     bench.worker.settler.flush()
-    assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded"]
+    assert [event.outcome for event in bench.said(Settled)] == [
+        "succeeded",
+        "succeeded",
+    ]
     assert bench.said(ClaimLostEvent) == []
 
 
@@ -210,7 +217,8 @@ def refusing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
         if mended:
             return whole(endings, **options)
         return [
-            Settlement(claim=claim, error=TimeoutError("locked")) for claim, _ in endings
+            Settlement(claim=claim, error=TimeoutError("locked"))
+            for claim, _ in endings
         ]
 
     monkeypatch.setattr(bench.worker.store.settlements, "settle", settle)

@@ -11,7 +11,14 @@ from datetime import timedelta
 
 import pytest
 from tests.kit.patience import PATIENCE
-from tests.kit.records import Aborted, Cancelled, Failed, HandedBack, Skipped, Succeeded
+from tests.kit.records import (
+    Aborted,
+    Cancelled,
+    Failed,
+    HandedBack,
+    Skipped,
+    Succeeded,
+)
 from tests.unit.engine.parts import NOON, Rig
 
 from slotwise import Every, JobContext, Skip, job
@@ -101,7 +108,9 @@ def test_a_hook_that_skips_refuses_the_start(make: Make) -> None:
         marked.append(claim)
         return True
 
-    with Rig(make(diary.handler), mark=mark, before_start=(diary.hook(), refuse)) as rig:
+    with Rig(
+        make(diary.handler), mark=mark, before_start=(diary.hook(), refuse)
+    ) as rig:
         assert rig.run() == Skipped("lock_held")
         assert rig.names() == []
     assert diary.lines == ["lock taken", "lock given back"]
@@ -128,7 +137,9 @@ def test_a_claim_that_became_doubtful_meanwhile_does_not_start(make: Make) -> No
         clock.tick(timedelta(minutes=2))
         return held(ctx)
 
-    with Rig(make(diary.handler), stopwatch=clock.elapsed, before_start=(slow,)) as rig:
+    with Rig(
+        make(diary.handler), stopwatch=clock.elapsed, before_start=(slow,)
+    ) as rig:
         assert rig.run() == HandedBack("suspect")
     assert diary.lines == ["lock taken", "lock given back"]
 

@@ -52,7 +52,9 @@ def start(*errors: Exception) -> tuple[bool, list[str], list[float]]:
     """Whether it came in, what was told, and how long it waited each time."""
     said: list[Event] = []
     patience = Patience()
-    came = keep_trying(trying(*errors), Common(Listeners((said.append,)), "w"), patience)
+    came = keep_trying(
+        trying(*errors), Common(Listeners((said.append,)), "w"), patience
+    )
     return came, [event.name for event in said], patience.waits
 
 

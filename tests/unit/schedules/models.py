@@ -98,7 +98,10 @@ def modelled(
             m for m in minutes(begin - 2 * MINUTE, end) if matches(m.astimezone(zone))
         ]
     else:
-        days = (begin.replace(tzinfo=None) - 3 * DAY, end.replace(tzinfo=None) + 3 * DAY)
+        days = (
+            begin.replace(tzinfo=None) - 3 * DAY,
+            end.replace(tzinfo=None) + 3 * DAY,
+        )
         named = [local for local in minutes(*days) if matches(local)]
         found = [slot for local in named for slot in instants(local, zone, gap, fold)]
     return sorted({slot for slot in found if begin < slot <= end})

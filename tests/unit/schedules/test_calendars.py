@@ -99,8 +99,12 @@ NUMBERED = [
 ]
 
 
-@pytest.mark.parametrize(("n", "expected"), NUMBERED, ids=[str(n) for n, _ in NUMBERED])
-def test_business_days_are_numbered_in_their_month(n: int, expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("n", "expected"), NUMBERED, ids=[str(n) for n, _ in NUMBERED]
+)
+def test_business_days_are_numbered_in_their_month(
+    n: int, expected: list[str]
+) -> None:
     """From its beginning, or from its end."""
     assert days(NOON.nth_business_day(n, OFFICE), FROM, TO) == expected
 
@@ -150,12 +154,17 @@ def test_a_combined_slot_runs_if_any_part_runs_it() -> None:
     assert [both.runs(noon + n * DAY) for n in range(4)] == [True, False, True, False]
     assert both.skipped_after(noon + DAY, noon + 9 * DAY) == noon + 3 * DAY
     bounded = both.between(noon, noon + 2 * DAY)
-    assert [slot.day for slot in bounded.running.slots(noon - DAY, noon + 9 * DAY)] == [
-        23
-    ]
+    assert [
+        slot.day for slot in bounded.running.slots(noon - DAY, noon + 9 * DAY)
+    ] == [23]
     assert bounded.skipped_after(noon, noon + 9 * DAY) == noon + DAY
     changed = succeed(NOON.excluding(OFFICE), noon + DAY, NOON)
-    assert [changed.runs(noon + n * DAY) for n in range(4)] == [True, False, True, True]
+    assert [changed.runs(noon + n * DAY) for n in range(4)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
     assert changed.skipped_after(noon, noon + 9 * DAY) == noon + DAY
     assert changed.skipped_after(noon + DAY, noon + 9 * DAY) is None
 
@@ -183,7 +192,9 @@ def test_a_calendar_that_is_named_is_bound_later() -> None:
 
 def test_binding_again_takes_the_newer_days() -> None:
     """What is bound follows a calendar that has changed, and keeps one that is not given."""
-    newer = Calendar(name="office", revision=4, days=OFFICE.days - {date(2026, 12, 24)})
+    newer = Calendar(
+        name="office", revision=4, days=OFFICE.days - {date(2026, 12, 24)}
+    )
     bound = NOON.excluding("office", "AT").bind(
         "job", {"office": OFFICE, "AT": Calendar(name="AT")}
     )
@@ -272,7 +283,10 @@ def test_weekends_are_configurable() -> None:
     [
         ({"name": ""}, 'calendar name "": at most 40 letters'),
         ({"name": "a;b"}, 'calendar name "a;b"'),
-        ({"name": "x" * 41}, "at most 40 letters, digits, dots, dashes and underscores"),
+        (
+            {"name": "x" * 41},
+            "at most 40 letters, digits, dots, dashes and underscores",
+        ),
         ({"name": "AT", "weekend": frozenset(range(7))}, "a week needs a working day"),
         ({"name": "AT", "weekend": frozenset({7})}, "weekdays are 0–6"),
         (

@@ -79,7 +79,9 @@ def rolled_dates(
 def numbered_dates(spec: Spec, near: date, n: int, calendar: Calendar) -> set[date]:
     found = set()
     for year, month in {(day.year, day.month) for day in around(near)}:
-        days = [date(year, month, day + 1) for day in range(monthrange(year, month)[1])]
+        days = [
+            date(year, month, day + 1) for day in range(monthrange(year, month)[1])
+        ]
         business = [day for day in days if calendar.is_business_day(day)]
         if len(business) >= abs(n):
             found.add(business[n - 1 if n > 0 else n])
@@ -120,7 +122,9 @@ def check(
 ) -> None:
     assert list(schedule.slots(begin, end)) == expected
     assert schedule.count_between(begin, end) == len(expected)
-    assert schedule.latest_before(end + TICK, floor=begin) == max(expected, default=None)
+    assert schedule.latest_before(end + TICK, floor=begin) == max(
+        expected, default=None
+    )
     for earlier, later in pairwise(expected[-5:]):
         assert schedule.latest_before(later) == earlier
 
@@ -369,7 +373,9 @@ def test_unions_without_holidays_are_cronsims(
 def near_changes_of_all_zones() -> st.SearchStrategy[tuple[str, datetime, int]]:
     return st.sampled_from(zones_that_change()).flatmap(
         lambda zone: st.tuples(
-            st.just(zone), st.sampled_from(changes(zone)), st.integers(-2 * 24 * 60, 60)
+            st.just(zone),
+            st.sampled_from(changes(zone)),
+            st.integers(-2 * 24 * 60, 60),
         )
     )
 
@@ -378,7 +384,9 @@ EVERYWHERE = st.deferred(near_changes_of_all_zones)
 
 
 @pytest.mark.slow
-@given(data=st.data(), spec=SPECS, near=EVERYWHERE, roll=st.sampled_from(ROLLS), **RULES)
+@given(
+    data=st.data(), spec=SPECS, near=EVERYWHERE, roll=st.sampled_from(ROLLS), **RULES
+)
 @examples(3000)
 def test_rolls_in_all_zones(
     data: st.DataObject,

@@ -153,9 +153,9 @@ def test_bounds_that_hold_no_slot_are_refused_once_the_slots_are_known() -> None
     ):
         weekend.bind("job", {"CO": Calendar(name="CO")})
     assert (
-        weekend.bind("job", {"CO": Calendar(name="CO", weekend=frozenset())}).next_after(
-            T
-        )
+        weekend.bind(
+            "job", {"CO": Calendar(name="CO", weekend=frozenset())}
+        ).next_after(T)
         == T + 5 * DAY
     )
 

@@ -26,7 +26,11 @@ def local_slots(schedule: Cron | Daily, day: str, *, days: int = 1) -> list[str]
     return [f"{slot.astimezone(schedule.zone):%d %H:%M%z}" for slot in slots]
 
 
-VIENNA, NEW_YORK, LORD_HOWE = "Europe/Vienna", "America/New_York", "Australia/Lord_Howe"
+VIENNA, NEW_YORK, LORD_HOWE = (
+    "Europe/Vienna",
+    "America/New_York",
+    "Australia/Lord_Howe",
+)
 CAIRO = "Africa/Cairo"
 BEIRUT = "Asia/Beirut"
 SAO_PAULO = "America/Sao_Paulo"

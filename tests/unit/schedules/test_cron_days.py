@@ -86,7 +86,9 @@ def test_day_rules(rule: str, expression: str, meant: object) -> None:
         ("1,L * *", lambda d: d.day in (1, length(d))),
         (
             "LW * *",
-            lambda d: d.weekday() < 5 and length(d) - d.day < {4: 3}.get(d.weekday(), 1),
+            lambda d: (
+                d.weekday() < 5 and length(d) - d.day < {4: 3}.get(d.weekday(), 1)
+            ),
         ),
         ("* * 5L", lambda d: d.weekday() == 4 and d.day + 7 > length(d)),
         ("* * FRIL", lambda d: d.weekday() == 4 and d.day + 7 > length(d)),

@@ -25,7 +25,9 @@ def hours_of_monday(field: str) -> list[int]:
 def weekdays(field: str) -> list[str]:
     return [
         f"{s:%a}"
-        for s in Cron(f"0 0 * * {field}").slots(JUST_BEFORE, MONDAY + timedelta(days=6))
+        for s in Cron(f"0 0 * * {field}").slots(
+            JUST_BEFORE, MONDAY + timedelta(days=6)
+        )
     ]
 
 
@@ -79,7 +81,11 @@ def test_values_of_the_weekday(field: str, days: list[str]) -> None:
 def test_six_fields_have_the_seconds_first() -> None:
     """Six fields are seconds, then the five of cron."""
     slots = Cron("*/20 30 2 * * *").slots(MONDAY, MONDAY + timedelta(days=1))
-    assert [f"{slot:%H:%M:%S}" for slot in slots] == ["02:30:00", "02:30:20", "02:30:40"]
+    assert [f"{slot:%H:%M:%S}" for slot in slots] == [
+        "02:30:00",
+        "02:30:20",
+        "02:30:40",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,10 @@ REFUSED = [
         "*/99999999999999999999 * * * *",
         'minute field "*/99999999999999999999": the step must be 1–60',
     ),
-    ("99999999999999999999 * * * *", 'minute must be 0–59, got "99999999999999999999"'),
+    (
+        "99999999999999999999 * * * *",
+        'minute must be 0–59, got "99999999999999999999"',
+    ),
     ("٣ * * * *", 'minute must be 0–59, got "٣"'),
     ("? * * * *", 'minute must be 0–59, got "?"'),
     (
@@ -236,5 +245,7 @@ def test_unknown_options_name_what_there_is(
 
 def test_what_is_not_text_is_refused() -> None:
     """A number instead of an expression is a message, not a traceback from within."""
-    with pytest.raises(InvalidSchedule, match="5 is not the text of a cron expression"):
+    with pytest.raises(
+        InvalidSchedule, match="5 is not the text of a cron expression"
+    ):
         Cron(5)  # type: ignore[arg-type]

@@ -77,7 +77,9 @@ FIRST_SENTENCE = [
 )
 def test_cron_in_words(text: str, words: str) -> None:
     """However it is spelled, what it comes to."""
-    assert explain_schedule(parse_schedule(text)) == [f"{words}, by the clocks of UTC."]
+    assert explain_schedule(parse_schedule(text)) == [
+        f"{words}, by the clocks of UTC."
+    ]
 
 
 SHORT = [
@@ -114,7 +116,9 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), SHORT, ids=[text[:40] for text, _ in SHORT])
+@pytest.mark.parametrize(
+    ("text", "words"), SHORT, ids=[text[:40] for text, _ in SHORT]
+)
 def test_a_schedule_in_a_few_words(text: str, words: str) -> None:
     """As people write it: calendars by name, bounds by the clocks of the zone; a text of another
     release as it is.
@@ -123,7 +127,19 @@ def test_a_schedule_in_a_few_words(text: str, words: str) -> None:
 
 
 DAYS = ("*", "?", "*/1", "*/2", "1-31", "31-30", "13", "*,13", "1-15,20", "H")
-WEEKDAYS = ("*", "?", "*/1", "*/2", "0-6", "0-7", "FRI-THU", "FRI", "*,5", "1-5", "6,0")
+WEEKDAYS = (
+    "*",
+    "?",
+    "*/1",
+    "*/2",
+    "0-6",
+    "0-7",
+    "FRI-THU",
+    "FRI",
+    "*,5",
+    "1-5",
+    "6,0",
+)
 
 
 @pytest.mark.parametrize("rule", ["or", "and", "vixie"])
@@ -168,7 +184,9 @@ def meant(told: str, day: date) -> bool:
         .removeprefix(" if it is ")
     )
     on_weekday = among(named, f"{day:%A}", NAMES)
-    return on_day and on_weekday if of_week.startswith(" if ") else on_day or on_weekday
+    return (
+        on_day and on_weekday if of_week.startswith(" if ") else on_day or on_weekday
+    )
 
 
 NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -177,7 +195,9 @@ NUMBERS = tuple(str(number) for number in range(1, 32))
 
 def among(told: str, value: str, order: Sequence[str]) -> bool:
     """Whether `a, b and c to d` has the value in it."""
-    spans = (part.partition(" to ") for part in told.replace(" and ", ", ").split(", "))
+    spans = (
+        part.partition(" to ") for part in told.replace(" and ", ", ").split(", ")
+    )
     return any(
         value in order[order.index(a) : order.index(b or a) + 1] for a, _, b in spans
     )
@@ -201,7 +221,10 @@ WHOLE = [
         "EVERY|90s",
         "Every 90s of real time, counted from 1970. Changes of clocks do not matter.",
     ),
-    ("FIXED_DELAY|2m", "2m after the end of the previous run, by the database's clock."),
+    (
+        "FIXED_DELAY|2m",
+        "2m after the end of the previous run, by the database's clock.",
+    ),
     ("-", "Never: the job keeps its row and does not run."),
     (
         "BETWEEN(0 2 * * *; 2026-01-01T00:00Z; 2027-01-01T00:00Z)",

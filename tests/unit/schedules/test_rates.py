@@ -85,7 +85,10 @@ def test_every_ends_with_the_calendar() -> None:
         (lambda: Daily(2), "02:00:30, got 2"),  # type: ignore[arg-type]
         (lambda: Daily(time(2, tzinfo=UTC)), "the zone goes into tz="),
         (lambda: Daily(time(2, 0, 0, 1)), "whole seconds"),
-        (lambda: Daily("02:00", tz="Mars/Olympus"), "unknown time zone 'Mars/Olympus'"),
+        (
+            lambda: Daily("02:00", tz="Mars/Olympus"),
+            "unknown time zone 'Mars/Olympus'",
+        ),
         (lambda: Daily("02:00", gap="hop"), "gap 'hop': one of end, shift, skip"),  # type: ignore[arg-type]
     ],
 )
@@ -127,7 +130,9 @@ def test_daily_takes_text_and_times() -> None:
     """Times in any order and form are the same schedule, each once."""
     schedule = Daily("14:30", time(2), "02:00", "2:00:05", tz="Europe/Vienna")
     assert str(schedule) == "DAILY|02:00,02:00:05,14:30|Europe/Vienna"
-    assert [f"{slot:%H:%M:%S}" for slot in schedule.slots(T, T + timedelta(days=1))] == [
+    assert [
+        f"{slot:%H:%M:%S}" for slot in schedule.slots(T, T + timedelta(days=1))
+    ] == [
         "12:30:00",
         "00:00:00",
         "00:00:05",

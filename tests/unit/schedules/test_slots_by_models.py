@@ -117,7 +117,14 @@ BOUNDED = st.builds(
     span=st.timedeltas(timedelta(microseconds=1), timedelta(days=4000)),
 )
 GRIDS = st.one_of(
-    CRONS, DAILIES, EVERIES, ROLLED, NUMBERED, UNIONS, BOUNDED, st.builds(Once, INSTANTS)
+    CRONS,
+    DAILIES,
+    EVERIES,
+    ROLLED,
+    NUMBERED,
+    UNIONS,
+    BOUNDED,
+    st.builds(Once, INSTANTS),
 )
 SUCCESSIONS = st.builds(succeed, GRIDS, INSTANTS, GRIDS)
 SCHEDULES = st.one_of(GRIDS, SUCCESSIONS)
@@ -316,7 +323,10 @@ NIGHTLY = [
         WHOLE_DAY,
     ),
     Spec(
-        ("0,30", frozenset({0, 30})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY
+        ("0,30", frozenset({0, 30})),
+        ("0-4", frozenset(range(5))),
+        WHOLE_DAY,
+        WHOLE_DAY,
     ),
     Spec(
         ("15", frozenset({15})),
@@ -364,7 +374,10 @@ def test_years_of_quarter_hours_by_minutes_walked(zone: str) -> None:
     end = datetime(LAST_YEAR, 12, 31, tzinfo=UTC)
     for minute in ("*/15", "0,15,30,45"):
         spec = Spec(
-            (minute, quarters), ("0-3", frozenset(range(4))), ("*", whole), ("*", whole)
+            (minute, quarters),
+            ("0-3", frozenset(range(4))),
+            ("*", whole),
+            ("*", whole),
         )
         expected = modelled(spec, ZoneInfo(zone), "end", "first", begin, end)
         assert list(Cron(spec.text, tz=zone).slots(begin, end)) == expected

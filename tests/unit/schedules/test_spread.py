@@ -39,7 +39,9 @@ def test_slots_keep_their_identity() -> None:
     assert list(spread.slots(DAY, DAY + HOUR)) == list(plain.slots(DAY, DAY + HOUR))
     assert spread.next_after(DAY) == plain.next_after(DAY)
     assert spread.latest_before(DAY) == plain.latest_before(DAY)
-    assert spread.count_between(DAY, DAY + HOUR) == plain.count_between(DAY, DAY + HOUR)
+    assert spread.count_between(DAY, DAY + HOUR) == plain.count_between(
+        DAY, DAY + HOUR
+    )
 
 
 def test_the_text_is_complete() -> None:

@@ -9,7 +9,10 @@ from tests.kit.times import succeed
 
 from slotwise import Cron, Disabled, Every, FixedDelay, InvalidSchedule, parse_schedule
 
-AT, JANUARY = datetime(2026, 11, 21, 2, 0, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
+AT, JANUARY = (
+    datetime(2026, 11, 21, 2, 0, tzinfo=UTC),
+    datetime(2026, 1, 3, tzinfo=UTC),
+)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 NIGHTLY, OFTEN = Cron("0 2 * * *"), Every("90s")
 MINUTES = [f"{number // 60:02}:{number % 60:02}" for number in range(1440)]
@@ -57,8 +60,12 @@ def test_text_reads_back() -> None:
 
 def test_a_text_names_one_predecessor() -> None:
     """Two do not read back: a row remembers one."""
-    with pytest.raises(InvalidSchedule, match=r"write SCHEDULE >> INSTANT >> SCHEDULE$"):
-        parse_schedule(str(succeed(succeed(NIGHTLY, AT, OFTEN), AT + HOUR, Disabled())))
+    with pytest.raises(
+        InvalidSchedule, match=r"write SCHEDULE >> INSTANT >> SCHEDULE$"
+    ):
+        parse_schedule(
+            str(succeed(succeed(NIGHTLY, AT, OFTEN), AT + HOUR, Disabled()))
+        )
 
 
 def test_each_of_both_may_be_as_long_as_one() -> None:

@@ -45,7 +45,9 @@ def test_a_span_has_one_offset_and_knows_its_neighbours(
 
 
 @given(st.sampled_from(ZONES).map(ZoneInfo), st.integers(0, 2**32 * SECOND))
-def test_ends_are_changes_or_far_from_every_change(zone: ZoneInfo, instant: int) -> None:
+def test_ends_are_changes_or_far_from_every_change(
+    zone: ZoneInfo, instant: int
+) -> None:
     """Where nothing changes at the end of a span, nothing changes for two days on either side."""
     span = span_at(zone, instant)
     for edge, outside in ((span.start, span.before), (span.end, span.after)):
@@ -72,12 +74,16 @@ def test_a_zone_without_changes_is_one_span(name: str) -> None:
 )
 def test_each_change_comes_once(name: str) -> None:
     """Also the one after which nothing changes for longer than a piece of a span."""
-    starts = [span.start for span in changes_between(ZoneInfo(name), 0, 2**31 * SECOND)]
+    starts = [
+        span.start for span in changes_between(ZoneInfo(name), 0, 2**31 * SECOND)
+    ]
     assert starts
     assert starts == sorted(set(starts))
 
 
 def test_zones_are_taken_by_name() -> None:
     """A text, a ZoneInfo and the UTC of the standard library."""
-    assert zone_named("Europe/Vienna") is zone_named(ZoneInfo.no_cache("Europe/Vienna"))
+    assert zone_named("Europe/Vienna") is zone_named(
+        ZoneInfo.no_cache("Europe/Vienna")
+    )
     assert zone_named(UTC) is ZoneInfo("UTC")

@@ -90,8 +90,13 @@ def _look(
         _claim(store, limit, wanted)
         for number in range(1, run.rounds + 1):
             run.server.forget_statements("slotwise")
-            spread = [_claim(store, limit, wanted) for _ in range(run.scaled(LOOKS, 5))]
-            figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}
+            spread = [
+                _claim(store, limit, wanted) for _ in range(run.scaled(LOOKS, 5))
+            ]
+            figures = {
+                "trip_ms": statistics.median(spread),
+                "trip_max_ms": max(spread),
+            }
             yield Reading(
                 cell=cell,
                 contender=contender,
@@ -221,10 +226,15 @@ def _looked(run: Run, look: Callable[[], timedelta | None]) -> dict[str, Any]:
             )
         spread.append((perf_counter() - began) * 1e3)
     figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}
-    return {"figures": {**_server_side(run, _LOOKS), **figures}, "spread": tuple(spread)}
+    return {
+        "figures": {**_server_side(run, _LOOKS), **figures},
+        "spread": tuple(spread),
+    }
 
 
-NEXT_DUE = Cell(name="next-due", title="a look for the next due slot", measure=_next_due)
+NEXT_DUE = Cell(
+    name="next-due", title="a look for the next due slot", measure=_next_due
+)
 
 
 # -- heartbeats for many claims -------------------------------------------------------------------
@@ -265,7 +275,10 @@ def _held(run: Run) -> Iterator[Reading]:
                         f"held: a heartbeat lost {len(lost)} claims; this run proves nothing"
                     )
                 spread.append((perf_counter() - began) * 1e3)
-            figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}
+            figures = {
+                "trip_ms": statistics.median(spread),
+                "trip_max_ms": max(spread),
+            }
             if (spent := run.server.milliseconds("slotwise")) is not None:
                 figures = {"server_ms": spent / BEATS, **figures}
             yield Reading(
@@ -315,7 +328,10 @@ def _pages(run: Run) -> Iterator[Reading]:
         for name, look in looks.items():
             run.server.forget_statements("slotwise")
             spread = [_milliseconds(look) for _ in range(run.scaled(PAGE_LOOKS, 3))]
-            figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}
+            figures = {
+                "trip_ms": statistics.median(spread),
+                "trip_max_ms": max(spread),
+            }
             if (spent := run.server.milliseconds("slotwise")) is not None:
                 figures = {"server_ms": spent / len(spread), **figures}
             yield Reading(
@@ -332,7 +348,9 @@ def _milliseconds(look: Callable[[], object]) -> float:
 
 
 PAGES = Cell(
-    name="pages", title="a page of a listing over 1,000,000 ledger rows", measure=_pages
+    name="pages",
+    title="a page of a listing over 1,000,000 ledger rows",
+    measure=_pages,
 )
 
 
@@ -368,7 +386,10 @@ def _idle(run: Run) -> Iterator[Reading]:
     if memory is not None:
         figures["rss_mib"] = memory
     yield Reading(
-        cell="idle", contender="slotwise", figures=figures, statements=tuple(statements)
+        cell="idle",
+        contender="slotwise",
+        figures=figures,
+        statements=tuple(statements),
     )
 
 
@@ -408,5 +429,7 @@ def _memory(run: Run) -> Iterator[Reading]:
 
 
 MEMORY = Cell(
-    name="memory", title="memory of a worker before 1,000,000 due rows", measure=_memory
+    name="memory",
+    title="memory of a worker before 1,000,000 due rows",
+    measure=_memory,
 )

@@ -67,10 +67,14 @@ def _enqueue_to_start(run: Run, contender: Contender, number: int) -> Reading:
     sent: dict[int, int] = {}
     with (
         contender.sender(url) as send,
-        Crew(run.server, contender.listening(url), 1, capacity=2 * count + 1000) as crew,
+        Crew(
+            run.server, contender.listening(url), 1, capacity=2 * count + 1000
+        ) as crew,
     ):
         send(count + 1)
-        crew.wait(lambda: crew.done() >= 1, "the first task had started", LATENCY_LATEST)
+        crew.wait(
+            lambda: crew.done() >= 1, "the first task had started", LATENCY_LATEST
+        )
         time.sleep(0.5)
         for number_sent in range(1, count + 1):
             time.sleep(LATENCY_APART)
@@ -117,7 +121,9 @@ def _punctuality(run: Run) -> Iterator[Reading]:
         [Raw(100, name="raw-timer"), one, three, *run.peers], rounds
     ):
         try:
-            yield _slot_to_start(run, contender, number, 3 if contender is three else 1)
+            yield _slot_to_start(
+                run, contender, number, 3 if contender is three else 1
+            )
         except NotYet as reason:
             yield Reading(
                 cell="punctuality",
@@ -217,7 +223,9 @@ def _behind_flood(run: Run, takes: int) -> Reading:
         with Crew(
             run.server, contender.command(url), 1, capacity=2 * (flood + count) + 1000
         ) as crew:
-            crew.wait(lambda: crew.done() >= 20, "the flood had begun", FAIRNESS_LATEST)
+            crew.wait(
+                lambda: crew.done() >= 20, "the flood had begun", FAIRNESS_LATEST
+            )
             for number in range(1, count + 1):
                 time.sleep(FAIRNESS_APART)
                 sent[-number] = time.time_ns()
@@ -282,7 +290,9 @@ def _locks(run: Run) -> Iterator[Reading]:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-bench-"))
         )
-        steps["slotwise sqlite"] = _ours(stack, SQLLocks(f"sqlite:///{folder}/locks.db"))
+        steps["slotwise sqlite"] = _ours(
+            stack, SQLLocks(f"sqlite:///{folder}/locks.db")
+        )
         steps["bare sqlite"] = _bare_sqlite(stack, folder / "locks.db")
         if shutil.which("redis-server") is None:
             yield Reading(

@@ -101,7 +101,9 @@ def drain(
 
 
 def _backlog(run: Run) -> Iterator[Reading]:
-    for number, contender in run.turns([Raw(100), Raw(500), BEST, DEFAULT, *run.peers]):
+    for number, contender in run.turns(
+        [Raw(100), Raw(500), BEST, DEFAULT, *run.peers]
+    ):
         yield drain(run, "backlog", contender, number, run.scaled(TASKS, 200))
 
 
@@ -139,7 +141,12 @@ def _two_workers(run: Run) -> Iterator[Reading]:
     for number in range(1, run.rounds + 1):
         for contender, processes, name in pairs:
             found = drain(
-                run, "two-workers", contender, number, run.scaled(TASKS, 200), processes
+                run,
+                "two-workers",
+                contender,
+                number,
+                run.scaled(TASKS, 200),
+                processes,
             )
             yield _renamed(found, name)
 
@@ -199,9 +206,7 @@ SLOTS = Cell(
 #: on, in seconds.
 BEGIN_LATE = 30
 WATCHED = 60.0
-_OUTCOMES = (
-    "SELECT count(*) FROM scheduled_slots WHERE outcome = 'succeeded' /* bench:watch */"
-)
+_OUTCOMES = "SELECT count(*) FROM scheduled_slots WHERE outcome = 'succeeded' /* bench:watch */"
 _GAPS = "SELECT count(*) FROM scheduled_gaps /* bench:watch */"
 #: How long the oldest due row has waited, in seconds.
 _OLDEST = """
@@ -374,7 +379,9 @@ class Feeder:
         while not self._stop.is_set():
             missing = self._crew.done() + self._waiting - self.filled
             if missing >= self._waiting // 40:
-                fill_tasks(self._url, missing, first=self.filled + 1, after=timedelta(0))
+                fill_tasks(
+                    self._url, missing, first=self.filled + 1, after=timedelta(0)
+                )
                 self.filled += missing
             self._stop.wait(0.02)
 
@@ -402,7 +409,9 @@ def _snapshot(run: Run) -> Iterator[Reading]:
         crew.stop()
         checked = expect_once(crew.journals, range(1, feeder.filled + 1), "snapshot")
     for name, figures in (("before", before), ("held", held)):
-        yield Reading(cell="snapshot", contender=name, figures=figures, checked=checked)
+        yield Reading(
+            cell="snapshot", contender=name, figures=figures, checked=checked
+        )
 
 
 def _rate(crew: Crew, seconds: float) -> dict[str, float]:

@@ -70,9 +70,7 @@ def _not_a_module(spec: str) -> str:
             if path.is_absolute()
             else ".".join(part for part in path.parts if part != "..")
         )
-        return (
-            f"--app {spec}: expected a module, not a file; e.g. --app {module or 'jobs'}"
-        )
+        return f"--app {spec}: expected a module, not a file; e.g. --app {module or 'jobs'}"
     return f"--app {spec}: expected package.module or package.module:registry"
 
 
@@ -81,7 +79,9 @@ def _import(name: str, app_dir: Path) -> ModuleType:
         return importlib.import_module(name)
     except SlotwiseError as error:
         where = error.place or _last_place(error.__traceback__)
-        kind = type(error) if isinstance(error, DatabaseProblem) else ConfigurationError
+        kind = (
+            type(error) if isinstance(error, DatabaseProblem) else ConfigurationError
+        )
         raise kind(f"{error}{f' ({where})' if where else ''}") from None
     except ModuleNotFoundError as error:
         if _is_missing(name, error):
@@ -156,7 +156,9 @@ def _cut(told: traceback.TracebackException) -> None:
 
 def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
     return [
-        frame for frame in traceback.extract_tb(trace) if not _is_foreign(frame.filename)
+        frame
+        for frame in traceback.extract_tb(trace)
+        if not _is_foreign(frame.filename)
     ]
 
 

@@ -17,7 +17,9 @@ def given_days(texts: Sequence[str]) -> tuple[frozenset[date], frozenset[date]]:
     free: set[date] = set()
     worked: set[date] = set()
     for text in texts:
-        (worked if text.startswith("+") else free).update(_range(text.removeprefix("+")))
+        (worked if text.startswith("+") else free).update(
+            _range(text.removeprefix("+"))
+        )
     if both := free & worked:
         raise click.UsageError(f"{min(both)} is given with and without a +")
     return frozenset(free), frozenset(worked)

@@ -127,7 +127,9 @@ class Given:
         the file.
         """
         config = self.text("config")
-        found = Settings.load(config=Path(config) if config else None, **self.overrides)
+        found = Settings.load(
+            config=Path(config) if config else None, **self.overrides
+        )
         if found.tz is not None:
             show_in(_zone(found.tz))
         return found
@@ -262,7 +264,9 @@ COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
         help="Settings file; or SLOTWISE_CONFIG; else ./slotwise.toml or .yaml, if there is one.",
     ),
     kept(
-        "--json", is_flag=True, help="Write JSON: instants in UTC, durations in seconds."
+        "--json",
+        is_flag=True,
+        help="Write JSON: instants in UTC, durations in seconds.",
     ),
     kept(
         "--tz",
@@ -339,11 +343,16 @@ dry_run = click.option(
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 #: For operations that may apply to one of a task's recurring instances.
 id_option = click.option(
-    "--id", default=RECURRING, metavar="ID", help="This recurring instance, not the job."
+    "--id",
+    default=RECURRING,
+    metavar="ID",
+    help="This recurring instance, not the job.",
 )
 
 
-def _note(ctx: click.Context, option: click.Parameter, value: str | bool | None) -> None:
+def _note(
+    ctx: click.Context, option: click.Parameter, value: str | bool | None
+) -> None:
     given = ctx.find_root().ensure_object(Given)
     match option.name, value:
         case "dry_run", bool():
@@ -476,7 +485,9 @@ class _Sections(click.Command):
         self.examples = textwrap.dedent(examples).strip()
         self.notes = textwrap.dedent(notes).strip()
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         own: list[tuple[str, str]] = []
         common: list[tuple[str, str]] = []
         for option in self.get_params(ctx):
@@ -495,7 +506,9 @@ class _Sections(click.Command):
                 names = ", ".join(record[0].partition(" ")[0] for record in common)
                 formatter.write_text(f"{names}; see slotwise --help")
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_epilog(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         for title, text in (("Exit status", self.notes), ("Examples", self.examples)):
             if text:
                 with formatter.section(title):
@@ -571,7 +584,9 @@ class Group(_Sections, click.Group):
                 ) from None
             raise
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 

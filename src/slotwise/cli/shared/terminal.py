@@ -143,4 +143,6 @@ def moment(instant: datetime | None, zone: ZoneInfo = UTC) -> str:
 def moment_and_zone(instant: datetime, zone: ZoneInfo) -> str:
     """Format the instant as `moment` does, and name the zone unless it is UTC."""
     key = shown(zone).key
-    return moment(instant, zone) if key == "UTC" else f"{moment(instant, zone)} ({key})"
+    return (
+        moment(instant, zone) if key == "UTC" else f"{moment(instant, zone)} ({key})"
+    )

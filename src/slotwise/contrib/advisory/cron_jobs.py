@@ -221,7 +221,9 @@ class _Reader:
             )
         if self.handlers is not None and not {job, name} & set(self.handlers):
             near = get_close_matches(job, self.handlers, n=1)
-            hint = f"did you mean {near[0]}?" if near else "write one, or remove the job"
+            hint = (
+                f"did you mean {near[0]}?" if near else "write one, or remove the job"
+            )
             self.problems.append(f"{name}: no handler has this name; {hint}")
         return job
 
@@ -229,7 +231,9 @@ class _Reader:
         text = fields.get("schedule")
         if not isinstance(text, str):
             lack = _lack(fields, "schedule", "a string")
-            self.problems.append(f'{name}.schedule: {lack}; write e.g. "0 */5 * * * *"')
+            self.problems.append(
+                f'{name}.schedule: {lack}; write e.g. "0 */5 * * * *"'
+            )
             return None
         try:
             schedule = Cron(text, self.tz or "UTC", day_rule="and")
@@ -351,7 +355,9 @@ class HoldsKeys(Protocol):
 class KeyedJob(DistributedJob):
     """A job that runs under a lock key, which ``AdvisoryGate(url, jobs)`` holds meanwhile."""
 
-    def __init__(self, function: Handler, found: CronJob, policies: JobPolicies) -> None:
+    def __init__(
+        self, function: Handler, found: CronJob, policies: JobPolicies
+    ) -> None:
         self.name = found.name
         self.schedule = found.schedule
         self.lock_key = found.lock_key
@@ -401,7 +407,9 @@ def distributed_scheduled(
 
     def make(function: Handler) -> KeyedJob:
         mine = name or function.__name__
-        entry = json.dumps({mine: {"schedule": cron, "lockKey": lock_key}}, default=repr)
+        entry = json.dumps(
+            {mine: {"schedule": cron, "lockKey": lock_key}}, default=repr
+        )
         try:
             (found,) = parse_cron_jobs(entry, service=service, tz=zone)
         except InvalidCronJobs as error:
@@ -419,7 +427,9 @@ def _as_argument(name: str, problem: str, tz: str | None) -> str:
     """Return a problem of an entry with the names of the decorator's arguments."""
     for json_name, argument in (("lockKey", "lock_key"), ("schedule", "cron")):
         if problem.startswith(f"{name}.{json_name}: "):
-            problem = problem.replace(f"{name}.{json_name}: ", f"{name}.{argument}: ", 1)
+            problem = problem.replace(
+                f"{name}.{json_name}: ", f"{name}.{argument}: ", 1
+            )
     if tz is not None and problem.startswith(f"{ZONE_VARIABLE}: "):
         return problem.replace(ZONE_VARIABLE, "tz", 1)
     return problem.replace(

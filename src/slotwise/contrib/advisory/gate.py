@@ -158,7 +158,9 @@ class AdvisoryGate:
         self._check_every = named_duration(
             "AdvisoryGate: check_every", check_every
         ).total_seconds()
-        self._timeout = named_duration("AdvisoryGate: timeout", timeout).total_seconds()
+        self._timeout = named_duration(
+            "AdvisoryGate: timeout", timeout
+        ).total_seconds()
         self._is_verified = False
         if not self._check_every or not self._timeout:
             raise InvalidSetting("check_every and timeout must be longer than 0s")
@@ -303,7 +305,9 @@ def _holder(session: Session, key: int) -> str:
     application, address, state, process, span = found
     since = ""
     if span is not None:
-        since = f" for {format_duration(timedelta(seconds=round(span.total_seconds())))}"
+        since = (
+            f" for {format_duration(timedelta(seconds=round(span.total_seconds())))}"
+        )
     return (
         f"{application or 'a session without a name'} at {address or 'a local socket'}, "
         f"{state or 'state not visible'}{since} (process {process} of the server)"

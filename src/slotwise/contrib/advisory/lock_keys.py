@@ -137,7 +137,9 @@ def read_lock_keys(path: str | Path) -> LockKeys:
         is not None
     ]
     if problems:
-        raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
+        raise ConfigurationError(
+            "\n".join(f"{path}: {problem}" for problem in problems)
+        )
     return LockKeys(ranges)
 
 
@@ -274,11 +276,15 @@ def uses_in(
         prefix, _, job = match[1].rpartition(".")
         spans.append(match.span())
         where = f"{place}:{_line(text, match.start(2))}" if is_file else place
-        use = KeyUse(key=_key(match[2]), place=where, service=prefix or service, job=job)
+        use = KeyUse(
+            key=_key(match[2]), place=where, service=prefix or service, job=job
+        )
         found.append(use)
     for match in _without_jobs(text, spans):
         where = f"{place}:{_line(text, match.start(1))}" if is_file else place
-        found.append(KeyUse(key=_key(match[1]), place=where, service=service, job=None))
+        found.append(
+            KeyUse(key=_key(match[1]), place=where, service=service, job=None)
+        )
     return found
 
 
@@ -381,7 +387,9 @@ def _split(argument: str) -> tuple[str | None, Path]:
 def _files(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         folders[:] = [
-            name for name in folders if name not in _SKIPPED and not name.startswith(".")
+            name
+            for name in folders
+            if name not in _SKIPPED and not name.startswith(".")
         ]
         yield from (Path(root) / name for name in files)
 

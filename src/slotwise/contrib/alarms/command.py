@@ -117,7 +117,9 @@ def alarms(ctx: click.Context) -> None:
         ctx.invoke(listing)
 
 
-@alarms.command("list", short_help="List incidents, the open ones first.", epilog=_LIST)
+@alarms.command(
+    "list", short_help="List incidents, the open ones first.", epilog=_LIST
+)
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
@@ -158,9 +160,7 @@ def _silence_line(silence: Silence) -> str:
     what = silence.name or "everything"
     kind = f" ({silence.kind})" if silence.kind else ""
     note = f": {silence.note}" if silence.note else ""
-    return (
-        f"silent {what}{kind} until {_moment(silence.until)}, by {silence.author}{note}"
-    )
+    return f"silent {what}{kind} until {_moment(silence.until)}, by {silence.author}{note}"
 
 
 def _moment(instant: datetime) -> str:
@@ -181,7 +181,9 @@ def _moment(instant: datetime) -> str:
     help="For so long (2h), or until an instant with its offset; 0s ends a silence.",
 )
 @click.option("--note", help="Why.")
-@click.option("--author", envvar="SLOTWISE_AUTHOR", help="Who; by default this account.")
+@click.option(
+    "--author", envvar="SLOTWISE_AUTHOR", help="Who; by default this account."
+)
 @click.pass_obj
 def silence(
     line: CommandLine,

@@ -67,7 +67,9 @@ def read(path: Path, *, is_named: bool = True) -> Configuration:
 def _every(table: dict[str, object], place: str) -> str:
     every = table.get("every", "15s")
     if not isinstance(every, str):
-        raise InvalidSetting(f'{place}: every={every!r:.40}: write a duration as "15s"')
+        raise InvalidSetting(
+            f'{place}: every={every!r:.40}: write a duration as "15s"'
+        )
     return every
 
 
@@ -80,7 +82,9 @@ def _refuse_others(table: dict[str, object], place: str) -> None:
 
 
 def _table(content: object, place: str) -> dict[str, object]:
-    if not isinstance(content, dict) or not all(isinstance(one, str) for one in content):
+    if not isinstance(content, dict) or not all(
+        isinstance(one, str) for one in content
+    ):
         raise InvalidSetting(f"{place}: write names with values")
     return content
 
@@ -106,13 +110,17 @@ class _Fields:
 
     def number(self, name: str) -> int | None:
         value = self._left.pop(name, None)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int)
+        ):
             raise InvalidSetting(f"{self.place}: {name} must be a number")
         return value
 
     def texts(self, name: str) -> list[str]:
         value = self._left.pop(name, None)
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(
+            isinstance(one, str) for one in value
+        ):
             raise InvalidSetting(f"{self.place}: {name} must be a list of strings")
         return value
 

@@ -132,7 +132,9 @@ def _of_cluster(seen: Observation) -> Iterator[Finding]:
         )
     for name, why in _unroutable(seen).items():
         summary = f"{name} is due, and no live worker can run it: {why}"
-        yield Finding(kind=AlarmKind.UNROUTABLE, name=name, summary=summary, at=seen.now)
+        yield Finding(
+            kind=AlarmKind.UNROUTABLE, name=name, summary=summary, at=seen.now
+        )
     for name, year in health.ended_calendars.items():
         yield Finding(
             kind=AlarmKind.CALENDAR,
@@ -162,7 +164,9 @@ def _of_forecasts(seen: Observation) -> Iterator[Finding]:
         )
         if forecast.finish_by <= seen.now:
             summary = f"{name}: the slot {slot} has missed its finish_by {end}"
-        yield Finding(kind=AlarmKind.FINISH_BY, name=name, summary=summary, at=seen.now)
+        yield Finding(
+            kind=AlarmKind.FINISH_BY, name=name, summary=summary, at=seen.now
+        )
 
 
 def _exceeds(span: timedelta, limit: timedelta | str | None) -> bool:

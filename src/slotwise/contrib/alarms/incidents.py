@@ -179,7 +179,9 @@ class Incidents:
         """Return the incidents with messages that are to be sent now, the oldest first."""
         rows = self._incidents.c
         wanted = sa.select(self._incidents).where(rows.next_attempt <= now)
-        return self._read(wanted.order_by(rows.next_attempt, rows.opened).limit(AT_ONCE))
+        return self._read(
+            wanted.order_by(rows.next_attempt, rows.opened).limit(AT_ONCE)
+        )
 
     def claim(self, incident: Incident, now: datetime) -> Incident | None:
         """Take the messages of an incident for ``CLAIM``; None if another watcher has them."""
@@ -193,7 +195,11 @@ class Incidents:
         return self._change(incident, next_attempt=until)
 
     def mark(
-        self, incident: Incident, delivered: Delivered, error: str | None, now: datetime
+        self,
+        incident: Incident,
+        delivered: Delivered,
+        error: str | None,
+        now: datetime,
     ) -> None:
         """Write what was delivered of a claimed incident, and when the rest is tried again.
 
@@ -218,7 +224,9 @@ class Incidents:
     def _current(self, incident: Incident) -> Incident | None:
         rows = self._incidents.c
         mine = rows.kind == incident.kind, rows.name == incident.name
-        wanted = sa.select(self._incidents).where(*mine, rows.number == incident.number)
+        wanted = sa.select(self._incidents).where(
+            *mine, rows.number == incident.number
+        )
         return next(iter(self._read(wanted)), None)
 
     # -- silence ----------------------------------------------------------------------------------

@@ -61,7 +61,9 @@ class Rules:
             given = getattr(self, name)
             read = None if given is None else parse_duration(given)
             if read is not None and not read:
-                raise InvalidSetting(f"{name} must be more than zero; None turns it off")
+                raise InvalidSetting(
+                    f"{name} must be more than zero; None turns it off"
+                )
             object.__setattr__(self, name, read)
         count = self.in_a_row
         if count is not None and (isinstance(count, bool) or count < 1):

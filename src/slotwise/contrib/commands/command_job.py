@@ -109,9 +109,13 @@ def _watch(
     while not group.wait(LOOK):
         if ctx.cancel_reason == Reason.TIMEOUT:
             after = f" after {format_duration(timeout)}" if timeout else ""
-            return CommandFailed(f"timed out{after}; ended with all that it had started")
+            return CommandFailed(
+                f"timed out{after}; ended with all that it had started"
+            )
         if ctx.cancelled or ctx.lost:
-            return JobCancelled(f"the command was ended: {ctx.cancel_reason or 'lost'}")
+            return JobCancelled(
+                f"the command was ended: {ctx.cancel_reason or 'lost'}"
+            )
     return None
 
 
@@ -125,10 +129,10 @@ def _told(status: int | None, env: dict[str, str]) -> str:
         return f"ended by {signal_name(-status)}"
     # Above that, it is a program's own: ssh, php and xargs end with 255.
     if 128 < status <= 128 + max(signal.valid_signals()):
-        return f"exit status {status} (of a shell: ended by {signal_name(status - 128)})"
-    return (
-        f"exit status {status}{_HINTS.get(status, '').format(path=env.get('PATH', ''))}"
-    )
+        return (
+            f"exit status {status} (of a shell: ended by {signal_name(status - 128)})"
+        )
+    return f"exit status {status}{_HINTS.get(status, '').format(path=env.get('PATH', ''))}"
 
 
 def _failure(told: str, output: Output) -> str:

@@ -209,7 +209,9 @@ def others_of(group: int) -> bool:
 def _belongs(stat: Path, group: int) -> bool:
     """``pid (name) state ppid pgrp …``; the name may hold anything."""
     try:
-        state, _, pgrp = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
+        state, _, pgrp = (
+            stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
+        )
     except (OSError, ValueError):  # gone meanwhile
         return False
     return int(pgrp) == group and state not in ("Z", "X")
@@ -312,7 +314,9 @@ class Output:
     @property
     def last_line(self) -> str:
         """The last line that is not blank."""
-        return next((line.strip() for line in reversed(self._tail) if line.strip()), "")
+        return next(
+            (line.strip() for line in reversed(self._tail) if line.strip()), ""
+        )
 
     def _put(self, line: bytes) -> None:
         text = line.removesuffix(b"\r").decode("utf-8", "replace")

@@ -185,7 +185,10 @@ def _read_file(file: Path, form: Format) -> Source | Problem:
     try:
         if file.is_fifo() and not file.is_relative_to("/dev"):  # /dev/fd: of a shell
             return _file_problem(
-                "error", file, "it is a FIFO, whose writer may never come", "name a file"
+                "error",
+                file,
+                "it is a FIFO, whose writer may never come",
+                "name a file",
             )
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
@@ -193,7 +196,9 @@ def _read_file(file: Path, form: Format) -> Source | Problem:
         if fault := _untrusted(file, found, owner) or _unfit(file, found, data):
             return _file_problem("error", file, *fault)
     except FileNotFoundError:
-        return _file_problem("error", file, "there is no such file", "correct the path")
+        return _file_problem(
+            "error", file, "there is no such file", "correct the path"
+        )
     except OSError as error:
         told = f"it cannot be read ({error.strerror})"
         return _file_problem("error", file, told, "let this account read it")
@@ -234,7 +239,8 @@ def _untrusted(
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "users other than its owner can write this file", f"chmod go-w {file}"
     return next(
-        filter(None, (_replaceable(one, known) for one in file.resolve().parents)), None
+        filter(None, (_replaceable(one, known) for one in file.resolve().parents)),
+        None,
     )
 
 
@@ -242,7 +248,9 @@ def _replaceable(folder: Path, known: set[int]) -> tuple[str, str] | None:
     """Return why other accounts could replace what is in a folder, and the cure."""
     found = folder.stat()
     if found.st_uid not in known:
-        told = f"its directory {folder} belongs to another account (uid {found.st_uid})"
+        told = (
+            f"its directory {folder} belongs to another account (uid {found.st_uid})"
+        )
         return told, f"chown {folder} to root, or to the worker's account"
     if found.st_mode & stat.S_ISVTX:
         return None
@@ -297,7 +305,8 @@ def module_text(entries: Sequence[Entry], inherit_env: Sequence[str] = ()) -> st
 def _job(entry: Entry, inherit_env: Sequence[str]) -> str:
     lines = [f"# {entry.place}", *entry.comment, "CommandJob("]
     lines += [
-        f"    {name}={value}," for name, value in _arguments(entry, inherit_env).items()
+        f"    {name}={value},"
+        for name, value in _arguments(entry, inherit_env).items()
     ]
     return "".join(f"    {line}\n" for line in [*lines, "),"])
 

@@ -54,11 +54,11 @@ def time_remarks(time: str) -> Iterator[Remark]:
         return
     for item in re.split(r"[ ,]", time.upper()):
         if "#" in item:
-            text = (
-                f"{item}: Debian's cron skips # and what follows, so it fires each week"
-            )
+            text = f"{item}: Debian's cron skips # and what follows, so it fires each week"
             yield Remark("warning", text, "leave the # out if each week is meant")
-        elif (match := _RANGE.fullmatch(item)) and _number(match[1]) > _number(match[2]):
+        elif (match := _RANGE.fullmatch(item)) and _number(match[1]) > _number(
+            match[2]
+        ):
             text = f"{item} ends before it begins: Debian's cron never runs the line, slotwise does"
             yield Remark("warning", text, "remove the line if it is not to run")
         elif _ADDED.fullmatch(item):
@@ -105,7 +105,9 @@ def command_remarks(command: str) -> Iterator[Remark]:
         text = "two backslashes are one, as for Debian's cron; other crons keep both"
         yield Remark("warning", text, "put the command into a script")
     if _GUARD.match(command):
-        text = "where the test before && fails, cron is silent; here the slot is failed"
+        text = (
+            "where the test before && fails, cron is silent; here the slot is failed"
+        )
         yield Remark("note", text, "write the test with || exit 0; instead of &&")
 
 

@@ -190,7 +190,9 @@ def _line_remarks(text: str, rest: str, *, system: bool) -> Iterator[Remark]:
 
 
 #: A name in quotes, or without a blank; a line that begins otherwise is not an assignment.
-_VARIABLE: Final = re.compile(r"""(?:"([^"=]*)"|'([^'=]*)'|([^\s='"][^\s=]*))\s*=\s*""")
+_VARIABLE: Final = re.compile(
+    r"""(?:"([^"=]*)"|'([^'=]*)'|([^\s='"][^\s=]*))\s*=\s*"""
+)
 #: A value in quotes, with nothing behind it.
 _QUOTED: Final = re.compile(r"""(["'])(.*?)\1\s*""")
 
@@ -415,7 +417,8 @@ class _Reader:
         name, value = found
         if value is None:
             self._break(
-                name, f"the quotes around the value of {name} are not closed at its end"
+                name,
+                f"the quotes around the value of {name} are not closed at its end",
             )
             return
         self.broken.discard(name)
@@ -463,7 +466,9 @@ class _Reader:
         self, line: CrontabLine, schedule: Cron, comment: tuple[str, ...]
     ) -> Entry:
         user = line.user or self.source.owner
-        marks = {name: value for name, value in self.env.items() if name not in IGNORED}
+        marks = {
+            name: value for name, value in self.env.items() if name not in IGNORED
+        }
         return Entry(
             name=job_name(
                 time=line.time,
@@ -497,7 +502,9 @@ class _Reader:
     def _say(self, level: Level, text: str, cure: str) -> None:
         line = self.number or None
         self.problems.append(
-            Problem(level=level, file=self.source.file, line=line, text=text, cure=cure)
+            Problem(
+                level=level, file=self.source.file, line=line, text=text, cure=cure
+            )
         )
 
 

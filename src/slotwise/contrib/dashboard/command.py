@@ -28,7 +28,8 @@ Examples:
 
 
 @click.command(
-    short_help="Serve pages that show what ran, what did not, and why.", epilog=_EXAMPLES
+    short_help="Serve pages that show what ran, what did not, and why.",
+    epilog=_EXAMPLES,
 )
 @click.option(
     "--port",

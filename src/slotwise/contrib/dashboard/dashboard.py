@@ -34,7 +34,12 @@ from slotwise.contrib.dashboard.exchange import (
     text,
 )
 from slotwise.contrib.dashboard.faces import ASGIFace, WSGIFace
-from slotwise.contrib.dashboard.operations import FIELDS, effect_of, kind_of, shown_after
+from slotwise.contrib.dashboard.operations import (
+    FIELDS,
+    effect_of,
+    kind_of,
+    shown_after,
+)
 from slotwise.contrib.dashboard.pages import PAGES, MakePage
 from slotwise.contrib.dashboard.reading import Page, Reading, in_one_line
 from slotwise.contrib.dashboard.recent import Recent
@@ -83,7 +88,9 @@ class Dashboard:
     ) -> None:
         """``is_local``: serve browsers on this machine only, which have no login."""
         self._source = Source(where, read_from)
-        self._access = Access(role, secret or os.environ.get(SECRET), is_local=is_local)
+        self._access = Access(
+            role, secret or os.environ.get(SECRET), is_local=is_local
+        )
         self._rendering = Rendering()
         self._recent = Recent[tuple[Page, Reading]]()
         #: The ASGI application, for Starlette and FastAPI: ``app.mount("/slotwise", it)``.
@@ -239,7 +246,12 @@ class Dashboard:
         return Response(status=page.status, body=html.encode(), headers=headers)
 
     def _away(
-        self, request: Request, visitor: Visitor, error: SlotwiseError, *, is_json: bool
+        self,
+        request: Request,
+        visitor: Visitor,
+        error: SlotwiseError,
+        *,
+        is_json: bool,
     ) -> Response:
         """Say that the tables cannot be read. The reason names hosts and roles, which viewers do
         not see.

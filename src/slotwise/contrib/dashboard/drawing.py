@@ -16,7 +16,19 @@ from slotwise.spi import Outcome, SlotState
 #: is taken.
 _STEPS: Final = tuple(
     timedelta(seconds=seconds)
-    for seconds in (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86_400, 7 * 86_400)
+    for seconds in (
+        1,
+        5,
+        15,
+        60,
+        300,
+        900,
+        3600,
+        3 * 3600,
+        6 * 3600,
+        86_400,
+        7 * 86_400,
+    )
 )
 _MOST_TICKS: Final = 12
 #: A run is at least this wide; one job's marks beyond this number are drawn in parts of the width.
@@ -153,7 +165,9 @@ def marks_of(window: SlotWindow, axis: Axis, now: datetime) -> list[Mark]:
     gaps = [line for line in window.actual if line.last is not None]
     coming = [slot for slot in window.expected if slot > now]
     started = {line.slot for line in runs}
-    expected = [slot for slot in window.expected if slot <= now and slot not in started]
+    expected = [
+        slot for slot in window.expected if slot <= now and slot not in started
+    ]
     if len(runs) + len(expected) + len(coming) > _MOST_MARKS:
         marks = list(_in_parts(runs, coming, axis))
     else:
@@ -174,7 +188,9 @@ def counted_marks(counts: Iterable[OutcomePart], axis: Axis) -> list[Mark]:
     by_part = defaultdict[int, Counter[str]](Counter)
     for one in counts:
         by_part[one.part][one.outcome] += one.count
-    return [_counted(part, outcomes, axis) for part, outcomes in sorted(by_part.items())]
+    return [
+        _counted(part, outcomes, axis) for part, outcomes in sorted(by_part.items())
+    ]
 
 
 def pause_marks(bands: Iterable[Band], axis: Axis) -> list[Mark]:
@@ -221,7 +237,11 @@ def _expected(slot: datetime, axis: Axis, kind: str) -> Mark:
         else "was expected, and has not been decided"
     )
     return Mark(
-        kind=kind, left=axis.left(slot), width=_THIN * 3, title=f"{{at}} {said}", at=slot
+        kind=kind,
+        left=axis.left(slot),
+        width=_THIN * 3,
+        title=f"{{at}} {said}",
+        at=slot,
     )
 
 
@@ -289,7 +309,9 @@ def _part(instant: datetime, axis: Axis) -> int:
 
 def _counted(part: int, outcomes: Counter[str], axis: Axis) -> Mark:
     kind = next((one for one in _WORST if outcomes[one]), SlotState.UPCOMING)
-    said = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common())
+    said = ", ".join(
+        f"{count:,} {outcome}" for outcome, count in outcomes.most_common()
+    )
     return Mark(
         kind=str(kind),
         left=round(100 * part / PARTS, 3),

@@ -78,7 +78,10 @@ class Response:
 
     def all_headers(self) -> list[tuple[str, str]]:
         """Return the headers to send, in order."""
-        own = {"Content-Type": self.content_type, "Content-Length": str(len(self.body))}
+        own = {
+            "Content-Type": self.content_type,
+            "Content-Length": str(len(self.body)),
+        }
         return list({**HEADERS, **own, **self.headers}.items())
 
 

@@ -97,7 +97,11 @@ class ASGIFace:
             found = await asyncio.to_thread(self._dashboard.visitor_of, request)
             return not isinstance(found, Response)
 
-        own = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        own = {
+            **HEADERS,
+            "Content-Type": "text/event-stream",
+            "X-Accel-Buffering": "no",
+        }
         await send(
             {"type": "http.response.start", "status": 200, "headers": _bytes(own)}
         )
@@ -216,7 +220,9 @@ def _from_environ(environ: Environ, body: bytes) -> Request:
         query=environ.get("QUERY_STRING", ""),
         headers=headers,
         body=body,
-        root=environ.get("SCRIPT_NAME", "").encode("latin-1").decode("utf-8", "replace"),
+        root=environ.get("SCRIPT_NAME", "")
+        .encode("latin-1")
+        .decode("utf-8", "replace"),
         host=environ,
     )
 

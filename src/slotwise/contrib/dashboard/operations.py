@@ -268,7 +268,9 @@ def retry_tasks(requested: Requested) -> Effect:
     rows = requested.operations.retry_tasks(
         requested.name, where=requested.tasks, limit=requested.limit, **requested.how
     )
-    return _of_tasks(requested, rows, "are dead, and run again with all their attempts")
+    return _of_tasks(
+        requested, rows, "are dead, and run again with all their attempts"
+    )
 
 
 def cancel_tasks(requested: Requested) -> Effect:
@@ -341,7 +343,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         is_harmful=True,
         has_end=True,
     ),
-    "resume_all": Kind(title="Resume everything", carry_out=resume_all, role=Role.ADMIN),
+    "resume_all": Kind(
+        title="Resume everything", carry_out=resume_all, role=Role.ADMIN
+    ),
     "trigger": Kind(title="Run now", carry_out=trigger),
     "skip_next": Kind(title="Skip the next slot", carry_out=skip_next),
     "cancel": Kind(title="Cancel", carry_out=cancel, is_harmful=True),

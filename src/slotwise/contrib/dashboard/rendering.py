@@ -146,7 +146,12 @@ class Rendering:
         return self._templates.get_template(page.template).render(values)
 
     def whole(
-        self, request: Request, visitor: Visitor, page: Page, reading: Reading, main: str
+        self,
+        request: Request,
+        visitor: Visitor,
+        page: Page,
+        reading: Reading,
+        main: str,
     ) -> str:
         """Return a page with its navigation; ``main`` is what ``main`` has returned."""
         values = {

@@ -91,7 +91,9 @@ class Source:
         hour = _hour_of(start)
         while hour < closed:
             begin, end = hour, hour + _HOUR
-            found += self._hours.get(begin, partial(inspect.outcome_totals, begin, end))
+            found += self._hours.get(
+                begin, partial(inspect.outcome_totals, begin, end)
+            )
             hour = end
         return added(found + inspect.outcome_totals(hour, now))
 
@@ -103,7 +105,9 @@ class Source:
         """
         with self._turn:
             if self._reads is None:
-                self._reads = self._open(_for_reading(self._settings(), self._read_from))
+                self._reads = self._open(
+                    _for_reading(self._settings(), self._read_from)
+                )
             return self._reads.inspect
 
     def forget(self) -> None:

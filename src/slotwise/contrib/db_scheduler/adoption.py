@@ -93,7 +93,9 @@ def _take(own: sa.Connection, statement: str, lock_timeout: float) -> None:
 
 def _is_valid(own: sa.Connection, target: Target, index: str) -> bool | None:
     """Whether an index was built to its end; None: there is none of this name."""
-    found: bool | None = own.scalar(_IS_VALID, {"index": index, "schema": target.schema})
+    found: bool | None = own.scalar(
+        _IS_VALID, {"index": index, "schema": target.schema}
+    )
     return found
 
 
@@ -103,8 +105,12 @@ def _alone(own: sa.Connection, target: Target) -> Iterator[None]:
     the transaction.
     """
     key = {"name": target.lock_name}
-    lock = sa.text("SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext(:name))")
-    unlock = sa.text("SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtext(:name))")
+    lock = sa.text(
+        "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext(:name))"
+    )
+    unlock = sa.text(
+        "SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtext(:name))"
+    )
     target.wait_for(lambda: own.scalar(lock, key))
     try:
         yield

@@ -76,7 +76,9 @@ class Listing(admin.ModelAdmin):
         return [
             path("", view(self.changelist_view), name=f"{name}_changelist"),
             path(
-                "<path:object_id>/change/", view(self.change_view), name=f"{name}_change"
+                "<path:object_id>/change/",
+                view(self.change_view),
+                name=f"{name}_change",
             ),
         ]
 

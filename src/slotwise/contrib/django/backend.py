@@ -176,7 +176,9 @@ class SlotwiseTasks:
         place.
         """
         self._check_queues(f"{self._place}['QUEUES']", self._given.get("QUEUES", []))
-        self._check_options(f"{self._place}['OPTIONS']", self._given.get("OPTIONS", {}))
+        self._check_options(
+            f"{self._place}['OPTIONS']", self._given.get("OPTIONS", {})
+        )
 
     @property
     def _place(self) -> str:
@@ -367,7 +369,9 @@ class SlotwiseTasks:
         )
 
     def _end(self, result: Any, status: str, errors: list[object]) -> None:
-        object.__setattr__(result, "status", self._part("base").TaskResultStatus[status])
+        object.__setattr__(
+            result, "status", self._part("base").TaskResultStatus[status]
+        )
         object.__setattr__(result, "finished_at", timezone.now())
         result.errors.extend(errors)
         self._signal("task_finished", result)
@@ -382,13 +386,17 @@ class SlotwiseTasks:
         return found
 
     def _signal(self, name: str, result: object) -> None:
-        getattr(self._part("signals"), name).send(sender=type(self), task_result=result)
+        getattr(self._part("signals"), name).send(
+            sender=type(self), task_result=result
+        )
 
     def _part(self, name: str) -> ModuleType:
         return import_module(f"{self.package}.{name}")
 
     def _name(self, queue: str) -> str:
-        return f"django:{self.alias}:{queue}" if self.queues else f"django:{self.alias}"
+        return (
+            f"django:{self.alias}:{queue}" if self.queues else f"django:{self.alias}"
+        )
 
 
 class DjangoTask(OneTimeTask[Any]):
@@ -401,7 +409,9 @@ class DjangoTask(OneTimeTask[Any]):
         self.name = name
         self.result_retention = backend.option("result_retention")
         attempts = backend.option("max_attempts")
-        self.retry = None if attempts == 1 else Retry.exponential(max_attempts=attempts)
+        self.retry = (
+            None if attempts == 1 else Retry.exponential(max_attempts=attempts)
+        )
 
     def execute(self, ctx: Context) -> object:
         """Run the task that the payload names."""

@@ -79,7 +79,11 @@ def alias() -> str:
     there is none.
     """
     given = next(
-        (value for key, value in given_settings().items() if key.upper() == "DATABASE"),
+        (
+            value
+            for key, value in given_settings().items()
+            if key.upper() == "DATABASE"
+        ),
         None,
     )
     return checked_alias(
@@ -93,7 +97,9 @@ def checked_alias(name: object, said: str) -> str:
     if isinstance(name, str) and name in settings.DATABASES:
         return name
     near = (
-        get_close_matches(name, settings.DATABASES, n=1) if isinstance(name, str) else []
+        get_close_matches(name, settings.DATABASES, n=1)
+        if isinstance(name, str)
+        else []
     )
     cure = (
         f"did you mean {near[0]!r}?"
@@ -169,7 +175,9 @@ def place() -> dict[str, Any]:
         key.casefold().replace("-", "_"): value
         for key, value in given_settings().items()
     }
-    return {name: folded[name] for name in ("table_prefix", "schema") if name in folded}
+    return {
+        name: folded[name] for name in ("table_prefix", "schema") if name in folded
+    }
 
 
 #: What ``--app`` names for processes that are not started by manage.py.

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Never, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Never,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -125,7 +134,9 @@ async def aschedule(
     task: TaskOf[None] | Call, data: None = None, **options: Unpack[Options]
 ) -> Receipt: ...
 @overload
-async def aschedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
+async def aschedule(
+    task: TaskOf[T], data: T, **options: Unpack[Options]
+) -> Receipt: ...
 async def aschedule(
     task: TaskOf[T] | Call, data: T | None = None, **options: Unpack[Options]
 ) -> Receipt:

@@ -67,7 +67,9 @@ def indexes(
                 evidence=f"the index {row['name']} is invalid: its building was cut off",
                 cure=f"REINDEX INDEX CONCURRENTLY {row['name']}",
             )
-        elif row["bytes"] >= limits.index_bytes and row["bytes"] > limits.bloat * needed:
+        elif (
+            row["bytes"] >= limits.index_bytes and row["bytes"] > limits.bloat * needed
+        ):
             yield Finding(
                 check="bloated_index",
                 severity=Severity.WARNING,

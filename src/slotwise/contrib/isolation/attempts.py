@@ -210,7 +210,9 @@ class _Attempt:
         if (reason := self._holding.stop_reason) is not None:
             return Aborted(reason) if self._started else HandedBack(reason)
         how = (
-            f"by {signal_name(-status)}" if status < 0 else f"with exit status {status}"
+            f"by {signal_name(-status)}"
+            if status < 0
+            else f"with exit status {status}"
         )
         when = "" if self._started else " before its handler started"
         return Failed(f"its process ended {how}{when}", promised=self._started)

@@ -60,7 +60,9 @@ def firing(job: str, schedule: Schedule, *, now: datetime | None = None) -> Firi
         case Every():
             found = _of_every(job, inner, notes)
         case _:
-            raise _refused(job, schedule, "a CronJob has one expression of five fields")
+            raise _refused(
+                job, schedule, "a CronJob has one expression of five fields"
+            )
     if isinstance(inner, Cron | Daily):
         notes += _missing_in_gaps(inner.bind(job), found, now or datetime.now(UTC))
     return Firing(
@@ -186,15 +188,19 @@ def _of_every(job: str, schedule: Every, notes: list[str]) -> Firing:
         or _DAY % schedule.interval
         or (schedule.anchor - _EPOCH) % _MINUTE
     ):
-        raise _refused(job, schedule, "a CronJob repeats within a day, at whole minutes")
+        raise _refused(
+            job, schedule, "a CronJob repeats within a day, at whole minutes"
+        )
     slots = list(
         schedule.slots(
-            _EPOCH - timedelta(microseconds=1), _EPOCH + _DAY - timedelta(microseconds=1)
+            _EPOCH - timedelta(microseconds=1),
+            _EPOCH + _DAY - timedelta(microseconds=1),
         )
     )
     at = {(slot.hour, slot.minute) for slot in slots}
     return Firing(
-        schedule=_grid({m for _, m in at}, {h for h, _ in at}, at, notes), zone="Etc/UTC"
+        schedule=_grid({m for _, m in at}, {h for h, _ in at}, at, notes),
+        zone="Etc/UTC",
     )
 
 
@@ -225,7 +231,9 @@ def _zone(schedule: Cron | Daily) -> str:
     return "Etc/UTC" if schedule.zone.key == "UTC" else schedule.zone.key
 
 
-def _missing_in_gaps(schedule: Schedule, found: Firing, now: datetime) -> Iterator[str]:
+def _missing_in_gaps(
+    schedule: Schedule, found: Firing, now: datetime
+) -> Iterator[str]:
     """Yield a note if the clocks go forward over a slot: Kubernetes does not fire then.
 
     The controller looks for the next time that exists. Our interpretation of its five fields is

@@ -283,7 +283,12 @@ class _Export:
         metadata: Manifest = {"name": name, "labels": self._labels(component)}
         if self.plan.namespace is not None:
             metadata["namespace"] = self.plan.namespace
-        return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+        return {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": metadata,
+            "spec": spec,
+        }
 
     def _selector(self, component: str) -> dict[str, str]:
         return {
@@ -292,7 +297,10 @@ class _Export:
         }
 
     def _labels(self, component: str) -> dict[str, str]:
-        return {**self._selector(component), "app.kubernetes.io/managed-by": "slotwise"}
+        return {
+            **self._selector(component),
+            "app.kubernetes.io/managed-by": "slotwise",
+        }
 
     def _pod(
         self,
@@ -356,7 +364,10 @@ class _Export:
             "name": secret or self.plan.secret or f"{self.plan.name}-database",
             "key": self.plan.secret_key,
         }
-        url = {"name": "SLOTWISE_DATABASE_URL", "valueFrom": {"secretKeyRef": reference}}
+        url = {
+            "name": "SLOTWISE_DATABASE_URL",
+            "valueFrom": {"secretKeyRef": reference},
+        }
         return [
             url,
             *(

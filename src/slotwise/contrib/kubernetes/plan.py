@@ -239,7 +239,11 @@ _Read: TypeAlias = Callable[[_Reading, str, object], object]
 
 
 def _name(at: _Reading, place: str, value: object) -> str:
-    if isinstance(value, str) and len(value) <= _LONGEST_NAME and _NAME.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and len(value) <= _LONGEST_NAME
+        and _NAME.fullmatch(value)
+    ):
         return value
     raise _Wrong(
         f"is not a name for Kubernetes; write up to {_LONGEST_NAME} of a-z, 0-9 "
@@ -330,7 +334,9 @@ def _duration(at: _Reading, place: str, value: object) -> timedelta:
 
 def _names(at: _Reading, place: str, value: object) -> frozenset[str]:
     if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-        if twice := [one for one in dict.fromkeys(value) if list(value).count(one) > 1]:
+        if twice := [
+            one for one in dict.fromkeys(value) if list(value).count(one) > 1
+        ]:
             raise _Wrong(f"has {twice[0]!r} twice; remove one")
         return frozenset(value)
     raise _Wrong('is not a list of names; write e.g. ["nightly-report"]')
@@ -356,7 +362,9 @@ def _node_selector(at: _Reading, place: str, value: object) -> dict[str, str]:
     found = _texts(at, place, value)
     for key, wanted in found.items():
         if not _is_label(key):
-            at.wrong(place, key, "is not a label of nodes; write e.g. example.com/disk")
+            at.wrong(
+                place, key, "is not a label of nodes; write e.g. example.com/disk"
+            )
         elif wanted and not _WORD.fullmatch(wanted):
             at.wrong(
                 f"{place}.{key}",
@@ -479,7 +487,8 @@ def _tags(at: _Reading, place: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         raise _Wrong("is not a table of tags; write [tags.gpu]")
     return {
-        str(tag): at.table(f"{place}.{tag}", pods, _PODS) for tag, pods in value.items()
+        str(tag): at.table(f"{place}.{tag}", pods, _PODS)
+        for tag, pods in value.items()
     }
 
 

@@ -157,7 +157,9 @@ class Lease:
                     self._state.notify_all()
         self._raise_if_over()
         if not held:
-            raise self._lose("the provider has another holder, or the lease had expired")
+            raise self._lose(
+                "the provider has another holder, or the lease had expired"
+            )
 
     def assert_held(self) -> None:
         """Ask the provider whether this lease holds the lock. Raise LockLost or, without an
@@ -171,7 +173,9 @@ class Lease:
             held = self._provider.is_held(self._grant)
         self._raise_if_over()
         if not held:
-            raise self._lose("the provider has another holder, or the lease had expired")
+            raise self._lose(
+                "the provider has another holder, or the lease had expired"
+            )
 
     def release(self) -> None:
         """Release the lock; ``at_least_for`` may keep it for a while. A second call does nothing.
@@ -262,7 +266,9 @@ class Lease:
                 logger.warning(
                     "lock %s was not renewed, %s left: %s",
                     self.name,
-                    format_duration(timedelta(seconds=round(self.left.total_seconds()))),
+                    format_duration(
+                        timedelta(seconds=round(self.left.total_seconds()))
+                    ),
                     error,
                 )
                 pause = span / 15
@@ -274,7 +280,9 @@ class Lease:
         """Wait. Return False as soon as the lease is over."""
         end = elapsed() + seconds
         with self._state:
-            while not (self._has_ended or self._lost) and (left := end - elapsed()) > 0:
+            while (
+                not (self._has_ended or self._lost) and (left := end - elapsed()) > 0
+            ):
                 self._state.wait(min(left, _LOOK))
             return not (self._has_ended or self._lost)
 

@@ -265,7 +265,9 @@ class Lock:
 
         return called
 
-    def _kinds_of(self, function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    def _kinds_of(
+        self, function: Callable[..., Any]
+    ) -> tuple[Callable[..., Any], ...]:
         """Return what tells the kind of a function: itself, and the ``__call__`` of its class."""
         if inspect.isclass(function) or not callable(function):
             raise ConfigurationError(
@@ -298,7 +300,9 @@ class Decorator:
         self._wait = wait
 
     @overload
-    def __call__(self, function: AsyncFunction[P, R]) -> AsyncFunction[P, R | None]: ...
+    def __call__(
+        self, function: AsyncFunction[P, R]
+    ) -> AsyncFunction[P, R | None]: ...
 
     @overload
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]: ...

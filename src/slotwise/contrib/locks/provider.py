@@ -78,7 +78,13 @@ class LockCounts:
 
 
 Count: TypeAlias = Literal[
-    "acquired", "refused", "unavailable", "outages", "renewed", "renewals_failed", "lost"
+    "acquired",
+    "refused",
+    "unavailable",
+    "outages",
+    "renewed",
+    "renewals_failed",
+    "lost",
 ]
 
 

@@ -92,7 +92,10 @@ class RedisLocks:
             raise InvalidSetting(
                 f"timeout={timeout!r} is too short; write at least 10ms"
             )
-        for option, value in (("environment", environment), ("key_prefix", key_prefix)):
+        for option, value in (
+            ("environment", environment),
+            ("key_prefix", key_prefix),
+        ):
             if value == "":
                 raise InvalidSetting(
                     f"RedisLocks: {option} must not be empty; leave it out or name it"
@@ -119,7 +122,8 @@ class RedisLocks:
         # The braces place both keys in one hash slot of a cluster.
         with self._telling(name):
             found = self._acquire(
-                keys=[key, f"{{{key}}}:token"], args=[holder, _milliseconds(at_most_for)]
+                keys=[key, f"{{{key}}}:token"],
+                args=[holder, _milliseconds(at_most_for)],
             )
         if found is None:
             return None
@@ -189,7 +193,9 @@ class RedisLocks:
                 "WRONGPASS": "correct user or password in the address",
                 "invalid username-password": "correct user or password in the address",
             }
-            cure = next((cure for words, cure in cures.items() if words in reason), None)
+            cure = next(
+                (cure for words, cure in cures.items() if words in reason), None
+            )
             if cure is None:
                 raise
             raise ConfigurationError(f"{self._address}: {reason}; {cure}") from error

@@ -64,7 +64,9 @@ class SQLLocks:
                 f"timeout={timeout!r} is too short; write at least 10ms"
             )
         self._address = shown(address)
-        kind = SQLiteLocks if address.get_backend_name() == "sqlite" else PostgreSQLLocks
+        kind = (
+            SQLiteLocks if address.get_backend_name() == "sqlite" else PostgreSQLLocks
+        )
         self._database: LockDatabase[Any] = kind(address, table, span)
         self._for_attempts = Connections[Any](self._database, _CONNECTIONS)
         self._for_holders = Connections[Any](self._database, _CONNECTIONS)

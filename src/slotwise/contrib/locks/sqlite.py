@@ -81,9 +81,13 @@ class SQLiteLocks(LockDatabase[sqlite3.Connection]):
         if "readonly database" in reason:
             return "make the file and its directory writable"
         if "unknown database" in reason:
-            return f"SQLite has no schemas; write table={self.name.rpartition('.')[2]!r}"
+            return (
+                f"SQLite has no schemas; write table={self.name.rpartition('.')[2]!r}"
+            )
         return (
-            "name the file of a SQLite database" if "not a database" in reason else None
+            "name the file of a SQLite database"
+            if "not a database" in reason
+            else None
         )
 
     def is_broken(self, connection: sqlite3.Connection) -> bool:

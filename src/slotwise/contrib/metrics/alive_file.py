@@ -81,7 +81,9 @@ class AliveFile:
         told = json.dumps({"ready": verdict.is_ready, "problems": verdict.problems})
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
-            with os.fdopen(os.open(draft, flags, 0o644), "w", encoding="utf-8") as file:
+            with os.fdopen(
+                os.open(draft, flags, 0o644), "w", encoding="utf-8"
+            ) as file:
                 file.write(told + "\n")
             draft.replace(self._path)
         except OSError:

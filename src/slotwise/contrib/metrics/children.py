@@ -71,7 +71,9 @@ class Children:
 
     def snapshot(self) -> Snapshot:
         return combined(
-            from_plain(one) for one in self._ask("/figures").values() if one is not None
+            from_plain(one)
+            for one in self._ask("/figures").values()
+            if one is not None
         )
 
     def _ask(self, path: str) -> dict[str, Told | None]:

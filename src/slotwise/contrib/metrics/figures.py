@@ -269,7 +269,9 @@ def combined(snapshots: Iterable[Snapshot]) -> Snapshot:
 
 def _combined(figure: Figure, one: Value, other: Value) -> Value:
     if isinstance(one, tuple) and isinstance(other, tuple):
-        return [a + b for a, b in zip(one[0], other[0], strict=True)], one[1] + other[1]
+        return [a + b for a, b in zip(one[0], other[0], strict=True)], one[1] + other[
+            1
+        ]
     assert not isinstance(one, tuple)
     assert not isinstance(other, tuple)
     match figure.combine:

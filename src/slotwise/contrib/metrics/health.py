@@ -41,7 +41,9 @@ class WorkerHealth:
         stuck_after: timedelta | str | None = None,
     ) -> None:
         self._worker = worker
-        self._stuck_after = None if stuck_after is None else parse_duration(stuck_after)
+        self._stuck_after = (
+            None if stuck_after is None else parse_duration(stuck_after)
+        )
         if self._stuck_after is not None and not self._stuck_after:
             raise ConfigurationError("stuck_after must be more than zero")
 

@@ -301,7 +301,9 @@ def _lateness(named: _Named, attempt: Finished, began: float) -> None:
     row = attempt.claim.row
     if row.attempt == 1 and row.slot is not None:
         named.late.add(
-            (attempt.claim.claimed_at - row.slot).total_seconds() + began - attempt.since
+            (attempt.claim.claimed_at - row.slot).total_seconds()
+            + began
+            - attempt.since
         )
 
 
@@ -474,7 +476,9 @@ class Metrics:
             "slotwise_running_seconds": self._sums.longest(_running(worker)),
             "slotwise_claims_held": {(): len(worker.active_claims)},
             "slotwise_loop_busy_seconds": {
-                (loop.name,): busy_for(loop) for loop in worker.loops if loop.has_started
+                (loop.name,): busy_for(loop)
+                for loop in worker.loops
+                if loop.has_started
             },
             **{
                 name: {(): value}
@@ -511,7 +515,9 @@ class Metrics:
         waiting = self._sums.labelled(reading.backlog)
         ages = {name: age for name, (_, age) in waiting.items()}
         return {
-            "slotwise_backlog": {(name,): count for name, (count, _) in waiting.items()},
+            "slotwise_backlog": {
+                (name,): count for name, (count, _) in waiting.items()
+            },
             "slotwise_oldest_due_age_seconds": {
                 (name,): age for name, age in ages.items()
             },

@@ -188,7 +188,9 @@ def _handler(source: Source, pages: Pages) -> type[BaseHTTPRequestHandler]:
         sys_version = ""
 
         def do_GET(self) -> None:
-            status, kind, body = _answer(source, pages.get(self.path.partition("?")[0]))
+            status, kind, body = _answer(
+                source, pages.get(self.path.partition("?")[0])
+            )
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

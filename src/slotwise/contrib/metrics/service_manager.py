@@ -58,7 +58,9 @@ class ServiceManager:
             self._was_ready = True
             lines.append("READY=1")
         elif found.is_alive and not self._was_ready:
-            lines.append(f"EXTEND_TIMEOUT_USEC={PATIENCE // timedelta(microseconds=1)}")
+            lines.append(
+                f"EXTEND_TIMEOUT_USEC={PATIENCE // timedelta(microseconds=1)}"
+            )
         if found.is_alive:
             lines.append("WATCHDOG=1")
         status = " ".join("; ".join(found.problems).split()) or "ready"

@@ -112,7 +112,9 @@ def _without_counterpart(text: str, tz: str) -> str | None:
     if _MONTHS.fullmatch(text.lower()):
         word = "months"
     if found := _WORKDAY.search(text.upper()):
-        raise NoCounterpart(f"Quartz's {found[1]} has no counterpart; write other days")
+        raise NoCounterpart(
+            f"Quartz's {found[1]} has no counterpart; write other days"
+        )
     if word in _REFUSED:
         raise NoCounterpart(_REFUSED[word])
     return None

@@ -174,7 +174,9 @@ class SlotRun:
         sign_in.verify()
         is_deploy = self._lasting(lambda: sign_in.would_change(self._definition))
         try:
-            if is_deploy:  # the lifespan may refuse the start before a schedule changes
+            if (
+                is_deploy
+            ):  # the lifespan may refuse the start before a schedule changes
                 self._enter()
             end = self._run()
         finally:
@@ -196,7 +198,10 @@ class SlotRun:
                 outcome=SlotState.NO_SLOT,
                 left="no slot has come yet",
             )
-        if len(slots) == 1 and (end := self._settled(self._state(slots[0]))) is not None:
+        if (
+            len(slots) == 1
+            and (end := self._settled(self._state(slots[0]))) is not None
+        ):
             return end
         if not self._has_entered:
             self._enter()
@@ -291,7 +296,9 @@ class SlotRun:
             )
         return schedule
 
-    def _instant(self, wanted: datetime, schedule: Schedule, now: datetime) -> datetime:
+    def _instant(
+        self, wanted: datetime, schedule: Schedule, now: datetime
+    ) -> datetime:
         """Return the instant if it is a slot that has come, or is about to. Raise
         ConfigurationError otherwise.
 
@@ -302,7 +309,9 @@ class SlotRun:
             and self._state(wanted).entry is None
         ):
             near = [schedule.latest_before(wanted), schedule.next_after(wanted)]
-            nearest = " and ".join(instant_text(one) for one in near if one is not None)
+            nearest = " and ".join(
+                instant_text(one) for one in near if one is not None
+            )
             cure = (
                 f"its nearest slots are {nearest}"
                 if nearest

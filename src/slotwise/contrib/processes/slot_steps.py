@@ -80,7 +80,9 @@ def _while_waiting(found: Facts, row: Row, *, waits: bool) -> Step:
     if row.attempt:
         why = f"attempt {row.attempt + 1} is due at {instant_text(row.execution_time)}"
         left = _others(found, why, SlotState.WAITING, waits=waits)
-        return left or Stay(f"{why}, and no worker is live: waiting", row.execution_time)
+        return left or Stay(
+            f"{why}, and no worker is live: waiting", row.execution_time
+        )
     why = (
         f"it is due at {instant_text(row.due)}"
         if row.state is None

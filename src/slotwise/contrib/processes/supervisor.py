@@ -81,7 +81,10 @@ class Lifeline:
         self._is_watched = True
         reactions = {_DRAIN: on_drain, _CANCEL: on_cancel}
         threading.Thread(
-            target=self._listen, args=(reactions,), name="slotwise-lifeline", daemon=True
+            target=self._listen,
+            args=(reactions,),
+            name="slotwise-lifeline",
+            daemon=True,
         ).start()
 
     def _listen(self, reactions: dict[bytes, Callable[[], object]]) -> None:
@@ -213,7 +216,9 @@ class Supervisor:
         ):
             while self._due or self._children:
                 self._start_due()
-                wait = max(min(self._due.values()) - elapsed(), 0) if self._due else None
+                wait = (
+                    max(min(self._due.values()) - elapsed(), 0) if self._due else None
+                )
                 with suppress(Empty):  # the next start is due
                     self._news.get(timeout=wait)()
         return self._status

@@ -97,7 +97,9 @@ def _gaps_over(
     """Return the gaps that begin before ``end`` and end after it."""
     found = {}
     for window in inspect.windows(end - _TICK, end):
-        over = [one for one in window.actual if one.last is not None and one.last >= end]
+        over = [
+            one for one in window.actual if one.last is not None and one.last >= end
+        ]
         if over:
             found[window.job, window.id] = over
     return found

@@ -301,7 +301,9 @@ class ClaimPlanner:
         room, waits = self.room_for_tasks(ahead, situation)
         tasks = min(room, bound)
         if waits and not situation.slots_may_be_due:
-            return Plan(memory, FILLING)  # usually a settlement wakes the poller before
+            return Plan(
+                memory, FILLING
+            )  # usually a settlement wakes the poller before
         filling = self._filling(memory, situation, slots, ahead)
         if filling != memory.filling:
             memory = memory._replace(filling=filling)
@@ -347,7 +349,9 @@ class ClaimPlanner:
         is_growing = slots <= 0 or slots > room
         return (until, slots) if is_growing and situation.now < until else None
 
-    def _wait_for_room(self, memory: Memory, now: float, slots: int, tasks: int) -> Plan:
+    def _wait_for_room(
+        self, memory: Memory, now: float, slots: int, tasks: int
+    ) -> Plan:
         """Plan to wait for a settlement, which frees room; once that takes long, to wake others.
 
         Race: only the worker that settled a slot knows the next one, and may be full when that is
@@ -365,9 +369,13 @@ class ClaimPlanner:
             names = self.terms.names if no_slots else ()
             unclaimed = memory.turns.tasks if no_tasks else ()
             return Plan(memory, poll, for_others=Look(names, unclaimed))
-        return Plan(memory._replace(crowded_until=until), timedelta(seconds=until - now))
+        return Plan(
+            memory._replace(crowded_until=until), timedelta(seconds=until - now)
+        )
 
-    def _claims(self, plan: Plan, situation: Situation, slots: int, tasks: int) -> Plan:
+    def _claims(
+        self, plan: Plan, situation: Situation, slots: int, tasks: int
+    ) -> Plan:
         """Add claims to the plan: slots before tasks, unless a task woke the poller, or the last
         claim of tasks saw no slot due.
         """

@@ -32,7 +32,9 @@ class FinishWatch(Service):
         held = {holding.claim.row.plan_key for holding in self._claims.slots()}
         running = {key.task_name for key in held} & self.names
         found = finish_forecasts(self._store, running)
-        self._warn([one for one in found if (one.job, one.id) in held and one.will_miss])
+        self._warn(
+            [one for one in found if (one.job, one.id) in held and one.will_miss]
+        )
         return FINISH_CHECK
 
     def _warn(self, found: list[FinishForecast]) -> None:

@@ -55,7 +55,9 @@ class Tally:
         self._at = EARLIEST
 
     def add(
-        self, usual: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]]
+        self,
+        usual: Sequence[Holding],
+        others: Sequence[tuple[Holding, str, str | None]],
     ) -> None:
         rows = [one.claim.row for one in usual]
         with self._lock:
@@ -140,7 +142,9 @@ class Settler(Service):
             )
             raise
         stuck = [
-            holding for holding, (due, _) in self._stuck.items() if due <= self.elapsed()
+            holding
+            for holding, (due, _) in self._stuck.items()
+            if due <= self.elapsed()
         ][:BATCH]
         self._settle(stuck, wait=False)
         if batch or stuck:
@@ -243,7 +247,9 @@ class Settler(Service):
         if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
             name = holding.claim.row.task_name
             unfit = self._store.warnings.count(name, "data", again=MINUTE)
-        return tell_settled(self, settlement, getattr(outcome, "exception", None), unfit)
+        return tell_settled(
+            self, settlement, getattr(outcome, "exception", None), unfit
+        )
 
     def _tell_settled(
         self,
@@ -291,7 +297,9 @@ def tell_settled(
 def lose(loop: Service, holding: Holding, reason: str) -> None:
     """Treat a claim as taken by another worker, and publish that."""
     holding.lose()
-    loop.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
+    loop.listeners.publish(
+        events.ClaimLostEvent(**about(holding.claim), reason=reason)
+    )
 
 
 class Heartbeat(Service):

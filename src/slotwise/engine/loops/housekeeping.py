@@ -153,7 +153,9 @@ class Reaper(Service):
         transition = settlement.transition
         outcome = transition.label if transition else "left"
         kind = (
-            ReapedLost if outcome == Outcome.LOST and reason != Reason.RERUN else Reaped
+            ReapedLost
+            if outcome == Outcome.LOST and reason != Reason.RERUN
+            else Reaped
         )
         self.listeners.publish(
             kind(
@@ -334,7 +336,8 @@ class WakeUp(Service):
             self._failing_since = now
         pause = next(self._failures) if is_transient(error) else LISTEN_AGAIN
         is_over = (
-            pause == LISTEN_AGAIN or now - self._failing_since > UNHEARD.total_seconds()
+            pause == LISTEN_AGAIN
+            or now - self._failing_since > UNHEARD.total_seconds()
         )
         if is_over and not self._told and not self.common.is_away:
             self._told = True

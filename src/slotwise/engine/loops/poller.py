@@ -278,7 +278,9 @@ class Poller(Service):
         claim = self._store.claims.claim_slots
         lost = self._lost()
         return self.hold(
-            lambda: claim(self.worker, limit, lease=self._lease, names=names, lost=lost)
+            lambda: claim(
+                self.worker, limit, lease=self._lease, names=names, lost=lost
+            )
         )[0].found
 
     def _hold_tasks(

@@ -15,7 +15,11 @@ from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.durations import format_duration
 from slotwise.model.events import DatabaseBack, DatabaseLost, Listeners
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database_errors import describe_error, is_busy, is_transient
+from slotwise.store.connect.database_errors import (
+    describe_error,
+    is_busy,
+    is_transient,
+)
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
@@ -58,7 +62,9 @@ class Common:
                 self._told = now
         if is_news:
             self.listeners.publish(
-                DatabaseLost(worker=self.worker, loop=loop, error=describe_error(error))
+                DatabaseLost(
+                    worker=self.worker, loop=loop, error=describe_error(error)
+                )
             )
         elif is_due:
             away = format_duration(timedelta(seconds=round(now - self._begun)))

@@ -158,7 +158,11 @@ class SingleRun:
             self._ends.put(event)
 
     def _ended(
-        self, claim: Claim, end: AttemptEvent | None, took: timedelta, left_behind: bool
+        self,
+        claim: Claim,
+        end: AttemptEvent | None,
+        took: timedelta,
+        left_behind: bool,
     ) -> Ended:
         slot = claim.slot
         assert slot is not None  # a triggered job has one

@@ -51,7 +51,9 @@ class Hooks:
     #: By job or task.
     after_settle: Mapping[str, AfterSettle] = field(default_factory=dict)
 
-    def verify(self, definitions: Iterable[Definition], names: Collection[str]) -> None:
+    def verify(
+        self, definitions: Iterable[Definition], names: Collection[str]
+    ) -> None:
         """Raise what a handler or a hook raises that is verified at the start of a worker.
 
         ``names`` are those of all jobs and tasks of the application.

@@ -57,7 +57,9 @@ class Unfit(Fail):
 _REQUESTS = (Cancel, Skip, Fail, LeftAlone, NewerPayload)
 
 
-def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
+def returned(
+    result: object, holding: Holding, definition: Definition
+) -> AttemptOutcome:
     if (slip := _slip(result, holding)) is not None:
         return Failed(slip, final=True)
     if definition.leaves_traces or holding.checkpointed:

@@ -70,7 +70,9 @@ def context_maker(
         )
         for name, found in store.definitions.items()
     }
-    return lambda holding: makers[holding.claim.row.task_name](holding, state=loop.state)
+    return lambda holding: makers[holding.claim.row.task_name](
+        holding, state=loop.state
+    )
 
 
 class Runner:
@@ -372,7 +374,10 @@ class Runner:
     def _prepare(self, holding: Holding, definition: Definition) -> Context:
         """Return the context. Raise Unfit for stored data that no release can read."""
         ctx = self._make_context(holding)
-        if holding.claim.row.task_data is not None or definition.payload is not UNTYPED:
+        if (
+            holding.claim.row.task_data is not None
+            or definition.payload is not UNTYPED
+        ):
             try:
                 _ = ctx.data
             except NewerPayload as error:
@@ -403,7 +408,10 @@ class Runner:
             took = timedelta(seconds=ended - begun)
             self._listeners.publish(
                 HandlerEnded(
-                    **about(holding.claim), outcome=outcome.name, error=error, took=took
+                    **about(holding.claim),
+                    outcome=outcome.name,
+                    error=error,
+                    took=took,
                 )
             )
         return outcome

@@ -45,7 +45,9 @@ def stack_of(holding: Holding) -> str:
             f"on its host: py-spy dump --pid {holding.process}\n"
         )
     place = holding.runs_in
-    frames = list(_of_thread(place)) if isinstance(place, int) else list(_of_task(place))
+    frames = (
+        list(_of_thread(place)) if isinstance(place, int) else list(_of_task(place))
+    )
     return "".join(traceback.format_list(_without_ours(_summary(frames))))
 
 
@@ -67,7 +69,9 @@ def _coroutines_of(task: asyncio.Task[AttemptOutcome] | None) -> Iterator[FrameT
         frame = getattr(found, "cr_frame", None) or getattr(found, "gi_frame", None)
         if frame is not None:
             yield frame
-        found = getattr(found, "cr_await", None) or getattr(found, "gi_yieldfrom", None)
+        found = getattr(found, "cr_await", None) or getattr(
+            found, "gi_yieldfrom", None
+        )
 
 
 def _of_task(task: asyncio.Task[AttemptOutcome] | None) -> Iterator[FrameType]:

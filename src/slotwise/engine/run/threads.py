@@ -202,7 +202,9 @@ class Threads:
                 work = queue.popleft()
             except IndexError:
                 return
-            self._taken += 1  # concurrent increments may get lost; it only has to change
+            self._taken += (
+                1  # concurrent increments may get lost; it only has to change
+            )
             if (
                 queue
                 and self._standby is None

@@ -554,7 +554,9 @@ class Installation:
         return found[0] if found else None
 
     def _select(self) -> sa.Select[tuple[str]]:
-        return sa.select(self._meta.c.value).where(self._meta.c.key == "installation_id")
+        return sa.select(self._meta.c.value).where(
+            self._meta.c.key == "installation_id"
+        )
 
     def _is_this(self, own: Joinable, where: str) -> bool:
         """Return whether the connection was compared, and leads here. Raise ConfigurationError for
@@ -570,7 +572,9 @@ class Installation:
         theirs = found[0] if found else None
         if (ours := self.learn()) is None or theirs == ours:
             return ours is not None
-        self._id = self.read()  # an operator may have changed it: slotwise db new-epoch
+        self._id = (
+            self.read()
+        )  # an operator may have changed it: slotwise db new-epoch
         if theirs == self._id:
             return True
         address = address_of(own)

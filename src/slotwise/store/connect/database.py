@@ -302,7 +302,11 @@ class Database:
         with self._lock:
             if role not in self._engines:
                 sizes = (
-                    {"pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
+                    {
+                        "pool_size": size,
+                        "max_overflow": overflow,
+                        "pool_use_lifo": True,
+                    }
                     if size
                     else {}
                 )
@@ -464,7 +468,9 @@ def was_committed(
             break
         if verdict is not None:
             told = "committed" if verdict else "rolled back"
-            logger.warning("the reply to a commit was lost; the database says: %s", told)
+            logger.warning(
+                "the reply to a commit was lost; the database says: %s", told
+            )
             return verdict
         if elapsed() >= until:
             break
@@ -477,7 +483,9 @@ def was_committed(
     raise unknown
 
 
-def _ask(database: Database, committed: Committed, sent: SentTransaction) -> bool | None:
+def _ask(
+    database: Database, committed: Committed, sent: SentTransaction
+) -> bool | None:
     """Return the database's answer; None while there is none. Raise _Forgotten.
 
     Race: after a failover, the new primary may have given the same id to another transaction.

@@ -60,7 +60,10 @@ _STATES = {
         "see what is missing: slotwise db check; tables in another schema need --schema",
     ),
     "53": (_Kind.PASSES, ""),  # resources
-    "53100": (_Kind.PASSES, "the disk of the database server is full; make room there"),
+    "53100": (
+        _Kind.PASSES,
+        "the disk of the database server is full; make room there",
+    ),
     "53300": (_Kind.AWAY, ""),  # too many connections
     "55P03": (
         _Kind.BUSY,
@@ -165,7 +168,9 @@ def describe_error(error: BaseException) -> str:
     """
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
-    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    lines = [
+        " ".join(line.split()) for line in str(error).splitlines() if line.strip()
+    ]
     text = hide_password(lines[0]) if lines else type(error).__name__
     if (state := sqlstate(error)) is None:
         return text
@@ -296,7 +301,9 @@ def describe_address(url: URL) -> str:
     """Return which database an address names, without secrets."""
     if url.get_backend_name() == "sqlite":
         return hide_password(repr(url.database or ":memory:"))
-    host, port = (getattr(url, name) or url.query.get(name) for name in ("host", "port"))
+    host, port = (
+        getattr(url, name) or url.query.get(name) for name in ("host", "port")
+    )
     database = repr(url.database) if url.database else "of the user's name"
     return hide_password(
         f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}"

@@ -204,7 +204,9 @@ def _options(query: str) -> dict[str, str]:
         for key, value in pairs
     }
     return (
-        options | _hosts(",".join(hosts)) if hosts and "port" not in options else options
+        options | _hosts(",".join(hosts))
+        if hosts and "port" not in options
+        else options
     )
 
 
@@ -226,7 +228,9 @@ def _from_libpq_string(text: str) -> URL:
         raise _not_understood(
             "each option must be key=value, and a value with spaces must be quoted: '…'"
         ) from None
-    return _url({key: str(value) for key, value in options.items() if value is not None})
+    return _url(
+        {key: str(value) for key, value in options.items() if value is not None}
+    )
 
 
 def _url(options: Mapping[str, str]) -> URL:

@@ -19,7 +19,9 @@ def qualified(compiler: type[SQLCompiler]) -> type[SQLCompiler]:
     """
 
     class Qualified(compiler):  # type: ignore[misc, valid-type]
-        def visit_function(self, func: Function[Any], *rest: Any, **options: Any) -> str:
+        def visit_function(
+            self, func: Function[Any], *rest: Any, **options: Any
+        ) -> str:
             text: str = super().visit_function(func, *rest, **options)
             if func.packagenames or _is_syntax(func):
                 return text

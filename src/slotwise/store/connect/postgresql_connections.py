@@ -100,7 +100,9 @@ def _refuse_unknown(arguments: Mapping[str, str]) -> None:
     A name may be a piece of a password with an & in it. So it is shown if other tools have it, or
     if nothing in the address can be a password.
     """
-    known = {option.keyword.decode() for option in psycopg().pq.Conninfo.get_defaults()}
+    known = {
+        option.keyword.decode() for option in psycopg().pq.Conninfo.get_defaults()
+    }
     has_secret = "password" in arguments or any(
         "@" in value for value in arguments.values()
     )
@@ -174,7 +176,9 @@ class PostgreSQLLink:
         engine = create_engine(
             self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits
         )
-        engine.dialect.statement_compiler = qualified(engine.dialect.statement_compiler)
+        engine.dialect.statement_compiler = qualified(
+            engine.dialect.statement_compiler
+        )
 
         def connect(*_: object) -> Driver:
             return self._connect(role, parameters)
@@ -191,7 +195,9 @@ class PostgreSQLLink:
             connection: Driver, record: ConnectionPoolEntry, _proxy: object
         ) -> None:
             _replace_if_dead(engine, connection, record)
-            self._choose_preparing(engine, connection, record, at_once=role == "claims")
+            self._choose_preparing(
+                engine, connection, record, at_once=role == "claims"
+            )
 
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
@@ -393,7 +399,9 @@ class PostgreSQLLink:
             context.is_disconnect = True
         elif state == "40P01":
             detail = getattr(
-                getattr(context.original_exception, "diag", None), "message_detail", None
+                getattr(context.original_exception, "diag", None),
+                "message_detail",
+                None,
             )
             waits, statement = (
                 " ".join(str(text).split()) for text in (detail, context.statement)
@@ -523,7 +531,10 @@ class ReplyLimit:
             awaited = next(replies)
             began = elapsed()
             while True:
-                if not (ready := (yield awaited)) and elapsed() - began > self._seconds:
+                if (
+                    not (ready := (yield awaited))
+                    and elapsed() - began > self._seconds
+                ):
                     connection.pgconn.finish()
                     raise psycopg().OperationalError(
                         f"the server has not answered for {elapsed() - began:.0f} s"
@@ -543,7 +554,10 @@ def _impatient() -> type[Driver]:
         timeline: str | None = None
 
         def wait(
-            self, replies: Generator[int, int, R], *arguments: object, **options: object
+            self,
+            replies: Generator[int, int, R],
+            *arguments: object,
+            **options: object,
         ) -> R:
             if self.limit is not None:
                 replies = self.limit.watched(replies, self)

@@ -114,6 +114,7 @@ def read_options(text: str) -> dict[str, str]:
 def write_options(parameters: Mapping[str, str]) -> str:
     """The inverse of `read_options`."""
     escaped = (
-        (name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items()
+        (name, re.sub(r"([\s\\])", r"\\\1", value))
+        for name, value in parameters.items()
     )
     return " ".join(f"-c {name}={value}" for name, value in escaped)

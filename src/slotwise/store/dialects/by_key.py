@@ -57,7 +57,13 @@ from slotwise.store.schema.rows import (
     row_of,
     stored,
 )
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, MOST_HELD, Expression, Tables
+from slotwise.store.schema.tables import (
+    HAS_SLOT,
+    IS_TASK,
+    MOST_HELD,
+    Expression,
+    Tables,
+)
 
 KeyOrder: TypeAlias = tuple[Expression, Expression]
 
@@ -133,7 +139,10 @@ class ByKey(KeyLocks):
         return connection.execute(statement).rowcount
 
     def _select_these(
-        self, rows: Sequence[Values], key: Sequence[sa.Column[Any]], *columns: Expression
+        self,
+        rows: Sequence[Values],
+        key: Sequence[sa.Column[Any]],
+        *columns: Expression,
     ) -> sa.Select[Any]:
         """Return a SELECT of the rows that have one of these keys."""
         values = self.values_of(rows, {column.name: column.type for column in key})
@@ -161,7 +170,12 @@ class ByKey(KeyLocks):
         return [row for query in queries for row in connection.execute(query)]
 
     def first_slots(
-        self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
+        self,
+        connection: sa.Connection,
+        limit: int,
+        *,
+        lost: int,
+        since: datetime | None,
     ) -> list[tuple[str, timedelta]]:
         return []
 
@@ -225,7 +239,10 @@ class ByKey(KeyLocks):
             held = sa.select(self.tables.tasks.c.version).where(*mine)
             held = held.with_for_update(read=True, key_share=True)
         else:
-            mine = [*self.conditions.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
+            mine = [
+                *self.conditions.entry_of(claim),
+                slots.c.outcome == Outcome.RUNNING,
+            ]
             held = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
         return connection.execute(held).fetchone() is not None
 
@@ -247,7 +264,11 @@ class ByKey(KeyLocks):
         return self._take(connection, request, self.now(connection), IS_TASK), True
 
     def _take(
-        self, connection: sa.Connection, request: ClaimRequest, now: datetime, kind: str
+        self,
+        connection: sa.Connection,
+        request: ClaimRequest,
+        now: datetime,
+        kind: str,
     ) -> list[Row]:
         """Lock due rows that no other claim has locked, and hold them."""
         tasks = self.tables.tasks
@@ -276,7 +297,11 @@ class ByKey(KeyLocks):
         return rows
 
     def _lock_due(
-        self, connection: sa.Connection, request: ClaimRequest, now: datetime, kind: str
+        self,
+        connection: sa.Connection,
+        request: ClaimRequest,
+        now: datetime,
+        kind: str,
     ) -> list[Sequence[Any]]:
         """Return the columns of a Row, its version, and the size of its payload, which is not read
         if it is too large.
@@ -291,7 +316,9 @@ class ByKey(KeyLocks):
             if size_left > 0:
                 columns = self._due.claimed_columns()
                 some = query.with_only_columns(*columns).limit(size_left)
-                found += connection.execute(some.with_for_update(skip_locked=True)).all()
+                found += connection.execute(
+                    some.with_for_update(skip_locked=True)
+                ).all()
         return found
 
     def enter(
@@ -323,7 +350,11 @@ class ByKey(KeyLocks):
         }
 
     def _enter_slot(
-        self, connection: sa.Connection, row: Row, now: datetime, strict: Collection[str]
+        self,
+        connection: sa.Connection,
+        row: Row,
+        now: datetime,
+        strict: Collection[str],
     ) -> bool:
         slots = self.tables.slots
         gives_up = row.task_name in strict
@@ -379,7 +410,9 @@ class ByKey(KeyLocks):
             return []
         now = self.now(connection)
         id = self.transaction_id(connection)
-        return [Held(row=row_of(values), now=now, transaction_id=id) for values in found]
+        return [
+            Held(row=row_of(values), now=now, transaction_id=id) for values in found
+        ]
 
     def lock(
         self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool

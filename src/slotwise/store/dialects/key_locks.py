@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -27,7 +26,9 @@ class KeyLocks(Dialect):
             return False
         return self.insert_turn(connection, mine)
 
-    def insert_turn(self, connection: sa.Connection, row: Mapping[str, object]) -> bool:
+    def insert_turn(
+        self, connection: sa.Connection, row: Mapping[str, object]
+    ) -> bool:
         """Insert a row of ``keys``, once in the life of a name; return whether it was inserted.
 
         Race: of two that do it at once, the second waits for the first one's commit.
@@ -46,7 +47,9 @@ class KeyLocks(Dialect):
             if self.insert_new(connection, self.tables.keys, mine):
                 return
 
-    def _key_row(self, name: str, kind: str) -> tuple[Values, sa.Select[Any]]:
+    def _key_row(
+        self, name: str, kind: str
+    ) -> tuple[Values, sa.Select[tuple[object]]]:
         """Return a row of ``keys``, and a look for it."""
         keys = self.tables.keys
         row: Values = {"task_name": name, "kind": kind, "key": ""}

@@ -98,7 +98,10 @@ class Locking(ByKey):
     # -- rows of any table ------------------------------------------------------------------------
 
     def insert_all(
-        self, connection: Joinable, table: sa.Table, rows: Sequence[Mapping[str, object]]
+        self,
+        connection: Joinable,
+        table: sa.Table,
+        rows: Sequence[Mapping[str, object]],
     ) -> bool:
         """Insert these rows, all of the same columns, or none, if a key is taken.
 
@@ -184,7 +187,9 @@ class Locking(ByKey):
                 lambda new: {name: new[name] for name in replaced},
             )
 
-    def reading(self, statement: sa.Update | sa.Delete, *columns: Expression) -> Reading:
+    def reading(
+        self, statement: sa.Update | sa.Delete, *columns: Expression
+    ) -> Reading:
         """Lock the rows, write them by key, and read them: deleted ones before."""
         table = statement.table
         assert isinstance(table, sa.Table)
@@ -216,7 +221,9 @@ class Locking(ByKey):
         keys = connection.execute(found.with_for_update(skip_locked=True)).fetchall()
         return among_keys(list(found.selected_columns), keys)
 
-    def insert_turn(self, connection: sa.Connection, row: Mapping[str, object]) -> bool:
+    def insert_turn(
+        self, connection: sa.Connection, row: Mapping[str, object]
+    ) -> bool:
         """Beyond the lock timeout, the second has no turn."""
         try:
             return super().insert_turn(connection, row)

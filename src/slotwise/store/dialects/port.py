@@ -312,7 +312,12 @@ class Dialect(Protocol):
 
     @abstractmethod
     def first_slots(
-        self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
+        self,
+        connection: sa.Connection,
+        limit: int,
+        *,
+        lost: int,
+        since: datetime | None,
     ) -> list[tuple[str, timedelta]]:
         """Return name and time until due of the first ``limit`` waiting slots, and of as many rows
         of dead holders.

@@ -63,6 +63,8 @@ def _quarantined(at: Transaction, error: str) -> Values:
     return {
         "state": sa.case((goes_on, tasks.state), else_=RowState.DEAD.value),
         "parked_due": sa.case((goes_on | ~is_finite, sa.null()), else_=due),
-        "execution_time": sa.case((goes_on, again), else_=sa.literal(FOREVER, due.type)),
+        "execution_time": sa.case(
+            (goes_on, again), else_=sa.literal(FOREVER, due.type)
+        ),
         "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),
     }

@@ -13,13 +13,25 @@ from slotwise.model.records import Claim, Row, to_micros
 from slotwise.model.vocabulary import Origin, Outcome
 from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.dialects.port import ClaimRequest
-from slotwise.store.schema.rows import LAST_ATTEMPT, LAST_VERSION, LONGEST_LEASE, row_of
+from slotwise.store.schema.rows import (
+    LAST_ATTEMPT,
+    LAST_VERSION,
+    LONGEST_LEASE,
+    row_of,
+)
 
 Values: TypeAlias = dict[str, object]
 
 #: What a row is without its holder.
 RELEASED: Values = dict.fromkeys(
-    ("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due", "marked")
+    (
+        "picked_by",
+        "last_heartbeat",
+        "lease",
+        "cancel_requested",
+        "wanted_due",
+        "marked",
+    )
 )
 RELEASED["picked"] = False
 #: How often an insert that met a row with its key, and then did not find it, is tried again.

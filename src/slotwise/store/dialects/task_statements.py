@@ -177,7 +177,8 @@ class TaskStatements:
             if self.put(connection, name, one, "keep") != "scheduled":
                 mine = [before.instance for before in wanted[:place]]
                 gone = self.tasks.delete().where(
-                    self.tasks.c.task_name == name, self.tasks.c.task_instance.in_(mine)
+                    self.tasks.c.task_name == name,
+                    self.tasks.c.task_instance.in_(mine),
                 )
                 connection.execute(gone)
                 raise Taken
@@ -249,7 +250,9 @@ class TaskStatements:
             "slot": new["slot"],
             "priority": new["priority"],
             "version": version,
-            "execution_time": sa.case((parked, sa.literal(FOREVER, Instant)), else_=due),
+            "execution_time": sa.case(
+                (parked, sa.literal(FOREVER, Instant)), else_=due
+            ),
             "parked_due": sa.case(
                 (parked, sa.func.coalesce(new["parked_due"], due)), else_=None
             ),

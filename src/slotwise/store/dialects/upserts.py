@@ -81,7 +81,9 @@ class Upserting(ByKey):
             insert.on_conflict_do_update(index_elements=key, set_=again), list(rows)
         )
 
-    def reading(self, statement: sa.Update | sa.Delete, *columns: Expression) -> Reading:
+    def reading(
+        self, statement: sa.Update | sa.Delete, *columns: Expression
+    ) -> Reading:
         returning = statement.returning(*columns)
 
         def read(

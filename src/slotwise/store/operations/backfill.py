@@ -244,7 +244,9 @@ def _entries(
     found = sa.select(slots.slot, slots.outcome, slots.attempts, slots.finished).where(
         *of_key(slots, row)
     )
-    rows = at.connection.execute(found.where(slots.slot.between(first, last))).mappings()
+    rows = at.connection.execute(
+        found.where(slots.slot.between(first, last))
+    ).mappings()
     return {utc(entry["slot"]): entry for entry in rows}
 
 

@@ -97,7 +97,9 @@ class ChosenInstances:
 
 
 #: Does something to these instances; returns the number in the audit, and those that it changed.
-Act = Callable[[Operation, Sequence[str], Progress], tuple[int | None, Collection[str]]]
+Act = Callable[
+    [Operation, Sequence[str], Progress], tuple[int | None, Collection[str]]
+]
 
 
 def carry_on(

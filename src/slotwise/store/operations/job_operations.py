@@ -52,7 +52,13 @@ from slotwise.store.operations.transaction import (
 )
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import PAUSED_KEY, Columns, Condition, Tables, is_plan
+from slotwise.store.schema.tables import (
+    PAUSED_KEY,
+    Columns,
+    Condition,
+    Tables,
+    is_plan,
+)
 from slotwise.store.slots import ledger
 
 
@@ -125,7 +131,9 @@ def _pause_rows(
     return so_far.beyond(rows, after, number=number, found=(True,))
 
 
-def _pause_tasks(at: Operation, name: str, so_far: Progress, window: Window) -> Progress:
+def _pause_tasks(
+    at: Operation, name: str, so_far: Progress, window: Window
+) -> Progress:
     """Start no one-time task of this name any more: claims leave the name out."""
     found: tuple[bool, ...] = ()
     if pauses.keep(at, PauseScope.TASKS, name, "", window):
@@ -379,7 +387,9 @@ def _wake(at: Operation, row: Row, pause: Pause | None, *, replay: bool) -> Resu
         awake["execution_time"] = _due(at.tasks.c)
     at.change(row, **{**awake, **passed.row})
     next_slot = passed.row.get("slot", row.slot)
-    return Resumed(job=row.task_name, skipped=slots_in(passed.gaps), next_slot=next_slot)
+    return Resumed(
+        job=row.task_name, skipped=slots_in(passed.gaps), next_slot=next_slot
+    )
 
 
 def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
@@ -524,7 +534,9 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
     return found
 
 
-def _settle(at: Operation, row: Row, decided: Row, until: datetime) -> SettledJob | None:
+def _settle(
+    at: Operation, row: Row, decided: Row, until: datetime
+) -> SettledJob | None:
     """Pass the slots of a locked row up to an instant; ``decided``: the row as ledger and gaps
     have it. Return None if none has come.
     """

@@ -99,7 +99,9 @@ def keep(at: Operation, scope: PauseScope, name: str, id: str, window: Window) -
     return True
 
 
-def _put(at: Operation, key: Mapping[str, object], window: Mapping[str, object]) -> None:
+def _put(
+    at: Operation, key: Mapping[str, object], window: Mapping[str, object]
+) -> None:
     """Insert a pause, or change it; it keeps the time at which it was created."""
     changed = {**window, "author": at.author.name, "note": at.author.note}
     at.dialect.upsert(

@@ -33,7 +33,12 @@ from slotwise.schedules.text import readable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import ClaimRequest, Transaction
 from slotwise.store.operations import transaction
-from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in
+from slotwise.store.operations.transaction import (
+    Operation,
+    Progress,
+    id_of,
+    schedule_in,
+)
 from slotwise.store.schema.tables import Columns, Condition, of_plan
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import detach, freed, plan_of
@@ -64,7 +69,9 @@ def trigger_now(
         ledger.end_unbegun(at.transaction, row, Outcome.SKIPPED, Reason.OVERLAP)
     elif overlap == "queue" and is_busy:
         _detach_trigger(at.transaction, key, slot, is_queued=True, control=number)
-        for row in family:  # the end of a held row with an operation looks for triggers
+        for (
+            row
+        ) in family:  # the end of a held row with an operation looks for triggers
             if row.picked and row.control is None and row.cancel_requested is None:
                 at.change(row, control=number)
     else:
@@ -213,7 +220,9 @@ def cancel(
     else:
         chosen = _begun(at, job, slot, instance or RECURRING)
     for row in chosen:
-        number = at.sign("cancel", job=job, slot=row.slot, id=row.plan_key.task_instance)
+        number = at.sign(
+            "cancel", job=job, slot=row.slot, id=row.plan_key.task_instance
+        )
         if not row.picked and not row.attempt:
             cancel_waiting(at, row, Reason.OPERATOR)
         else:
@@ -310,7 +319,11 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
     plan = at.plan_row(job, instance)
     entry = _entry(at, job, slot, instance)
     which = f"slot {at.told(slot, plan)} of job {job!r}"
-    if entry is None or entry["finished"] is None or entry["outcome"] not in ENDED_BADLY:
+    if (
+        entry is None
+        or entry["finished"] is None
+        or entry["outcome"] not in ENDED_BADLY
+    ):
         raise ConfigurationError(f"{which} {_why_not(at, job, slot, entry)}")
     number = at.sign("retry", job=job, slot=slot, id=instance)
     ledger.reopen(at.transaction, plan, [slot], Reason.RETRY)
@@ -335,7 +348,9 @@ def _why_not(
     if entry is None and slot > at.now:
         return f"is yet to come; for a run at once: slotwise trigger {job}"
     if entry is None:
-        return f"is not in the ledger; what never ran is run by: slotwise backfill {job}"
+        return (
+            f"is not in the ledger; what never ran is run by: slotwise backfill {job}"
+        )
     outcome = entry["outcome"]
     if entry["finished"] is None:
         runs = outcome in (Outcome.RUNNING, Outcome.CLAIMED)

@@ -29,7 +29,14 @@ from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
-from slotwise.store.schema.rows import Unread, row_of, rows_apart, stored, texts_of, utc
+from slotwise.store.schema.rows import (
+    Unread,
+    row_of,
+    rows_apart,
+    stored,
+    texts_of,
+    utc,
+)
 from slotwise.store.schema.tables import Condition, Tables, is_plan, of_plan
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
@@ -378,7 +385,8 @@ class Operation:
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the plan row alone. Raises UnknownTask without one."""
         rows = self.rows(
-            self.tasks.c.task_name == job, self.tasks.c.task_instance == id_of(instance)
+            self.tasks.c.task_name == job,
+            self.tasks.c.task_instance == id_of(instance),
         )
         return self.plan_among(rows, job, instance)
 

@@ -87,7 +87,9 @@ class CalendarChange:
     @property
     def worked_added(self) -> list[date]:
         """The days of a weekend that are worked on now, sorted."""
-        return sorted(self.after.worked - (self.before.worked if self.before else set()))
+        return sorted(
+            self.after.worked - (self.before.worked if self.before else set())
+        )
 
     @property
     def worked_removed(self) -> list[date]:
@@ -344,7 +346,13 @@ class Calendars:
             cursor = rows[-1].key
 
     def _follow_one(
-        self, at: Transaction, row: Row, after: Calendar, known: Known, *, dry_run: bool
+        self,
+        at: Transaction,
+        row: Row,
+        after: Calendar,
+        known: Known,
+        *,
+        dry_run: bool,
     ) -> CalendarFollower | None:
         """Re-plan a row; None if its days are the same."""
         follower = CalendarFollower(job=row.task_name, instance=row.task_instance)

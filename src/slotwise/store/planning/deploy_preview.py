@@ -166,7 +166,9 @@ def _due_next(store: Store, names: Sequence[str]) -> list[Row]:
     tasks = store.tables.tasks.c
     dialect = store.dialect
     mine = dialect.among(tasks.task_name, names), sa.text(HAS_SLOT)
-    waiting = sa.select(*dialect.row_columns).where(*dialect.conditions.waiting(), *mine)
+    waiting = sa.select(*dialect.row_columns).where(
+        *dialect.conditions.waiting(), *mine
+    )
     order = tasks.execution_time, tasks.task_name, tasks.task_instance
     waiting = waiting.order_by(*order).limit(LOOKED_AT)
     own = waiting.where(tasks.task_instance == RECURRING)
@@ -193,6 +195,9 @@ def _compared(row: Row) -> Moved | None:
     for stored, computed in zip((row.slot, row.next_slot), now, strict=True):
         if stored is not None and computed is not None and stored != computed:
             return Moved(
-                job=row.task_name, id=row.task_instance, stored=stored, computed=computed
+                job=row.task_name,
+                id=row.task_instance,
+                stored=stored,
+                computed=computed,
             )
     return None

@@ -159,7 +159,9 @@ class Instances:
         found: datetime | None = columns.get("slot", row.slot)
         return found
 
-    def _changed(self, at: Transaction, row: Row, wanted: Instance) -> dict[str, object]:
+    def _changed(
+        self, at: Transaction, row: Row, wanted: Instance
+    ) -> dict[str, object]:
         """Return the columns beside the schedule that change."""
         told = {"task_data": wanted.data, "priority": wanted.priority}
         columns: dict[str, object] = {
@@ -257,7 +259,9 @@ class Instances:
         """Return the newest slot that is known, once what stands in no row has ended."""
         end_orphans(at, wanted.key)
         strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
-        (newest,) = at.dialect.newest_decided(at.connection, [wanted.key], strict=strict)
+        (newest,) = at.dialect.newest_decided(
+            at.connection, [wanted.key], strict=strict
+        )
         return newest
 
     def _known(self, at: Transaction, wanted: Instance) -> tuple[bool, _JobRow]:

@@ -99,7 +99,9 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
     """
     is_paused = row.state == RowState.PAUSED
     activation = max(now, row.watermark or now)  # the clock may be stepped back
-    row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
+    row = replace(
+        row, execution_time=row.due, attempt=max(row.attempt, int(row.picked))
+    )
     before, closed = _owed(row, after, activation)
     row = replace(
         row,

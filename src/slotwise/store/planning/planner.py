@@ -176,7 +176,8 @@ class Planner:
             with self._store.transaction() as connection:
                 rows = _rows_to_plan(self._store, list(known))
                 found = {
-                    row["task_name"]: row for row in connection.execute(rows).mappings()
+                    row["task_name"]: row
+                    for row in connection.execute(rows).mappings()
                 }
                 ours = deploy.revision
                 kept = [
@@ -233,7 +234,9 @@ class Planner:
         new = list(rows.values())
         added = self._dialect.insert_missing(connection, self._tasks, new)
         self._note(
-            at, {name: (None, rows[name]["schedule"]) for name in added}, deploy.revision
+            at,
+            {name: (None, rows[name]["schedule"]) for name in added},
+            deploy.revision,
         )
         for row in connection.execute(_rows_to_plan(self._store, added)).mappings():
             if row["orphaned"]:
@@ -272,7 +275,9 @@ class Planner:
                 new = self._insert(at, job, schedule, deploy)
                 if new is not None:
                     return new
-                row, plan = lock(connection, self._store, key)  # somebody else was first
+                row, plan = lock(
+                    connection, self._store, key
+                )  # somebody else was first
                 at = self._store.at(connection)
             if row is None:
                 # Something deletes rows of that table: ``verify`` names the job.
@@ -358,7 +363,10 @@ class Planner:
         write(at, row, changes)
         told_before = row.schedule if before is None else str(before)
         operation = Operation(
-            connection=at.connection, store=self._store, now=at.now, author=self._author
+            connection=at.connection,
+            store=self._store,
+            now=at.now,
+            author=self._author,
         )
         operation.sign(
             DEPLOY,

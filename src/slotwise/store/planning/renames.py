@@ -103,7 +103,9 @@ def _silence(at: Operation, row: Row, family: Sequence[Row], key: Key) -> None:
 
 
 def _sign(at: Operation, row: Row, key: Key) -> int:
-    return at.sign(RENAME, job=key.task_name, id=key.task_instance, former=row.task_name)
+    return at.sign(
+        RENAME, job=key.task_name, id=key.task_instance, former=row.task_name
+    )
 
 
 def _put_to_sleep(at: Operation, row: Row, number: int) -> None:

@@ -152,7 +152,9 @@ def _ranked(text: str) -> tuple[str, Any]:
 
 
 def _is_list_of_strings(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | tuple) and all(
+        isinstance(one, str) for one in value
+    )
 
 
 def _instant(text: str) -> datetime | None:

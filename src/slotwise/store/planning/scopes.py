@@ -140,7 +140,9 @@ class Synchronisation:
         connection.execute(done)
 
     def _expect_scope(self, connection: sa.Connection) -> None:
-        held = sa.select(self._scopes.c.token).where(*self._is_mine()).with_for_update()
+        held = (
+            sa.select(self._scopes.c.token).where(*self._is_mine()).with_for_update()
+        )
         if connection.execute(held).scalar() != self._token:
             raise SyncSuperseded(
                 f"sync_schedules({self._task!r}, scope={self._scope!r}): another "
@@ -238,7 +240,8 @@ class Synchronisation:
         tasks = self._tasks.c
         rows = self._rows.c
         return sa.and_(
-            tasks.task_name == rows.task_name, tasks.task_instance == rows.task_instance
+            tasks.task_name == rows.task_name,
+            tasks.task_instance == rows.task_instance,
         )
 
     def _sort(
@@ -321,7 +324,9 @@ class Synchronisation:
         tasks = self._tasks.c
         mine = tasks.task_name == self._task, dialect.among(tasks.task_instance, ids)
         query = sa.select(*dialect.row_columns).where(*mine)
-        found = connection.execute(query.order_by(*dialect.key_order).with_for_update())
+        found = connection.execute(
+            query.order_by(*dialect.key_order).with_for_update()
+        )
         rows = [row_of(values) for values in found]
         return {row.task_instance: row for row in rows}
 

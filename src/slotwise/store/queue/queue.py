@@ -148,7 +148,9 @@ def _task_result(values: Values) -> TaskResult:
 def _task_info(values: Values) -> TaskInfo:
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
     payload = row.get("task_data")
-    state = ListedState.RUNNING if row["picked"] else row["state"] or ListedState.WAITING
+    state = (
+        ListedState.RUNNING if row["picked"] else row["state"] or ListedState.WAITING
+    )
     return filled(
         TaskInfo,
         row,
@@ -192,7 +194,8 @@ class BulkResult:
 
     def __add__(self, other: BulkResult) -> BulkResult:
         return BulkResult(
-            scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists
+            scheduled=self.scheduled + other.scheduled,
+            exists=self.exists + other.exists,
         )
 
 
@@ -394,7 +397,8 @@ class TaskReader:
                 slots.finished.is_not(None),
             )
             .where(
-                slots.expires.is_(None) | (slots.expires > self._dialect.ago(connection))
+                slots.expires.is_(None)
+                | (slots.expires > self._dialect.ago(connection))
             )
             .order_by(slots.slot.desc())
         )

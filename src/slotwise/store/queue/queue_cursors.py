@@ -98,7 +98,9 @@ class QueueCursors:
         kept = {
             (name, rank): since
             for (name, rank), since in known.items()
-            if name in turns and name not in left_out and (rank, turns[name]) <= reached
+            if name in turns
+            and name not in left_out
+            and (rank, turns[name]) <= reached
         }
         self._since = kept | seen
         is_busy = len(claims) * 2 >= limit and len(self._since) <= MOST

@@ -47,7 +47,9 @@ class TaskCommands:
         """
         is_at = when.at is not None
         ranks = priority is not None
-        move = self._rows.kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
+        move = self._rows.kept(
+            ("move", is_at, ranks), lambda: self._move(is_at, ranks)
+        )
         parameters = (
             named(key)
             | self._rows.due_parameters(connection, when)
@@ -62,7 +64,9 @@ class TaskCommands:
         if ranks:
             values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
         statement = (
-            tasks.update().where(*asked_key(tasks), *self._rows.alive()).values(**values)
+            tasks.update()
+            .where(*asked_key(tasks), *self._rows.alive())
+            .values(**values)
         )
         return self._rows.dialect.reading(
             statement, tasks.c.picked, *self._rows.notification()

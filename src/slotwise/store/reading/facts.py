@@ -150,7 +150,8 @@ class Facts:
 
         def fills(operation: AuditEntry) -> bool:
             return operation.covers(self.slot) and (
-                self.beside is not None or (began is not None and began >= operation.at)
+                self.beside is not None
+                or (began is not None and began >= operation.at)
             )
 
         return [
@@ -191,7 +192,9 @@ def slot_state(store: Store, job: str, slot: datetime) -> Facts:
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
-    changes = deploys(store, EARLIEST, FOREVER, job=job, id=instance, limit=MOST_DEPLOYS)
+    changes = deploys(
+        store, EARLIEST, FOREVER, job=job, id=instance, limit=MOST_DEPLOYS
+    )
     absent = absence(store, job, slot)
     finish = _finish_of(store, job, slot, instance)
     with _reading(store, job, instance) as reader:

@@ -114,4 +114,6 @@ def _forecast(
 def _durations(at: ReadTransaction, job: str, id: str) -> list[timedelta]:
     """Return how long the latest successful runs lasted."""
     given = {"name": job, "id": id, "most": RUNS}
-    return [utc(run["finished"]) - utc(run["started"]) for run in at.read(_RUNS, given)]
+    return [
+        utc(run["finished"]) - utc(run["started"]) for run in at.read(_RUNS, given)
+    ]

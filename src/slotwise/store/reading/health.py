@@ -254,7 +254,9 @@ def _among_known(
 ) -> _Overdue:
     """Count rows of these known tasks that wait, and those of other names."""
     strangers = {
-        row["task_name"]: row["count"] for row in names if row["task_name"] not in known
+        row["task_name"]: row["count"]
+        for row in names
+        if row["task_name"] not in known
     }
     return _Overdue(
         waiting=waiting,

@@ -140,5 +140,9 @@ def _life(row: sa.RowMapping, now: datetime) -> WorkerLife:
             "outcome": GONE if is_silent else None,
         }
     return filled(
-        WorkerLife, row, tags=texts_in(row["tags"]), tasks=texts_in(row["tasks"]), **end
+        WorkerLife,
+        row,
+        tags=texts_in(row["tags"]),
+        tasks=texts_in(row["tasks"]),
+        **end,
     )

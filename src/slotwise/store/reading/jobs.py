@@ -191,7 +191,8 @@ def jobs_among(store: Store, names: Collection[str]) -> set[str]:
     mine = tasks.task_instance == RECURRING, is_plan(tasks), named
     with reading(store) as at:
         return {
-            row["task_name"] for row in at.rows(sa.select(tasks.task_name).where(*mine))
+            row["task_name"]
+            for row in at.rows(sa.select(tasks.task_name).where(*mine))
         }
 
 

@@ -237,13 +237,17 @@ def _skipped(
 
 def _oldest(row: sa.RowMapping) -> datetime:
     """Return the oldest success or planning."""
-    instants: list[datetime] = [utc(row["last_success"])] if row["last_success"] else []
+    instants: list[datetime] = (
+        [utc(row["last_success"])] if row["last_success"] else []
+    )
     if row["created_version"]:
         instants.append(from_micros(row["created_version"]))
     return min(instants)
 
 
-def _since(row: sa.RowMapping, skipped: datetime | None, now: datetime) -> SinceSuccess:
+def _since(
+    row: sa.RowMapping, skipped: datetime | None, now: datetime
+) -> SinceSuccess:
     since = _oldest(row)
     first = overdue_since(
         readable(row["schedule"]),

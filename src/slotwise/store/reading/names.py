@@ -73,7 +73,9 @@ def _cure(store: Store, name: str, kind: Literal["job", "task"]) -> str:
         return f"did you mean {near[0]!r}?"
     if found:
         return f"known are {', '.join(sorted(found))}"
-    return "none is scheduled" if kind == "task" else "no worker has planned any job yet"
+    return (
+        "none is scheduled" if kind == "task" else "no worker has planned any job yet"
+    )
 
 
 def _without_rows(store: Store) -> set[str]:

@@ -94,7 +94,12 @@ def _spans(
 
 
 def _span(
-    key: Key, since: datetime, until: datetime, schedule: str, *, is_first: bool = False
+    key: Key,
+    since: datetime,
+    until: datetime,
+    schedule: str,
+    *,
+    is_first: bool = False,
 ) -> ScheduleSpan:
     return ScheduleSpan(
         job=key[0],

@@ -267,7 +267,10 @@ def _sources(store: Store, *, is_one: bool, ended: bool) -> list[_Source]:
         of_gaps = "g.task_instance = :instance"
     gaps = _Source(store, _GAPS, "g.last_slot", of_gaps, 0, gap_info)
     return [
-        *(_Source(store, entry, "s.slot", family, 1, slot_info) for family in families),
+        *(
+            _Source(store, entry, "s.slot", family, 1, slot_info)
+            for family in families
+        ),
         gaps,
     ]
 

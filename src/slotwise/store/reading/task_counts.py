@@ -97,7 +97,8 @@ def task_counts(store: Store) -> list[TaskCount]:
         found = paces(at, now)
     paced = [_with_pace(line, found.get(line.task, no_pace(now))) for line in lines]
     return [
-        replace(line, next_due=_next_due(store, line.task, now + HALF)) for line in paced
+        replace(line, next_due=_next_due(store, line.task, now + HALF))
+        for line in paced
     ]
 
 
@@ -218,14 +219,18 @@ def with_reasons(store: Store, lines: Sequence[TaskInfo]) -> list[TaskInfo]:
 
 
 def _is_due(line: TaskInfo, now: datetime) -> bool:
-    return line.state == ListedState.WAITING and line.due is not None and line.due <= now
+    return (
+        line.state == ListedState.WAITING and line.due is not None and line.due <= now
+    )
 
 
 def counts_with_reasons(store: Store, lines: Sequence[TaskCount]) -> list[TaskCount]:
     """Return these counts; those of due tasks that no live worker takes with the reason."""
     now = store.now()
     due = {
-        line.task for line in lines if line.next_due is not None and line.next_due <= now
+        line.task
+        for line in lines
+        if line.next_due is not None and line.next_due <= now
     }
     reasons = stranded(store, due)
     return [replace(line, reason=reasons.get(line.task)) for line in lines]

@@ -48,7 +48,9 @@ class SlotWindow(Value):
         lost.
         """
         started = {line.slot for line in self.actual if line.last is None}
-        gaps = [(line.slot, line.last) for line in self.actual if line.last is not None]
+        gaps = [
+            (line.slot, line.last) for line in self.actual if line.last is not None
+        ]
         return [
             slot
             for slot in self.expected
@@ -175,7 +177,9 @@ def _key(row: sa.RowMapping) -> tuple[str, str]:
     return row["task_name"], row["task_instance"]
 
 
-def _expected(row: sa.RowMapping, start: datetime, end: datetime) -> Iterator[datetime]:
+def _expected(
+    row: sa.RowMapping, start: datetime, end: datetime
+) -> Iterator[datetime]:
     schedule = readable(row["schedule"])
     if schedule is None or schedule.from_end:
         return iter(())

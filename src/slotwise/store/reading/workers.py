@@ -59,7 +59,10 @@ def workers_in(
     wanted = sa.select(workers, *counts).order_by(workers.c.started.desc())
     found = []
     for one in rows_apart(
-        at.connection, wanted, workers.c.worker, read=lambda row: _worker_info(row, now)
+        at.connection,
+        wanted,
+        workers.c.worker,
+        read=lambda row: _worker_info(row, now),
     ):
         if isinstance(one, Unread):
             (name,) = one.key

@@ -37,7 +37,9 @@ class Instant(TypeDecorator[datetime]):
         self, value: datetime | None, dialect: Dialect
     ) -> datetime | int | None:
         return (
-            to_micros(value) if value is not None and dialect.name == "sqlite" else value
+            to_micros(value)
+            if value is not None and dialect.name == "sqlite"
+            else value
         )
 
     def process_result_value(
@@ -45,7 +47,9 @@ class Instant(TypeDecorator[datetime]):
     ) -> datetime | None:
         if value is None:
             return None
-        return from_micros(value) if dialect.name == "sqlite" else value.astimezone(UTC)
+        return (
+            from_micros(value) if dialect.name == "sqlite" else value.astimezone(UTC)
+        )
 
 
 class Duration(TypeDecorator[timedelta]):
@@ -57,9 +61,13 @@ class Duration(TypeDecorator[timedelta]):
     def process_bind_param(
         self, value: timedelta | None, dialect: Dialect
     ) -> timedelta | int | None:
-        return value // TICK if value is not None and dialect.name == "sqlite" else value
+        return (
+            value // TICK if value is not None and dialect.name == "sqlite" else value
+        )
 
     def process_result_value(
         self, value: Any | None, dialect: Dialect
     ) -> timedelta | None:
-        return value * TICK if value is not None and dialect.name == "sqlite" else value
+        return (
+            value * TICK if value is not None and dialect.name == "sqlite" else value
+        )

@@ -149,7 +149,10 @@ def decided(row: Row) -> dict[str, object]:
 
 
 def row_of(
-    values: Sequence[Any], flaw: str | None = None, *, names: Sequence[str] = ROW_COLUMNS
+    values: Sequence[Any],
+    flaw: str | None = None,
+    *,
+    names: Sequence[str] = ROW_COLUMNS,
 ) -> Row:
     """A Row of values that come in the order of ``names``; the rest is left at its default. See
     ``flawed``.
@@ -266,7 +269,9 @@ def expect(written: int, expected: int, row: Row) -> None:
 def expect_all(written: int, expected: int, what: str) -> None:
     """Raise, so that nothing is committed, if not all rows were written."""
     if written != expected:
-        raise RuntimeError(f"wrote {written} of {expected} {what}; nothing is committed")
+        raise RuntimeError(
+            f"wrote {written} of {expected} {what}; nothing is committed"
+        )
 
 
 # -- rows that any program may have written: an unreadable one costs only itself ------------------

@@ -152,7 +152,9 @@ class Claims:
         request = request._replace(
             names=without(request.names, full),
             ranges=_of_others(request.ranges, full),
-            most={name: left for name, left in room.items() if 0 < left < request.limit},
+            most={
+                name: left for name, left in room.items() if 0 < left < request.limit
+            },
         )
         if not request.names:
             return []

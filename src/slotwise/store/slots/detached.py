@@ -255,13 +255,17 @@ def release_queued(at: Transaction, changes: Sequence[Change]) -> None:
     touched = [
         one
         for one in changes
-        if one.held.row.control is not None or one.held.row.cancel_requested is not None
+        if one.held.row.control is not None
+        or one.held.row.cancel_requested is not None
     ]
     for change in sorted(touched, key=lambda change: change.held.row.key):
         row = change.held.row
         if row.has_slot:
             freed(
-                at, row, removed=change.transition.remove, never_began=change.never_began
+                at,
+                row,
+                removed=change.transition.remove,
+                never_began=change.never_began,
             )
 
 
@@ -319,7 +323,9 @@ class _Queue:
         if self.at.connection.execute(goes_on).first() is None:
             self.release(first.task_instance, self.at.now)
 
-    def _queued(self, origin: Origin, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    def _queued(
+        self, origin: Origin, *columns: sa.ColumnElement[Any]
+    ) -> sa.Select[Any]:
         """Select the ids of queued rows of this origin, and these columns."""
         tasks = self._tasks.c
         return sa.select(tasks.task_instance, *columns).where(
@@ -427,7 +433,9 @@ def _has_begun(change: Change) -> bool:
 
 def _statistics(tasks: Columns, ended: Sequence[Change]) -> dict[str, object]:
     columns: dict[str, object] = {}
-    before: sa.ColumnElement[int] | int = sa.func.coalesce(tasks.consecutive_failures, 0)
+    before: sa.ColumnElement[int] | int = sa.func.coalesce(
+        tasks.consecutive_failures, 0
+    )
     failures = 0
     for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER):
         record = change.transition.record

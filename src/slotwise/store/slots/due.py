@@ -57,7 +57,11 @@ class Due:
         self._shared_until = 0.0
 
     def next_due(
-        self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1
+        self,
+        names: Sequence[str],
+        tasks: Sequence[str] | None = None,
+        *,
+        lost: int = 1,
     ) -> timedelta | None:
         """Return the time until the next slot of ``names``, or task of ``tasks``, is due; None:
         nothing waits.
@@ -86,7 +90,12 @@ class Due:
             unknown = () if is_known else names
             with self.reading() as connection:
                 later, begin = self.dialect.next_due(
-                    connection, unknown, tasks, lost=lost, since=since, no_slots=no_slots
+                    connection,
+                    unknown,
+                    tasks,
+                    lost=lost,
+                    since=since,
+                    no_slots=no_slots,
                 )
             due = _earliest(due, later)
         if since is not None:  # it may have passed over a slot
@@ -110,7 +119,9 @@ class Due:
         with self.reading() as connection:
             first = self.dialect.first_slots(connection, FEW, lost=lost, since=since)
         self._ask(names)
-        return min((due for name, due in first if name in self._asked[1]), default=None)
+        return min(
+            (due for name, due in first if name in self._asked[1]), default=None
+        )
 
     def since(self, names: Sequence[str]) -> datetime | None:
         """Return from which due time on a claim of these slots searches; None: from the

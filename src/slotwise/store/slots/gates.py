@@ -77,7 +77,10 @@ class Gate:
     names: frozenset[str] = frozenset()
 
     def __init__(
-        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+        self,
+        dialect: Dialect,
+        definitions: Mapping[str, Definition],
+        settings: Settings,
     ) -> None:
         self._dialect = dialect
         self._tables = dialect.tables
@@ -149,7 +152,10 @@ class Limits(Gate):
     moment = Moment.CLAIM
 
     def __init__(
-        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+        self,
+        dialect: Dialect,
+        definitions: Mapping[str, Definition],
+        settings: Settings,
     ) -> None:
         super().__init__(dialect, definitions, settings)
         self.full = FullTasks(dialect.clock.elapsed)
@@ -205,7 +211,9 @@ class Limits(Gate):
         if not any(rates.values()):
             return {}
         now = now or self._dialect.now(transaction)
-        within = [self._counts(name, rate, now) for name, rate in rates.items() if rate]
+        within = [
+            self._counts(name, rate, now) for name, rate in rates.items() if rate
+        ]
         counts = sa.select(starts.task_name, sa.func.sum(starts.count))
         counts = counts.where(sa.or_(*within)).group_by(starts.task_name)
         return _by_name(transaction, counts)
@@ -224,7 +232,9 @@ class Limits(Gate):
             room[row.task_name] = left - 1
             answers.append(START if left > 0 else Later(row.execution_time))
         self.full.add(name for name in claimed if room.get(name, -1) < 0)
-        starting = [row for row, one in zip(rows, answers, strict=True) if one is START]
+        starting = [
+            row for row, one in zip(rows, answers, strict=True) if one is START
+        ]
         self._count_starts(starting, now, transaction)
         return answers
 
@@ -238,7 +248,11 @@ class Limits(Gate):
                     starts.c.task_name == name, ~self._counts(name, rate, now)
                 )
             )
-            row = {"task_name": name, "at": _rounded_up(now, rate.grain), "count": count}
+            row = {
+                "task_name": name,
+                "at": _rounded_up(now, rate.grain),
+                "count": count,
+            }
             self._dialect.upsert(
                 transaction,
                 starts,
@@ -274,7 +288,9 @@ class Limits(Gate):
         return (starts.task_name == name) & within
 
 
-def _by_name(transaction: sa.Connection, counts: sa.Select[str, int]) -> dict[str, int]:
+def _by_name(
+    transaction: sa.Connection, counts: sa.Select[str, int]
+) -> dict[str, int]:
     return {name: int(count) for name, count in transaction.execute(counts)}
 
 
@@ -403,7 +419,10 @@ class RecoveryRate(Gate):
     """
 
     def __init__(
-        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+        self,
+        dialect: Dialect,
+        definitions: Mapping[str, Definition],
+        settings: Settings,
     ) -> None:
         super().__init__(dialect, definitions, settings)
         rate = settings.recovery_rate
@@ -487,7 +506,10 @@ class Gates:
     """All gates of a process."""
 
     def __init__(
-        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+        self,
+        dialect: Dialect,
+        definitions: Mapping[str, Definition],
+        settings: Settings,
     ) -> None:
         self._dialect = dialect
         self._gates = [make(dialect, definitions, settings) for make in ORDER]
@@ -524,7 +546,9 @@ class Gates:
         passed: list[Gate] = []
         for gate in self._of(moments):
             asked = [
-                row for row in rows if row.key not in refused and gate.concerns(row, now)
+                row
+                for row in rows
+                if row.key not in refused and gate.concerns(row, now)
             ]
             answers = gate.admit(asked, now, transaction) if asked else ()
             stopped: dict[Key, Refusal] = {}

@@ -118,7 +118,9 @@ class LateClaims:
         """Return the rows with the slots that are to start, of jobs that a gate may stop."""
         free = self._claims.policies
         gated = [one for one in plans if one.row.task_name not in free]
-        return [one.starting for one in gated if isinstance(one.decision, decide.Start)]
+        return [
+            one.starting for one in gated if isinstance(one.decision, decide.Start)
+        ]
 
     def _is_open(self, row: Row) -> bool:
         """Whether the slot of a detached row has not yet been offered to the ledger."""
@@ -220,7 +222,9 @@ class LateClaims:
     def _start_plans(
         self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]
     ) -> dict[Key, Row | None]:
-        answered = [one for one in plans if self._passes(one, refused.get(one.row.key))]
+        answered = [
+            one for one in plans if self._passes(one, refused.get(one.row.key))
+        ]
         gaps = [(one.row, gap) for one in answered for gap in one.decision.gaps]
         self._dialect.gaps(self._connection, gaps, self._now)
         self.skipped += gaps
@@ -273,7 +277,10 @@ class LateClaims:
     def _start_beside(self, one: _Plan, started: Row) -> Row | None:
         """Start the slot in a detached row, and move the plan row on."""
         detached = detach_started(self._at, started)
-        if detached is None and (stranger := stranger_of(self._at, started)) is not None:
+        if (
+            detached is None
+            and (stranger := stranger_of(self._at, started)) is not None
+        ):
             self._claims.note(
                 [stranger],
                 "it has the id of a slot and is not its row: the slot is skipped; delete it",
@@ -341,7 +348,9 @@ class LateClaims:
         if row.task_name in self._strict or not ledger.disown(self._at, row):
             return False
         rows = [row]
-        return bool(self._dialect.enter(self._connection, rows, self._now, self._strict))
+        return bool(
+            self._dialect.enter(self._connection, rows, self._now, self._strict)
+        )
 
     def _move_past(self, row: Row, columns: dict[str, object] | None) -> None:
         """Move the row on, and end open slots of the job that no row has any more."""

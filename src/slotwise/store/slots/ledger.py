@@ -54,12 +54,18 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     slots = dialect.tables.slots
     ended = {"outcome": Outcome.SUCCEEDED, "finished": dialect.ago(connection)}
     if claim.row.ledger_key is not None:
-        mine = [*dialect.conditions.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
+        mine = [
+            *dialect.conditions.entry_of(claim),
+            slots.c.outcome == Outcome.RUNNING,
+        ]
         written = slots.update().where(*mine).values(**ended)
         return connection.execute(written).rowcount == 1
     values = task_entry(claim) | {"attempts": claim.row.attempt, **ended}
     return dialect.upsert(
-        connection, slots, values, lambda new: {name: new[name] for name in _ENDED_ANEW}
+        connection,
+        slots,
+        values,
+        lambda new: {name: new[name] for name in _ENDED_ANEW},
     )
 
 
@@ -154,7 +160,12 @@ def end_unbegun(at: Transaction, row: Row, outcome: Outcome, reason: str) -> Non
     known = at.dialect.tables.slots.c.outcome
     ended = sa.case((known == Outcome.CLAIMED, outcome.value), else_=known)
     if not _write_open(
-        at, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=at.now
+        at,
+        row,
+        known != Outcome.RUNNING,
+        outcome=ended,
+        reason=reason,
+        finished=at.now,
     ):
         _enter_ended(at, row, outcome=outcome, reason=reason, finished=at.now)
 
@@ -173,7 +184,9 @@ def cancel_retry(at: Transaction, row: Row, reason: str) -> None:
     _write_open(at, row, outcome=Outcome.CANCELLED, reason=reason, finished=at.now)
 
 
-def reopen(at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
+def reopen(
+    at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str
+) -> None:
     """Let ended slots of a plan run again; they keep their outcomes until they start.
 
     The caller has locked the plan row, and creates a row for each of them in this transaction.

@@ -152,7 +152,9 @@ class Pruner:
         expired = PRUNED
         while expired == PRUNED:
             with self._store.transaction() as connection:
-                expired = ledger.delete_expired(connection, self._store.dialect, PRUNED)
+                expired = ledger.delete_expired(
+                    connection, self._store.dialect, PRUNED
+                )
             yield Page(slots=expired)
         with self._store.transaction() as connection:
             self._store.dialect.delete_receipts(connection)
@@ -167,7 +169,9 @@ class Pruner:
         while taken == PRUNED:
             with self._store.transact() as at:
                 before = at.now - max(self._spans)
-                taken = ledger.prune_attempts(at.connection, at.dialect, before, PRUNED)
+                taken = ledger.prune_attempts(
+                    at.connection, at.dialect, before, PRUNED
+                )
             yield Page()
         while self._forget():
             yield Page()
@@ -220,7 +224,9 @@ class Pruner:
                 continue
             with self._store.transact() as at:
                 key = sa.select(*column.table.primary_key)
-                found = key.where(column < at.now - span).order_by(column).limit(PRUNED)
+                found = (
+                    key.where(column < at.now - span).order_by(column).limit(PRUNED)
+                )
                 old = at.dialect.locked(at.connection, found)
                 gone = at.connection.execute(column.table.delete().where(old)).rowcount
             most = max(most, gone)
@@ -307,7 +313,9 @@ class Pruner:
             return [is_old, self._is_spare(history, "first_slot")]
         ended = history.c.finished
         too_old = [
-            kind & (ended < now - span) for kind, span in _kinds(history, spans) if span
+            kind & (ended < now - span)
+            for kind, span in _kinds(history, spans)
+            if span
         ]
         may_go = ~history.c.origin.in_(PLANNED) | self._is_spare(history, "slot")
         return [history.c.expires.is_(None), sa.or_(sa.false(), *too_old), may_go]
@@ -416,7 +424,9 @@ def _note(
 def _usually_pruned_until(connection: sa.Connection, store: Store) -> datetime | None:
     """Return up to when slots of jobs with the usual retention may have been deleted."""
     meta = store.tables.meta
-    found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL))
+    found = connection.scalar(
+        sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL)
+    )
     if not found:
         return None
     try:

@@ -205,7 +205,9 @@ class SettlementWriter:
         ledger row.
         """
         newest = self._newest(at, [one.held.row for one in ended if one.is_doubtful])
-        changes = [self._decide(at, one, newest.get(one.held.row.key)) for one in ended]
+        changes = [
+            self._decide(at, one, newest.get(one.held.row.key)) for one in ended
+        ]
         decided = zip(ended, changes, strict=True)
         unasked = [(one, done) for one, done in decided if not one.is_doubtful]
         skipping = [one.held.row for one, done in unasked if done.transition.gaps]
@@ -239,7 +241,10 @@ class SettlementWriter:
         row, text = self._as_known(at, one, newest)
         now = one.held.now
         schedule, error = _read_schedule(row, text)
-        if isinstance(one.outcome, records.HandedBack) and one.outcome.error is not None:
+        if (
+            isinstance(one.outcome, records.HandedBack)
+            and one.outcome.error is not None
+        ):
             self._warnings.newer(row, now, one.outcome.error)
         done = decide.at_finish(
             row,
@@ -392,7 +397,9 @@ def _read_schedule(row: Row, text: str | None) -> tuple[Schedule | None, str | N
         return Disabled(), f"{kind}schedule {text!r:.200}: {problem}"
 
 
-def _retention(ended: records.Record, task: Definition, one: Ended) -> timedelta | None:
+def _retention(
+    ended: records.Record, task: Definition, one: Ended
+) -> timedelta | None:
     """How long the result of a task is kept; None: there is none to keep."""
     is_success = ended.outcome == Outcome.SUCCEEDED
     if not is_success or (one.follow_ups is None and task.record == "none"):

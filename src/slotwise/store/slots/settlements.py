@@ -305,7 +305,9 @@ class Settlements:
                 for one in changes
             ]
 
-        taken = self._by_halves([(claim_of(row), records.Died()) for row in silent], end)
+        taken = self._by_halves(
+            [(claim_of(row), records.Died()) for row in silent], end
+        )
         self._full.ended(settlement.claim for settlement in taken)
         return taken
 
@@ -356,9 +358,7 @@ def usual(claim: Claim, outcome: records.AttemptOutcome) -> Transition | None:
     ):
         return None
     if row.catch_up_until is not None or row.unheld_since is not None:
-        return (
-            None  # it catches up slot by slot, or was queued: what follows is looked at
-        )
+        return None  # it catches up slot by slot, or was queued: what follows is looked at
     if outcome is records.SUCCEEDED or outcome == records.SUCCEEDED:
         with suppress(
             Exception

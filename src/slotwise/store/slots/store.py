@@ -382,7 +382,10 @@ class LedgerFence:
         if claim.row.ledger_key is None:
             return False
         outcome = self._tables.slots.c.outcome
-        mine = [*self._dialect.conditions.entry_of(claim), outcome == Outcome.SUCCEEDED]
+        mine = [
+            *self._dialect.conditions.entry_of(claim),
+            outcome == Outcome.SUCCEEDED,
+        ]
         return own.execute(sa.select(outcome).where(*mine)).fetchone() is not None
 
 

@@ -103,7 +103,9 @@ def deploys_of(deploys: Iterable[DeployInfo]) -> list[Band]:
     """Return a band for each minute in which deploys have changed schedules."""
     ordered = sorted(deploys, key=lambda one: one.at)
     bands = list[Band]()
-    for _, group in groupby(ordered, key=lambda one: one.at.timestamp() // _ONE_DEPLOY):
+    for _, group in groupby(
+        ordered, key=lambda one: one.at.timestamp() // _ONE_DEPLOY
+    ):
         together = list(group)
         first = together[0]
         by = f" by the deploy {first.revision}" if first.revision else ""

@@ -44,7 +44,11 @@ def calendar(reading: Reading) -> Page:
     if one is None:
         raise Refused(line.unreadable or name, 409)
     data = {
-        "calendar": {**one.as_json(), "updated": line.updated, "jobs": list(line.jobs)},
+        "calendar": {
+            **one.as_json(),
+            "updated": line.updated,
+            "jobs": list(line.jobs),
+        },
         "days": [day.isoformat() for day in sorted(one.days)],
         "worked": [day.isoformat() for day in sorted(one.worked)],
     }

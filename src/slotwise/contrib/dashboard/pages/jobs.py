@@ -52,7 +52,8 @@ def listing(reading: Reading) -> Page:
         "q": begins,
         "jobs": shown,
         "next": shown[-1].job if len(found) > PAGE else None,
-        "instances": reading.part("instances", lambda: _instances(reading, shown)) or {},
+        "instances": reading.part("instances", lambda: _instances(reading, shown))
+        or {},
     }
     return Page(template="jobs.html", title="Jobs", data=data)
 
@@ -83,7 +84,9 @@ def one(reading: Reading) -> Page:
     definition = reading.source.definition(name)
     reading.zone = inspect.zone(name, id=id)
     schedule, mistake = _schedule(reading, info)
-    slots = reading.lines("slots", lambda: inspect.slots(name, id=id, limit=_DURATIONS))
+    slots = reading.lines(
+        "slots", lambda: inspect.slots(name, id=id, limit=_DURATIONS)
+    )
     data = {
         "name": name,
         "id": id,
@@ -194,7 +197,9 @@ def trend_of(slots: Sequence[SlotInfo], measure: Measure) -> list[Period]:
 
 def _drawn(periods: Sequence[tuple[datetime, Percentiles]]) -> list[Period]:
     """Return periods with their heights."""
-    highest = max((one.p95 for _, one in periods), default=timedelta(0)).total_seconds()
+    highest = max(
+        (one.p95 for _, one in periods), default=timedelta(0)
+    ).total_seconds()
     return [
         Period(
             start=start,

@@ -23,7 +23,9 @@ def instant(reading: Reading) -> Page:
         "slot_at": at,
         "explanation": explanation,
         "slot": reading.part("slot", lambda: inspect.slot(name, at, id=id)),
-        "attempts": reading.lines("attempts", lambda: inspect.attempts(name, at, id=id)),
+        "attempts": reading.lines(
+            "attempts", lambda: inspect.attempts(name, at, id=id)
+        ),
         "near": reading.lines(
             "near", lambda: inspect.slots(name, id=id, before=at, limit=5)
         ),

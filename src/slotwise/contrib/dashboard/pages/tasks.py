@@ -37,7 +37,9 @@ def listing(reading: Reading) -> Page:
     given = reading.given
     name, state, after = given.get("name"), given.get("state"), given.get("after")
     if state is not None and state not in TASK_STATES:
-        raise Refused(f"state={state!r:.60}: write one of {', '.join(TASK_STATES)}", 400)
+        raise Refused(
+            f"state={state!r:.60}: write one of {', '.join(TASK_STATES)}", 400
+        )
     where = TaskFilter(
         begins=given.get("begins"),
         error=given.get("error"),

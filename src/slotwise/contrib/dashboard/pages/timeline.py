@@ -67,7 +67,9 @@ def timeline(reading: Reading) -> Page:
     given = reading.given
     begins, outcome, tag = given.get("q", ""), given.get("outcome"), given.get("tag")
     if outcome is not None and outcome not in set(Outcome):
-        raise Refused(f"outcome={outcome!r:.60}: write one of {', '.join(Outcome)}", 400)
+        raise Refused(
+            f"outcome={outcome!r:.60}: write one of {', '.join(Outcome)}", 400
+        )
     after = (given.get("after", begins), given.get("after_id", ""))
     found = reading.part("jobs", lambda: _found(reading, axis, begins, after))
     mine = [] if found is None else found.windows
@@ -113,13 +115,17 @@ def _found(reading: Reading, axis: Axis, begins: str, after: tuple[str, str]) ->
     return Found(windows=mine, following=following)
 
 
-def _with_tag(reading: Reading, axis: Axis, tag: str, begins: str, after: str) -> Found:
+def _with_tag(
+    reading: Reading, axis: Axis, tag: str, begins: str, after: str
+) -> Found:
     """Look among the next jobs by name for those with a tag; their instances are left out."""
     jobs = reading.inspect.jobs(after=after, limit=_SEARCHED)
     if not reading.given.get("after") and begins:
         exact = reading.inspect.job(begins)
         jobs = [exact, *jobs] if exact is not None else jobs
-    mine = [one.job for one in jobs if one.job.startswith(begins) and tag in one.runs_on]
+    mine = [
+        one.job for one in jobs if one.job.startswith(begins) and tag in one.runs_on
+    ]
     is_more = len(jobs) >= _SEARCHED and jobs[-1].job.startswith(begins)
     last = mine[PAGE - 1] if len(mine) > PAGE else jobs[-1].job if is_more else None
     windows = list[SlotWindow]()

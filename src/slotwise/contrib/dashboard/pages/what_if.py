@@ -51,7 +51,9 @@ def what_if(reading: Reading) -> Page:
             data["mistake"] = in_one_line(error)
     fields = ("schedule", "calendar", "free", "worked")
     shown = {"given": {field: given.get(field, "") for field in fields}}
-    return Page(template="what_if.html", title=f"What if {name}", data=data, shown=shown)
+    return Page(
+        template="what_if.html", title=f"What if {name}", data=data, shown=shown
+    )
 
 
 def _days(text: str | None) -> int:
@@ -111,7 +113,9 @@ def _with_days(
     name = given.get("calendar") or next(iter(calendars), "")
     if name not in calendars:
         known = ", ".join(sorted(calendars)) or "none"
-        raise Refused(f"the schedule has no calendar {name!r:.60}; it has: {known}", 400)
+        raise Refused(
+            f"the schedule has no calendar {name!r:.60}; it has: {known}", 400
+        )
     one = calendars[name]
     free, worked = _dates(given, "free"), _dates(given, "worked")
     other = replace(

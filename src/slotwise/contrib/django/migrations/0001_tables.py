@@ -15,7 +15,10 @@ def _page(name: str, plural: str) -> migrations.CreateModel:
     return migrations.CreateModel(
         name=name,
         fields=[
-            ("name", models.CharField(max_length=100, primary_key=True, serialize=False))
+            (
+                "name",
+                models.CharField(max_length=100, primary_key=True, serialize=False),
+            )
         ],
         options={
             "verbose_name_plural": plural,

@@ -32,7 +32,9 @@ def integers(values: Iterable[int]) -> str:
 
 def instants(values: Sequence[datetime | None]) -> str:
     """An array of instants, as ``texts``; most of a batch are the same."""
-    written = {value: "NULL" if value is None else f'"{value}"' for value in set(values)}
+    written = {
+        value: "NULL" if value is None else f'"{value}"' for value in set(values)
+    }
     return f"{{{','.join([written[value] for value in values])}}}"
 
 

@@ -80,7 +80,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._is_manual = clock.override() is not None
         now = "pg_catalog.statement_timestamp()"
-        self._names = {"now": "CAST(%(now)s AS timestamptz)" if self._is_manual else now}
+        self._names = {
+            "now": "CAST(%(now)s AS timestamptz)" if self._is_manual else now
+        }
         for table in ("tasks", "slots", "gaps", "meta", "pauses"):
             self._names[table] = prepare.format_table(getattr(tables, table))
         for name, part in statements.PARTS.items():
@@ -183,7 +185,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         if not found:
             return []
         now = found[0][0]
-        return [(slot_of(values[2:], request, now), now, values[1]) for values in found]
+        return [
+            (slot_of(values[2:], request, now), now, values[1]) for values in found
+        ]
 
     def due_names(
         self, connection: sa.Connection, limit: int, since: datetime | None
@@ -216,7 +220,12 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         ], not found or found[0][-1]
 
     def first_slots(
-        self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
+        self,
+        connection: sa.Connection,
+        limit: int,
+        *,
+        lost: int,
+        since: datetime | None,
     ) -> list[tuple[str, timedelta]]:
         parameters = {"limit": limit, "lost": limit * min(lost, 1), "since": since}
         behind = "" if since is None else statements.SINCE
@@ -319,7 +328,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             **fences(claim.row for claim in ordered),
             "holder": claims[0].holder,
         }
-        transaction_id, count = self._fetch(connection, statements.FINISH, parameters)[0]
+        transaction_id, count = self._fetch(connection, statements.FINISH, parameters)[
+            0
+        ]
         return transaction_id, count
 
     def advance(
@@ -364,14 +375,20 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         places = found.with_only_columns(place).with_for_update(skip_locked=True)
         asked = sa.true() if found.whereclause is None else found.whereclause
         still = sa.case((asked, sa.true()), else_=sa.false())
-        return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
+        return sa.and_(
+            place == sa.any_(sa.func.array(places.scalar_subquery())), still
+        )
 
-    def insert_turn(self, connection: sa.Connection, row: Mapping[str, object]) -> bool:
+    def insert_turn(
+        self, connection: sa.Connection, row: Mapping[str, object]
+    ) -> bool:
         """Race: of two that do it at once, one gets this lock, and the other does not wait."""
         key = f"{self._names['tasks']}/{row['task_name']}"
         hashed = sa.func.pg_catalog.hashtextextended(key, 0, type_=sa.BigInteger)
         is_first = sa.select(sa.func.pg_catalog.pg_try_advisory_xact_lock(hashed))
-        return bool(connection.scalar(is_first)) and super().insert_turn(connection, row)
+        return bool(connection.scalar(is_first)) and super().insert_turn(
+            connection, row
+        )
 
     def hold(
         self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool
@@ -382,7 +399,10 @@ class PostgreSQL(Upserting, PostgreSQLServer):
             "holders": [claim.holder for claim in ordered],
         }
         found = self._fetch(
-            connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED"
+            connection,
+            statements.HOLD,
+            parameters,
+            skip="" if wait else " SKIP LOCKED",
         )
         return [
             Held(row=row_of(values), now=now, transaction_id=transaction_id)
@@ -413,10 +433,14 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         count = 0
         if removed:
             fenced = held_fences(removed)
-            count += self._run(connection, statements.REMOVE, fenced, **nothing).rowcount
+            count += self._run(
+                connection, statements.REMOVE, fenced, **nothing
+            ).rowcount
         for kept in _by_columns(changes):
             rows = [one.held.row for one, _ in kept]
-            parameters, parts = spread([columns for _, columns in kept], CHANGED_COLUMNS)
+            parameters, parts = spread(
+                [columns for _, columns in kept], CHANGED_COLUMNS
+            )
             parameters |= held_fences(rows)
             count += self._run(
                 connection, statements.RELEASE, parameters, **parts
@@ -424,7 +448,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         expect(count, len(changes), changes[0].held.row)
         self._record_all(connection, changes)
 
-    def _record_all(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+    def _record_all(
+        self, connection: sa.Connection, changes: Sequence[Change]
+    ) -> None:
         written = [
             one for one in changes if one.transition.record and one.held.row.ledger_key
         ]
@@ -481,7 +507,8 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         parameters = {**fences(claim.row for claim in claims), "holder": holder}
         found = self._fetch(connection, statements.BEAT, parameters, **parts)
         return {
-            Fence(Key(name, instance), version) for name, instance, version, *_ in found
+            Fence(Key(name, instance), version)
+            for name, instance, version, *_ in found
         }
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
@@ -512,7 +539,9 @@ def _numbered(
     def place(match: re.Match[str]) -> str:
         name = match[1]
         number = places.setdefault(name, len(places) + 1)
-        return f"${number}::text" if isinstance(parameters[name], str) else f"${number}"
+        return (
+            f"${number}::text" if isinstance(parameters[name], str) else f"${number}"
+        )
 
     text = _PARAMETER.sub(place, statement)
     return text, tuple(parameters[name] for name in places)

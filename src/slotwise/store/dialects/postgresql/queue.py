@@ -130,7 +130,9 @@ class PostgreSQLTasks(TaskStatements):
 
     def now(self) -> sa.ColumnElement[datetime]:
         if self._is_manual:
-            return sa.bindparam("now", self.dialect.clock.override(), type_=self.instant)
+            return sa.bindparam(
+                "now", self.dialect.clock.override(), type_=self.instant
+            )
         return sa.func.pg_catalog.statement_timestamp(type_=Instant)
 
     def time(self, connection: Joinable) -> Parameters:
@@ -148,7 +150,8 @@ class PostgreSQLTasks(TaskStatements):
         is_at = wanted.when.at is not None
         waits = wanted.waits_for > 0
         statement = self.kept(
-            ("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits)
+            ("put", if_exists, is_at, waits),
+            lambda: self._put(if_exists, is_at, waits),
         )
         key = Key(name, wanted.instance)
         parameters: Parameters = {

@@ -20,9 +20,7 @@ _FLAGS = ("--traceback", "--no-color", "--force-color")
 class Command(BaseCommand):
     """Pass everything on; options and exit statuses are those of ``slotwise``."""
 
-    help = (
-        "Run slotwise's commands for this project: worker, run, jobs, slots, tasks, db …"
-    )
+    help = "Run slotwise's commands for this project: worker, run, jobs, slots, tasks, db …"
     requires_system_checks: list[str] = []  # noqa: RUF012  # as Django declares it
 
     def run_from_argv(self, argv: list[str]) -> None:
