@@ -12,11 +12,14 @@ from typing import Any
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.pages import Page
 
 _CELL, _CODE = (
     re.compile(r"<td.*?</td>", re.DOTALL),
     re.compile(r"<code>([^<]*)</code>"),
 )
+#: The signature below an entry of the reference, for who reads the page as it is.
+_SIGNATURE = re.compile(r"^```py\n.*?^```\n", re.DOTALL | re.MULTILINE)
 _SESSION = re.compile(
     r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -39,6 +42,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     }
     config.extra["social"] = [link]
     return config
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Called by mkdocs: the site has the signatures from the source, not also those of the page's text."""
+    is_reference = page.file.src_uri == "reference.md"
+    return _SIGNATURE.sub("", markdown) if is_reference else markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:

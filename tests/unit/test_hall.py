@@ -1,7 +1,7 @@
 """The hall: every public name with its signature, kept in ``hall.txt`` beside this test, so that a
-change is seen.
+change is seen; and the signatures that docs/reference.md shows where no site has been built.
 
-To write the file anew: SLOTWISE_WRITE_GOLDEN=1 python dev.py test tests/unit/test_hall.py
+To write both anew: SLOTWISE_WRITE_GOLDEN=1 python dev.py test tests/unit/test_hall.py
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from slotwise.client.calls import call
 
 GOLDEN = Path(__file__).with_name("hall.txt")
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
+#: An entry of the reference with its options, and the signature below it.
+ENTRY = re.compile(
+    r"^(?P<entry>::: (?P<path>[\w.]+)\n(?: +.*\n)*)(?:\n```py\n(?:.*\n)*?```\n)?",
+    re.MULTILINE,
+)
 MODULES = (
     "slotwise",
     "slotwise.inspect",
@@ -137,3 +145,43 @@ def test_every_name_is_there_and_listed_once() -> None:
         module = import_module(name)
         assert [one for one in PUBLIC[name] if not hasattr(module, one)] == []
         assert len(PUBLIC[name]) == len(set(PUBLIC[name]))
+
+
+def _found(path: str) -> object:
+    """What a path of the reference leads to: a module, or a name in one."""
+    home, _, name = path.rpartition(".")
+    with suppress(ModuleNotFoundError):
+        return import_module(path)
+    return getattr(import_module(home), name)
+
+
+def _said(subject: object) -> str:
+    """The first paragraph of its docstring, as a comment."""
+    text = inspect.getdoc(subject) if inspect.isroutine(subject) else subject.__doc__
+    first = inspect.cleandoc(text or "").partition("\n\n")[0]
+    return "".join(f"# {line}\n" for line in first.splitlines())
+
+
+def _with_signature(match: re.Match[str]) -> str:
+    subject = _found(match["path"])
+    if isinstance(subject, ModuleType):
+        return match["entry"]
+    name = match["path"].rpartition(".")[2]
+    lines = "".join(f"{line}\n" for line in _lines(name, subject))
+    is_code = isinstance(subject, type) or inspect.isroutine(subject)
+    said = _said(subject) if is_code else ""
+    return f"{match['entry']}\n```py\n{said}{lines}```\n"
+
+
+def test_the_reference_has_the_signatures() -> None:
+    """Below each entry stand its signature and its first sentences, for who reads a clone."""
+    known = REFERENCE.read_text()
+    text = ENTRY.sub(_with_signature, known)
+    if os.environ.get("SLOTWISE_WRITE_GOLDEN"):
+        REFERENCE.write_text(text)
+        known = text
+    assert text.count("```py\n") > len(PUBLIC["slotwise"])
+    difference = difflib.unified_diff(
+        known.splitlines(), text.splitlines(), REFERENCE.name, "now", lineterm=""
+    )
+    assert text == known, "\n".join(["meant? see the top of this file", *difference])
