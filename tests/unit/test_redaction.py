@@ -82,6 +82,10 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nhu\nsh=\n-----END RSA PRIVATE KEY-----"
         ("password: hush user: me", "password: *** user: me"),
         ("InvalidToken: hu5h", "InvalidToken: ***"),
         ("token: 'hush'", "token: ***"),
+        ("auth=hush smtp_auth=hush", "auth=*** smtp_auth=***"),
+        ("{'otp': '123456', 'n': 1}", "{'otp': ***, 'n': 1}"),
+        ("pin=1234&card=1", "pin=***&card=1"),
+        ("f(credentials=b'hush', n=1)", "f(credentials=***, n=1)"),
     ],
 )
 def test_secrets_are_hidden(text: str, shown: str) -> None:
@@ -114,6 +118,8 @@ def test_secrets_are_hidden(text: str, shown: str) -> None:
         "max_tokens=4096 prompt_tokens: 12",
         "unexpected token: '}'",
         "PWD=/srv OLDPWD=/",
+        "author=ada auth_type=basic spin=1 pins=2 auth=None",
+        "credentials: File not found",
         "bypass=1 compass=n signal=9 design: x",
         "secret_file=/run/x password_path: /y",
         "the following arguments are required: --password",

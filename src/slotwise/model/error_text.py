@@ -65,7 +65,7 @@ _SECRET = re.compile(
     r"(?:passw(?:or)?d|passphrase|pwd|secret|token|credential|session_?id"
     r"|(?:api|access|account|private)[_-]?key)"
     r"(?!s(?![a-z])|s?Error|s?Exception|[_-](?:file|path|name|type)(?![a-z]))"
-    r"|(?:^|[_-])pass(?:code)?$|(?:^|[_-])sig$|[_-]signature$",
+    r"|(?:^|[_-])(?:pass(?:code)?|sig|auth|otp|pin|credentials)$|[_-]signature$",
     re.IGNORECASE,
 )
 #: A value: a string literal, or all up to a blank.
