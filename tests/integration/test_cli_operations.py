@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.kit.records import host_now
 
 from slotwise import Every, JobContext, Retry, job
@@ -239,6 +241,32 @@ def test_the_audit_is_a_table(worker: ManualWorker, say: Callable[..., str]) -> 
     assert head.split() == ["AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"]
     assert "ada" in line
     assert "slots=1441" in line
+
+
+def test_the_audit_cuts_what_is_long(
+    worker: ManualWorker, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was done to which job stays in view, and so does the end of the author, where the
+    database writes its role; ``--json`` has all.
+    """
+    long = "a" * 150 + " (database role r)"
+    worker.operations.by("ada").pause("minutely")
+    engine = sa.create_engine(os.environ["DATABASE_URL"])
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "UPDATE scheduled_controls SET author = :author, arguments = :given"
+            ),
+            {"author": long, "given": json.dumps({"before": "x" * 10_000})},
+        )
+    engine.dispose()
+    monkeypatch.setenv("COLUMNS", "200")
+    head, line = say("audit").splitlines()
+    assert head.split()[:4] == ["AT", "AUTHOR", "OPERATION", "JOB"]
+    assert "before=xxx" in line
+    assert "(database role r)  pause      minutely" in line
+    (entry,) = json.loads(say("audit", "--json"))
+    assert entry["author"] == long
 
 
 def test_an_interrupted_backfill_says_what_is_done(

@@ -28,6 +28,9 @@ from slotwise.inspect import RECURRING, AuditEntry, json_value
 UTC: Final = ZoneInfo("UTC")
 #: The revision and days of a calendar in the text form of a schedule.
 _DAYS: Final = re.compile(r"@\d+\[[^\]]*\]")
+#: The most characters of an author and of an operation's arguments in the table.
+_MOST_AUTHOR: Final = 60
+_MOST_ARGUMENTS: Final = 70
 
 
 @click.command(
@@ -85,13 +88,23 @@ def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:
     )
     return [
         moment(entry.at, zone),
-        entry.author,
+        _cut(entry.author, _MOST_AUTHOR),
         entry.operation,
         entry.job or "–",
         "–" if entry.slot is None else exact(entry.slot, zone),
-        said or "–",
+        _cut(said, _MOST_ARGUMENTS) or "–",
         entry.note or "–",
     ]
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the text; of a longer one the beginning and the end, where the database has written
+    the role of an author.
+    """
+    if len(text) <= most:
+        return text
+    end = most // 2
+    return f"{text[: most - end - 1]}…{text[-end:]}"
 
 
 def _audit_json(entry: AuditEntry) -> dict[str, object]:
