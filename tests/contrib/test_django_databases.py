@@ -219,6 +219,45 @@ with transaction.atomic(using="jobs"):
 """
 
 
+RECURRING_IN_ATOMIC = """
+from django.db import transaction
+from shop.jobs import work
+from slotwise.contrib.django import joining, registry
+client = registry().client
+with transaction.atomic(using="jobs"):
+    for call in (
+        lambda **joined: client.schedule_recurring(work, "c-1", "EVERY|1h", **joined),
+        lambda **joined: client.unschedule_recurring(work, "c-1", **joined),
+        lambda **joined: client.sync_schedules(work, [], scope="s", **joined),
+    ):
+        try:
+            call(connection=joining())
+        except Exception as error:
+            print(type(error).__name__)
+try:
+    with transaction.atomic(using="jobs"):
+        transaction.on_commit(
+            lambda: client.schedule_recurring(work, "c-2", "EVERY|1h"), using="jobs"
+        )
+        raise ValueError
+except ValueError:
+    print(client.unschedule_recurring(work, "c-2"))
+with transaction.atomic(using="jobs"):
+    transaction.on_commit(
+        lambda: client.schedule_recurring(work, "c-2", "EVERY|1h"), using="jobs"
+    )
+print(client.unschedule_recurring(work, "c-2"))
+"""
+
+
+def test_a_recurring_instance_is_scheduled_after_the_commit(project: Project) -> None:
+    """Django's connection is refused for it; ``on_commit`` makes it, unless the transaction rolls
+    back.
+    """
+    refused = ["ConfigurationError"] * 3
+    assert project.script(RECURRING_IN_ATOMIC)[-5:] == [*refused, "False", "True"]
+
+
 def test_a_transaction_of_another_database_is_refused(project: Project) -> None:
     """The task would commit at once, and stay if that transaction rolls back."""
     assert project.script(SCHEDULED_IN_ATOMIC)[-4:] == [

@@ -22,7 +22,7 @@ from slotwise.testing import ManualWorker
 #: line.
 FRAGMENTS: dict[str, int] = {
     "docs/dashboard.md": 1,
-    "docs/django.md": 7,
+    "docs/django.md": 8,
     "docs/lock-providers.md": 1,
     "docs/quickstart.md": 2,
     "docs/sessions.md": 1,
