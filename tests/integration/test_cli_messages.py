@@ -61,6 +61,21 @@ TEXTS = [
         "a job takes no data; a one-time task does: slotwise tasks schedule NAME",
     ),
     (
+        "tasks schedule mail --delay 1h",
+        exits.USAGE,
+        "No such option '--delay'; for a delay: --at 1h; see: ",
+    ),
+    (
+        "worker --worker-name w",
+        exits.USAGE,
+        "the name is a setting: SLOTWISE_WORKER_NAME; see: ",
+    ),
+    (
+        "worker --alive-file f",
+        exits.USAGE,
+        "it is named in the environment: SLOTWISE_ALIVE_FILE; see: ",
+    ),
+    (
         "slots -n x",
         exits.USAGE,
         "'x' is not a whole number; see: slotwise slots --help",

@@ -463,6 +463,9 @@ _OPTION_GUESSES: Final = {
     "--watch": "repeat the command: watch slotwise …",
     "--follow": "repeat the command: watch slotwise …",
     "--since-last": "write --since DURATION",
+    "--delay": "for a delay: --at 1h",
+    "--worker-name": "the name is a setting: SLOTWISE_WORKER_NAME",
+    "--alive-file": "it is named in the environment: SLOTWISE_ALIVE_FILE",
 }
 
 # -- help pages -----------------------------------------------------------------------------------
