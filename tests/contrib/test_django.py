@@ -534,6 +534,9 @@ def test_the_admin_reads(shop: str) -> None:
         assert (answer.status_code, text in answer.content.decode()) == (200, True), (
             answer.content.decode()
         )
+    slots = http.get("/admin/slotwise/job/tidy/change/").content.decode()
+    seconds = r">\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}<"
+    assert re.search(seconds, slots), slots
     assert http.get("/admin/slotwise/job/add/").status_code == 404
     assert http.post("/admin/slotwise/job/tidy/delete/").status_code == 404
     bob = User.objects.create_user("bob", is_staff=True)
