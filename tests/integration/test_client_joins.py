@@ -221,7 +221,7 @@ async def everything_awaited(client: Any, connection: Any) -> None:
     ]
     if isinstance(connection, psycopg.AsyncConnection):
         with pytest.raises(
-            ConfigurationError, match="pass one of SQLAlchemy, or none"
+            ConfigurationError, match="needs one of SQLAlchemy, or none"
         ):
             await client.schedule_recurring(
                 mail, "often", "EVERY|5m", {}, connection=connection

@@ -182,13 +182,17 @@ def test_the_names_of_10_000_jobs_are_not_sent_to_find_the_first(
     assert pages_read(plan) < 60
 
 
-def test_a_worker_without_jobs_reads_no_slot(databases: Databases) -> None:
+def test_a_worker_without_jobs_reads_slots_of_others_by_an_index(
+    databases: Databases,
+) -> None:
+    """Its tasks may have recurring instances: each look passes over the slots of others."""
     with a_stage(databases, []) as stage:
         stage.fill("'other'", "n::text", FOREIGN)
         stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
         *_, (statement, given) = stage.sent(lambda: stage.store.due.next_due(["mail"]))
         plan = stage.really(statement, given)
-    assert rows_read(plan) == 0, json.dumps(plan, indent=1)
+    assert rows_read(plan) < 3 * FOREIGN, json.dumps(plan, indent=1)
+    assert "Seq Scan" not in json.dumps(plan)
 
 
 def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows(

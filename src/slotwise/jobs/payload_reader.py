@@ -12,7 +12,7 @@ from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.records import is_whole
 from slotwise.payload.codecs import CODECS, JSON, Codec
 from slotwise.payload.converters import called, shape_of
-from slotwise.payload.payload import Payload, Upgrade
+from slotwise.payload.payload import UNTYPED, Payload, Upgrade
 from slotwise.payload.shape import Shape
 from slotwise.schedules import Disabled, Schedule
 
@@ -87,6 +87,8 @@ def payload_of_job(
             f"{where}: the slots of {schedule} have no data, and {_needs(source, kind)}; "
             "or, for recurring instances only, make it a @task"
         )
+    if kind is Any and version == 1:
+        return UNTYPED
     upgrades = dict.fromkeys(range(1, version), _as_it_is)
     return Payload(kind=kind, shape=shape, version=version, upgrades=upgrades)
 

@@ -489,7 +489,8 @@ class Listeners:
     def publish(self, event: Event) -> None:
         least = self._levels.get(getattr(event, "job", ""), 0) if self._levels else 0
         is_logged = event.level >= least
-        if self._logs_trouble and is_logged and event.level >= logging.WARNING:
+        is_trouble = self._logs_trouble and event.level >= logging.WARNING
+        if is_trouble and is_logged and logger.isEnabledFor(event.level):
             told = (f"{name}={value}" for name, value in event.facts().items())
             text = " ".join([event.name, *told])
             logger.handle(log_record(logger, event, escaped(text)))
