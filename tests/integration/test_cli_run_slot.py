@@ -432,7 +432,7 @@ def test_another_slot_fails(shell: Shell, pg_url: str) -> None:
         f"bad {at(previous)}: skipped (collapsed); slot {at(newest)} ran for it\n"
         in done.stderr
     )
-    assert re.search(rf"bad {at(newest)}: failed in \d+ m?s\n", done.stderr), (
+    assert re.search(rf"bad {at(newest)}: failed in \d+m?s\n", done.stderr), (
         done.stderr
     )
     assert "ValueError: no way" in done.stderr
