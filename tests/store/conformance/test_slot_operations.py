@@ -231,7 +231,7 @@ def test_a_row_that_cannot_be_read_or_settled_starts_a_queued_trigger(
                 pending={"catch_up_until": "the day after"},
             )
         else:
-            patch.delattr("slotwise.decide.ending.removed")
+            patch.delattr("slotwise.store.slots.settlement_writer.removed")
         (settlement,) = bench.store.settlements.settle([(claim, Succeeded())])
     assert settlement.transition is not None
     assert settlement.transition.label == label
