@@ -26,11 +26,11 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.dialects import key_locks
 from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.dialects.due_rows import DueRows, newest_decided, newest_of
 from slotwise.store.dialects.gaps import enter_gaps
-from slotwise.store.dialects.key_locks import KeyLocks
-from slotwise.store.dialects.port import ClaimRequest, NewRow, Transaction
+from slotwise.store.dialects.port import ClaimRequest, Dialect, NewRow, Transaction
 from slotwise.store.dialects.row_values import (
     RELEASED,
     Values,
@@ -38,6 +38,7 @@ from slotwise.store.dialects.row_values import (
     claimed,
     enters_at_once,
     fence_of,
+    fences_in,
     held_fence,
     least,
     new_entry,
@@ -68,7 +69,7 @@ from slotwise.store.schema.tables import (
 KeyOrder: TypeAlias = tuple[Expression, Expression]
 
 
-class ByKey(KeyLocks):
+class ByKey(Dialect):
     """What all bases of a dialect share."""
 
     has_fast_finish = False
@@ -212,7 +213,7 @@ class ByKey(KeyLocks):
         asked = [(*claim.key, claim.token) for claim in claims]
         mine = [tasks.picked_by == claims[0].holder, tasks.picked]
         query = sa.select(*fence).where(*mine, sa.tuple_(*fence).in_(asked))
-        return _fences(connection.execute(query))
+        return fences_in(connection.execute(query))
 
     def silent_rows(
         self, connection: sa.Connection, names: Sequence[str]
@@ -226,7 +227,17 @@ class ByKey(KeyLocks):
         now = found[0][0] if found else self.clock.override() or host_now()
         return now, [row_of(values[1:], names=HOLD_COLUMNS) for values in found]
 
-    # -- locks ------------------------------------------------------------------------------------
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        return key_locks.alone(self, connection, name)
+
+    def insert_turn(
+        self, connection: sa.Connection, row: Mapping[str, object]
+    ) -> bool:
+        """Insert a row of ``keys`` once. Race: of two, one waits for the other's commit."""
+        return self.insert_new(connection, self.tables.keys, row)
+
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        key_locks.latch(self, connection, name, shared=shared)
 
     def guard(self, connection: Joinable, claim: Claim) -> bool:
         """FOR SHARE; of a one-time task's row only the key, where the database has such locks.
@@ -435,7 +446,7 @@ class ByKey(KeyLocks):
         found = self._lock_held(
             connection, claims, fence, mine, wait=False, beside_guards=True
         )
-        locked = _fences(found)
+        locked = fences_in(found)
         renewed = [claim for claim in claims if claim.fence in locked]
         if renewed:
             changes = [(held_fence(claim), Values()) for claim in renewed]
@@ -586,7 +597,3 @@ class ByKey(KeyLocks):
         self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime
     ) -> None:
         enter_gaps(Transaction(connection, self, now), gaps)
-
-
-def _fences(rows: Iterable[Sequence[Any]]) -> set[Fence]:
-    return {Fence(Key(name, instance), version) for name, instance, version in rows}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.decide.claim import is_weighed
-from slotwise.model.records import Claim, Row, to_micros
+from slotwise.model.records import Claim, Fence, Key, Row, to_micros
 from slotwise.model.vocabulary import Origin, Outcome
 from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.dialects.port import ClaimRequest
@@ -71,6 +71,11 @@ def fence_of(row: Row) -> Values:
 
 def held_fence(claim: Claim) -> Values:
     return {**fence_of(claim.row), "picked_by": claim.holder}
+
+
+def fences_in(rows: Iterable[Sequence[Any]]) -> set[Fence]:
+    """Return the fences in rows of name, instance and version."""
+    return {Fence(Key(name, instance), version) for name, instance, version in rows}
 
 
 def claimed(
