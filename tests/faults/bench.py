@@ -315,10 +315,12 @@ class Bench:
         return player
 
     def start_all(self, count: int) -> list[Player]:
-        """Start workers, and wait until all of them are at work."""
+        """Start workers, and wait until all of them are at work, or gone: a handler may end its
+        process before the process has told that it works.
+        """
         players = [self.start() for _ in range(count)]
         for player in players:
-            self.wait("worker_start", by=player)
+            self.wait("worker_start", "exit", by=player)
         return players
 
     def wait(

@@ -5,7 +5,14 @@ Tests import inner names from here: a module that moves is named in one place.
 
 from __future__ import annotations
 
-from slotwise.decide import claim, ending, going_back, pause, slot_choice
+from slotwise.decide import (
+    claim,
+    deletion,
+    ending,
+    going_back,
+    pause,
+    slot_choice,
+)
 from slotwise.decide.ending import Ending, at_finish
 from slotwise.decide.slot_choice import (
     Choice,
@@ -23,6 +30,7 @@ __all__ = [
     "choose_missed",
     "choose_overlapped",
     "claim",
+    "deletion",
     "ending",
     "going_back",
     "passed_over",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.kit.breaks import Mutant, always, given
-from tests.kit.decisions import ending
+from tests.kit.decisions import deletion
 from tests.kit.store import ledger, plan_rows, settlement_writer
 from tests.store.bench import Bench
 from tests.store.conformance import test_instances, test_planner, test_take_over
@@ -25,7 +25,7 @@ BROKEN: dict[str, tuple[Mutant, Callable[[Bench], object]]] = {
         test_planner.test_a_slot_that_ran_during_the_restore_is_taken_up,
     ),
     "slots of a deleted job that still runs are accounted for": (
-        given(ending.removed, schedule=lambda a: None),
+        given(deletion.removed, schedule=lambda a: None),
         lambda bench: (
             test_instances.test_slots_between_a_handlers_end_and_its_settlement_are_accounted_for(
                 Bench(bench.database, test_instances.DEFINITIONS, bench.clock)
