@@ -43,6 +43,15 @@ class Replies:
         finally:
             self._next = None
 
+    @contextmanager
+    def spared(self) -> Iterator[None]:
+        """No commit in here is the one that gets lost."""
+        kept, self._next = self._next, None
+        try:
+            yield
+        finally:
+            self._next = kept
+
     def _lose_or_commit(self, connection: Any) -> None:
         what, self._next = self._next, None
         if what == "request":

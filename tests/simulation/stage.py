@@ -85,6 +85,7 @@ class Stage:
             worker_name=name,
             tags=tags,
         )
+        worker.spared = self.replies.spared
         agent = Agent(name, worker, revision, tags)
         self._plan(agent)
         return agent
