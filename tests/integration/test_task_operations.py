@@ -63,13 +63,18 @@ def test_deletion_by_a_filter(many: str) -> None:
 
 
 def test_an_operation_stops_at_its_limit(many: str) -> None:
-    """A page continues with the next call, until the result is below the limit."""
+    """A page continues with the next call, until the result is below the limit. No row beyond the
+    limit is changed, also where one statement could change more.
+    """
     with Operations.open(many) as operations:
         seen = list[int]()
+        assert operations.delete_tasks("mail", limit=2, dry_run=True) == 2
         first = operations.delete_tasks("mail", limit=1_000, progress=seen.append)
         assert first == 1_000
         assert seen == [1_000]
-        assert operations.delete_tasks("mail", limit=1_000) == 203
+        assert operations.delete_tasks("mail", limit=1) == 1
+        assert operations.cancel_tasks("mail", limit=2) == 2
+        assert operations.delete_tasks("mail", limit=1_000) == 200
         assert operations.delete_tasks("mail", limit=1_000) == 0
 
 
@@ -105,6 +110,23 @@ def test_what_runs_is_asked_to_stop() -> None:
         assert (left.id, left.state) == (claim.key.task_instance, "running")
         assert left.cancel_requested is not None
         assert operations.cancel_tasks("mail", state="running") == 0
+
+
+def test_of_what_is_dead_or_runs_only_so_many_are_changed() -> None:
+    with ManualWorker([mail], threads=3) as worker:
+        operations = worker.client.operations
+        for number in range(3):
+            worker.client.schedule("mail", id=str(number))
+        worker.poll()
+        assert operations.cancel_tasks("mail", state="running", limit=1) == 1
+        assert operations.cancel_tasks("mail", state="running") == 2
+    with ManualWorker([mail]) as worker:
+        operations = worker.client.operations
+        for number in range(3):
+            worker.client.schedule("mail", id=str(number))
+        worker.run_due()
+        assert operations.retry_tasks("mail", limit=2) == 2
+        assert operations.retry_tasks("mail") == 1
 
 
 def test_mistakes_are_refused(url: str) -> None:

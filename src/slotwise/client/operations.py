@@ -378,9 +378,9 @@ class Requests(Requester):
     ) -> int:
         """Run dead one-time tasks again, with all their attempts; return how many.
 
-        ``where`` says which, by default all. With ``limit`` it ends after the transaction that
-        reaches it; the result is below the limit once none is left. Each transaction has up to
-        5,000 rows, and its own entry in the audit. A dry run counts.
+        ``where`` says which, by default all, and ``limit`` how many at most: the result is below
+        it once none is left. Each transaction has up to 5,000 rows, and its own entry in the
+        audit. A dry run counts.
         """
         chosen = chosen_tasks("retry_tasks", task, None, where, limit)
         return self._chunks(partial(task_operations.retry, chosen=chosen), **how).rows

@@ -36,6 +36,10 @@ class Chosen:
         """Return the conditions of the filter, without name and state."""
         return matching(at.tasks.c, self.where)
 
+    def left(self, rows: int) -> int | None:
+        """Return how many more may be changed; None: any number."""
+        return None if self.most is None else max(self.most - rows, 0)
+
 
 def retry(at: Operation, chosen: Chosen, so_far: Progress) -> Progress:
     """Let dead tasks wait again, as if they had never been tried."""
@@ -44,8 +48,8 @@ def retry(at: Operation, chosen: Chosen, so_far: Progress) -> Progress:
         return _counted(at, dead)
     conditions = chosen.conditions(at)
 
-    def some(commands: TaskCommands, _: str | None) -> Sequence[str]:
-        return commands.retry(at.connection, chosen.name, None, _NOW, conditions)
+    def some(commands: TaskCommands, _: str | None, most: int) -> Sequence[str]:
+        return commands.retry(at.connection, chosen.name, None, _NOW, conditions, most)
 
     return _by_statements(at, "retry_tasks", dead, some, so_far)
 
@@ -66,16 +70,18 @@ def cancel(at: Operation, chosen: Chosen, so_far: Progress) -> Progress:
         if chosen.state is not None or not so_far.is_done:
             return so_far
     commands = queue_of(at.store.dialect).tasks
-    stopped = commands.stop_all(at.connection, chosen.name, chosen.conditions(at))
+    stopped = commands.stop_all(
+        at.connection, chosen.name, chosen.conditions(at), chosen.left(so_far.rows)
+    )
     return _signed(at, "cancel_tasks", chosen, stopped, so_far, is_done=True)
 
 
 def _remove(at: Operation, verb: str, chosen: Chosen, so_far: Progress) -> Progress:
     conditions = chosen.conditions(at)
 
-    def some(commands: TaskCommands, last: str | None) -> Sequence[str]:
+    def some(commands: TaskCommands, last: str | None, most: int) -> Sequence[str]:
         return commands.remove(
-            at.connection, chosen.name, chosen.state, last, conditions
+            at.connection, chosen.name, chosen.state, last, conditions, most
         )
 
     return _by_statements(at, verb, chosen, some, so_far)
@@ -85,7 +91,7 @@ def _by_statements(
     at: Operation,
     verb: str,
     chosen: Chosen,
-    some: Callable[[TaskCommands, str | None], Sequence[str]],
+    some: Callable[[TaskCommands, str | None, int], Sequence[str]],
     so_far: Progress,
 ) -> Progress:
     """Change rows by a few statements, each of those after the id with which the last one ended."""
@@ -94,10 +100,12 @@ def _by_statements(
     after = so_far.after or None
     is_done = False
     for _ in range(_STATEMENTS):
-        ids = some(commands, after)
+        left = chosen.left(so_far.rows + rows)
+        most = AT_ONCE if left is None else min(left, AT_ONCE)
+        ids = some(commands, after, most)
         rows += len(ids)
-        is_done = len(ids) < AT_ONCE
-        if is_done or (chosen.most and so_far.rows + rows >= chosen.most):
+        is_done = len(ids) < most or chosen.left(so_far.rows + rows) == 0
+        if is_done:
             break
         after = ids[-1]
     return _signed(
@@ -120,9 +128,7 @@ def _signed(
         where = {name: value for name, value in given if value is not None}
         state = chosen.state
         at.sign(verb, job=chosen.name, rows=rows, state=state, where=where or None)
-    total = so_far.rows + rows
-    is_enough = chosen.most is not None and total >= chosen.most
-    return replace(so_far, rows=total, is_done=is_done or is_enough)
+    return replace(so_far, rows=so_far.rows + rows, is_done=is_done)
 
 
 def _counted(at: Operation, chosen: Chosen, *conditions: Condition) -> Progress:
@@ -132,4 +138,6 @@ def _counted(at: Operation, chosen: Chosen, *conditions: Condition) -> Progress:
     mine += conditions
     if chosen.state is not None:
         mine += in_state(tasks, chosen.state)
-    return Progress(rows=at.count(*mine), is_done=True, is_rehearsed=True)
+    found = at.count(*mine)
+    rows = found if chosen.most is None else min(found, chosen.most)
+    return Progress(rows=rows, is_done=True, is_rehearsed=True)

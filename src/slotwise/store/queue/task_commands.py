@@ -103,14 +103,23 @@ class TaskCommands:
         )
 
     def stop_all(
-        self, connection: Joinable, name: str, where: Sequence[Condition]
+        self,
+        connection: Joinable,
+        name: str,
+        where: Sequence[Condition],
+        most: int | None = None,
     ) -> int:
-        """Ask the handlers of the held rows that meet these conditions to stop; return how many
-        were not asked before.
+        """Ask the handlers of the held rows that meet these conditions to stop, of at most so many;
+        return how many were not asked before.
         """
         tasks = self._tasks.c
         held = [tasks.task_name == name, is_task(tasks), tasks.picked, *where]
         held.append(tasks.cancel_requested.is_(None))
+        if most is not None:
+            id = tasks.task_instance
+            first = sa.select(id).where(*held).order_by(id).limit(most)
+            ids = [one for (one,) in connection.execute(first).fetchall()]
+            held.append(self._rows.dialect.among(id, ids))
         stop = (
             self._tasks.update().where(*held).values(cancel_requested=self._rows.now())
         )
@@ -145,16 +154,17 @@ class TaskCommands:
         instances: Sequence[str] | None,
         when: When,
         where: Sequence[Condition] = (),
+        most: int = AT_ONCE,
     ) -> list[str]:
-        """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried;
-        return their ids. ``where``: only those that meet these conditions.
+        """Let up to ``most`` dead rows of a task wait again, by id, as if they had never been
+        tried; return their ids. ``where``: only those that meet these conditions.
         """
         tasks = self._tasks.c
         dead = [tasks.task_name == name, tasks.state == RowState.DEAD, is_task(tasks)]
         dead += where
         if instances is not None:
             dead.append(tasks.task_instance.in_(instances))
-        again = self._tasks.update().where(self._some(connection, *dead))
+        again = self._tasks.update().where(self._some(connection, most, *dead))
         due = self._rows.due(when.at is not None)
         again = again.values(
             state=None,
@@ -169,10 +179,12 @@ class TaskCommands:
         told = self._rows.due_parameters(connection, when)
         return sorted(row[0] for row in read(connection, told))
 
-    def _some(self, connection: Joinable, *conditions: Condition) -> Condition:
+    def _some(
+        self, connection: Joinable, most: int, *conditions: Condition
+    ) -> Condition:
         """Lock the first of these rows, by id, and return whether a row is one of them."""
         chosen = sa.select(*self._rows.key_columns).where(*conditions)
-        first = chosen.order_by(self._tasks.c.task_instance).limit(AT_ONCE)
+        first = chosen.order_by(self._tasks.c.task_instance).limit(most)
         return self._rows.dialect.locked(connection, first)
 
     def remove(
@@ -182,9 +194,10 @@ class TaskCommands:
         state: str | None,
         after: str | None,
         where: Sequence[Condition] = (),
+        most: int = AT_ONCE,
     ) -> list[str]:
-        """Delete up to 500 rows that are not held, of one state or any, with ids after this one;
-        return their ids. ``where``: only those that meet these conditions.
+        """Delete up to ``most`` rows that are not held, of one state or any, with ids after this
+        one; return their ids. ``where``: only those that meet these conditions.
 
         Race: what is claimed just now is locked, and stays.
         """
@@ -192,7 +205,7 @@ class TaskCommands:
         loose = [*self._loose(name, state), *where]
         if after is not None:  # another program may have written a blank id
             loose.append(id > after)
-        some = self._some(connection, *loose)
+        some = self._some(connection, most, *loose)
         gone = self._tasks.delete().where(some, self._rows.may_delete())
         read = self._rows.dialect.reading(gone, id)
         return sorted(instance for (instance,) in read(connection))
