@@ -227,7 +227,7 @@ def _loss(schema: Schema, revision: str) -> str:
         return "Later revisions will be reverted; no data is lost."
     if revision == "sw0005":
         return (
-            "The checkpoints of handlers will be lost: their next attempts begin anew. "
+            "The checkpoints of handlers will be lost: attempts start from the beginning. "
             "Jobs, tasks and their slots stay."
         )
     if revision == "sw0004":

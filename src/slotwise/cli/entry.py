@@ -129,7 +129,7 @@ OWN_PLUGINS: Final = {
         Section.SEE, "List incidents, silence alarms, and try the targets."
     ),
     "slotwise.contrib.alarms.command:WATCH": OwnPlugin(
-        Section.SEE, "Raise alarms, as a process of its own, until a signal stops it."
+        Section.SEE, "Raise alarms, as a separate process, until a signal stops it."
     ),
     "slotwise.cli.statement:STATEMENT": OwnPlugin(
         Section.SEE, "Account for each slot of a month, by job and in total."

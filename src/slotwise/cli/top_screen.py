@@ -133,7 +133,7 @@ def _moved(selected: str, key: str, names: Sequence[str]) -> str:
 
 
 def picture(found: Situation, screen: Screen, height: int) -> RenderableType:
-    """Return what fits into so many lines."""
+    """Return what fits into this many lines."""
     keys = Text(_KEYS, style="dim", no_wrap=True, overflow="ellipsis")
     message = Text(escaped(screen.message), style="bold yellow", no_wrap=True)
     if screen.page:

@@ -220,7 +220,7 @@ class LiveView:
 def picture(
     scene: Scene, stage: Stage, left: float, said: Sequence[str], height: int
 ) -> Group:
-    """Return what fits into so many lines: 24 are enough for a line of each table and the story."""
+    """Return what fits: 24 lines are enough for a line of each table and the story."""
     title = Text(f"slotwise demo, {short_duration(timedelta(seconds=left))} to go")
     title.stylize("bold cyan")
     if scene.at is None:

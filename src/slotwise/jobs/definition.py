@@ -230,7 +230,7 @@ class Definition:
 
     @property
     def is_planned(self) -> bool:
-        """Whether it is a job with a row of its own, and not a former name of one."""
+        """Whether it is a job with its own row, and not a former name of one."""
         return self.is_job and self.renamed_to is None
 
     def may_run_on(self, tags: AbstractSet[str]) -> bool:

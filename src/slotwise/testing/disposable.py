@@ -28,7 +28,7 @@ def disposable_database(url: str, **settings: object) -> Iterator[Database]:
 
     ``url``: an address whose database (or SQLite file) has ``test`` in its name, such as
     ``postgresql://localhost/shop_test``; it is created if it does not exist. ``"embedded"``: the
-    PostgreSQL of the extra ``embedded``. Each process of pytest-xdist has a database of its own,
+    PostgreSQL of the extra ``embedded``. Each process of pytest-xdist has its own database,
     ``shop_test_gw0``. The rows of all of slotwise's tables are deleted at the beginning, and not
     at the end, so that they can be looked at after a failure. Further keywords are settings.
 
@@ -105,7 +105,7 @@ def _empty(database: Database) -> None:
     if live := count_live_workers(settings):
         raise ConfigurationError(
             f"{hide_password(str(settings.database_url))} has {live} live workers, so it is not "
-            "emptied; stop them, or give the tests a database of their own"
+            "emptied; stop them, or give the tests their own database"
         )
     names = tables(settings.table_prefix, settings.schema)
     emptied = [

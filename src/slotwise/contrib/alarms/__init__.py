@@ -1,6 +1,6 @@
 """Alarms: one message for each incident over the whole cluster, and one when it is over.
 
-``slotwise watch`` raises them as a process of its own, ``Alarms`` inside a worker. ``CheckIns``
+``slotwise watch`` raises them as a separate process, ``Alarms`` inside a worker. ``CheckIns``
 reports each run to a service such as healthchecks or Sentry. Imports the hall and its own files.
 """
 

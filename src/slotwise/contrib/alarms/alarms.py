@@ -191,7 +191,7 @@ class Alarms:
         note: str | None = None,
     ) -> Silence:
         """Send no messages of these alarms until then, or for so long; an empty ``name`` or
-        ``kind`` stands for all. An ``until`` that has passed ends a silence.
+        ``kind`` means all. An ``until`` that has passed ends a silence.
 
         An incident that is still open then is reported then. Raises as ``run_once``.
         """
@@ -211,7 +211,7 @@ class Alarms:
 
     def run(self) -> None:
         """Run rounds until ``stop``. An error is logged once until a round succeeds again; the
-        pauses grow meanwhile, and the connections are made anew.
+        pauses grow meanwhile, and the connections are made again.
         """
         pauses = growing_pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
         is_failing = False

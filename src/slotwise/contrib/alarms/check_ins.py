@@ -205,7 +205,7 @@ class CheckIns:
                 self._put(_check_in(event, phase))
 
     def flush(self, within: float) -> bool:
-        """Wait until all is sent, for so many seconds at most; return whether all is."""
+        """Wait until all is sent, for at most this many seconds; return whether all is."""
         end = elapsed() + within
         pause = threading.Event()
         while self._waiting.unfinished_tasks and elapsed() < end:
@@ -264,7 +264,7 @@ class CheckIns:
 
 
 def phase_of(event: HandlerStarted | Settled | Reaped) -> Phase | None:
-    """Return what an event says about a run; None if the run goes on."""
+    """Return what an event says about a run; None if the run continues."""
     if isinstance(event, HandlerStarted):
         return Phase.START
     if event.outcome == Outcome.SUCCEEDED:

@@ -1,4 +1,4 @@
-"""``slotwise watch`` raises alarms as a process of its own; ``slotwise alarms`` shows them."""
+"""``slotwise watch`` raises alarms as a separate process; ``slotwise alarms`` shows them."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def alarms_of(line: CommandLine) -> Alarms:
 
 
 @click.command(
-    short_help="Raise alarms, as a process of its own, until a signal stops it.",
+    short_help="Raise alarms, as a separate process, until a signal stops it.",
     epilog=_WATCH,
 )
 @click.pass_obj
 def watch(line: CommandLine) -> None:
-    """Raise alarms, as a process of its own, until a signal stops it.
+    """Raise alarms, as a separate process, until a signal stops it.
 
     It needs no worker. Several at once are harmless: each message is sent by one of them. What is
     raised and sent is said on the page on alarms; the targets are in alarms.toml, or in the file
@@ -125,7 +125,7 @@ def alarms(ctx: click.Context) -> None:
     type=click.IntRange(1, 10_000),
     default=20,
     show_default=True,
-    help="At most so many.",
+    help="How many to list at most.",
 )
 @click.pass_obj
 def listing(line: CommandLine, limit: int = 20) -> None:
@@ -195,7 +195,7 @@ def silence(
 ) -> None:
     """Send no messages about NAME, or of one KIND of its alarms, for a time.
 
-    NAME is that of a job, task or calendar; "*" stands for all. Incidents are still kept. One that
+    NAME is that of a job, task or calendar; "*" means all. Incidents are still kept. One that
     is open when the silence ends is reported then.
     """
     covered = "" if kind is None else str(kind_named(kind))

@@ -1,4 +1,4 @@
-"""Delivers messages: each target on a thread of its own, so that one that hangs delays no other."""
+"""Delivers messages: each target on its own thread, so that one that hangs delays no other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Courier:
         self.targets = {target.name: target for target in targets}
         if len(self.targets) < len(targets):
             raise ConfigurationError(
-                "two targets of the alarms have one name; give each name= of its own"
+                "two targets of the alarms have one name; give each its own name="
             )
         self._hanging: dict[str, threading.Thread] = {}
 

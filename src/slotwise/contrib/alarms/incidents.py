@@ -1,12 +1,14 @@
 """The tables of incidents and silences. Every write names the version that was read and checks how
 many rows it changed, so that several watchers agree on one incident and one message.
 
-Race: two watchers find the same. Both insert the next number of the same kind and name; the key
-admits one, and the other one goes on without an incident. Race: two watchers have the same message
-to send. Both raise the version of the row from the one that they read; one of them changes it. The
-other one leaves the message to it. Race: a watcher is killed after the delivery and before it is
-marked. The claim on the message ends after ``CLAIM``; it is then delivered again, with the same
-idempotency key.
+Races:
+
+- Two watchers find the same. Both insert the next number of the same kind and name; the key admits
+  one, and the other watcher continues without an incident.
+- Two watchers have the same message to send. Both raise the version of the row from the one that
+  they read. One of them changes it, and the other one leaves the message to it.
+- A watcher is killed after the delivery and before it is marked. The claim on the message ends
+  after ``CLAIM``; it is then delivered again, with the same idempotency key.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Incident(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence(Value):
-    """Alarms that send no message until then; an empty ``kind`` or ``name`` stands for all."""
+    """Alarms that send no message until then; an empty ``kind`` or ``name`` means all."""
 
     kind: str
     name: str
@@ -279,7 +281,7 @@ class Incidents:
 
 
 def pause_after(attempts: int) -> timedelta:
-    """Return how long to wait after so many failed attempts in a row."""
+    """Return how long to wait after this many failed attempts in a row."""
     pause: timedelta = FIRST_PAUSE * 2 ** min(attempts - 1, 20)
     return min(pause, LONGEST_PAUSE)
 

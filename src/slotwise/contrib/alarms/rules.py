@@ -28,7 +28,7 @@ class AlarmKind(StrEnum):
     CALENDAR = "calendar"
 
 
-#: Kinds of which each case is evidence of its own, such as a slot that failed; what is measured at
+#: Kinds of which each case is separate evidence, such as a slot that failed; what is measured at
 #: each round lasts as long as it is found.
 BY_EVIDENCE: Final = frozenset({AlarmKind.FAILED, AlarmKind.LOST})
 Decorated = TypeVar("Decorated")

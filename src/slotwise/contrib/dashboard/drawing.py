@@ -194,7 +194,7 @@ def counted_marks(counts: Iterable[OutcomePart], axis: Axis) -> list[Mark]:
 
 
 def pause_marks(bands: Iterable[Band], axis: Axis) -> list[Mark]:
-    """Return what a job's row shows of its own pauses."""
+    """Return what a job's row shows of its pauses."""
     return [
         Mark(
             kind=one.kind,

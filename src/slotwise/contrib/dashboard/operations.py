@@ -30,7 +30,7 @@ FIELDS: Final = (
     "until",
     "total",
 )
-#: Tasks that one form changes at most; the page then goes on with the next ones.
+#: Tasks that one form changes at most; the page then continues with the next ones.
 BATCH: Final = 5_000
 #: Jobs that one form pauses at most.
 JOBS_AT_ONCE: Final = 100
@@ -149,7 +149,7 @@ def pause_jobs(requested: Requested) -> Effect:
     return Effect(
         sentences=[
             f"{len(some):,} jobs are paused until {_end(requested.end)}.",
-            f"Their names begin with “{begins}”. Each is an operation of its own.",
+            f"Their names begin with “{begins}”. Each is a separate operation.",
         ],
         rows=len(some),
         is_more=len(waiting) > len(some),

@@ -10,8 +10,8 @@ from slotwise.spi import Definition, format_duration
 
 _CATCH_UP: Final[Mapping[str, str]] = {
     "none": "Slots that come due while no worker holds the job do not run",
-    "latest": "After an outage, one run with the newest missed slot stands for all of them",
-    "first": "After an outage, one run with the oldest missed slot stands for all of them",
+    "latest": "After an outage, one run with the newest missed slot replaces all of them",
+    "first": "After an outage, one run with the oldest missed slot replaces all of them",
     "all": "After an outage, every missed slot runs, the oldest first",
 }
 _OVERLAP: Final[Mapping[str, str]] = {
@@ -94,7 +94,7 @@ def _limits(one: Definition) -> list[str]:
         tags = ", ".join(sorted(one.runs_on))
         said.append(f"Only workers with the tags {tags} run it")
     if one.isolation is not None:
-        said.append("Each run has a process of its own")
+        said.append("Each run has a separate process")
     return said
 
 

@@ -97,7 +97,7 @@ class Lifeline:
 def _wake_after_parent() -> None:
     """Let Linux send SIGCONT to this process when its parent ends: nothing, unless it is stopped.
 
-    The kernel itself wakes stopped orphans at that moment, but none in a session of its own, and
+    The kernel itself wakes stopped orphans at that moment, but none in its own session, and
     none whose stop takes effect a moment later.
     """
     import ctypes  # late: only a child needs it

@@ -118,7 +118,7 @@ class Reaper(Service):
     def find_dead(self) -> list[Row]:
         """Query all held rows and return the dead ones. An attempt that has ended in this process
         is none: its settler keeps the outcome until the database takes it. Rows of another
-        program have heartbeats of their own.
+        program have their own heartbeats.
         """
         now, rows = self._store.held.silent_rows(self._names)
         others = [

@@ -109,8 +109,8 @@ class TaskCommands:
         where: Sequence[Condition],
         most: int | None = None,
     ) -> int:
-        """Ask the handlers of the held rows that meet these conditions to stop, of at most so many;
-        return how many were not asked before.
+        """Ask the handlers of the held rows that meet these conditions to stop, of ``most``
+        at most; return how many were not asked before.
         """
         tasks = self._tasks.c
         held = [tasks.task_name == name, is_task(tasks), tasks.picked, *where]

@@ -1,4 +1,4 @@
-"""What the database says of its own state: sizes, dead rows, old snapshots, connections, and the
+"""What the database says about its state: sizes, dead rows, old snapshots, connections, and the
 delay of a replica.
 """
 

@@ -34,7 +34,7 @@ _SlotKey: TypeAlias = tuple[str, datetime]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotInfo(Value):
     """A slot in the ledger; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run.
-    ``run_since`` of them have a line of their own, since a backfill has run them.
+    ``run_since`` of them are listed separately, since a backfill has run them.
 
     ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its
     retry. ``lost_by``: the worker from which the slot was taken over last, silent since

@@ -242,7 +242,7 @@ _PART_OF = {
 def outcome_parts(
     store: Store, jobs: Sequence[str], start: datetime, end: datetime, parts: int
 ) -> list[OutcomePart]:
-    """Return the counts of these jobs for each of so many parts of a window that have any."""
+    """Return the counts of these jobs for each part of a window that has any."""
     if not jobs:
         return []
     length = int((end - start).total_seconds())

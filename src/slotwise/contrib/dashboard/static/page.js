@@ -65,7 +65,7 @@
     });
   }
 
-  // A long operation goes on by itself, a batch at a time.
+  // A long operation continues by itself, a batch at a time.
   const next = main.querySelector("form[data-continue]");
   if (next) setTimeout(() => next.requestSubmit(), 300);
 
