@@ -340,9 +340,9 @@ class Heartbeat(Service):
         is_in_doubt = sent - self._active_claims.failed_at < self._lease
         if held or is_in_doubt or self._active_claims.quiet() != self._compared:
             self._compare()
+        skew = self._sign_in()
         if held:
             self._answer()
-        skew = self._sign_in()
         self.listeners.publish(
             events.HeartbeatSent(
                 worker=self.worker,

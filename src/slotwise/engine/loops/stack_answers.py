@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from slotwise.engine.loops.service import WorkerCommon
 from slotwise.engine.run.stacks import stacks
 from slotwise.store.connect.database_errors import describe_error
@@ -32,7 +30,7 @@ class StackAnswers:
             if asked is not None:
                 found = stacks(self._active_claims)
                 self._questions.answer(self._worker, asked, found)
-        except SQLAlchemyError as error:
+        except Exception as error:
             why = describe_error(error)
             if lost := self._warnings.count("stacks", why):
                 logger.warning(
