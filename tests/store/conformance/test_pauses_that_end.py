@@ -178,6 +178,57 @@ def test_all(bench: Bench, operations: Operations) -> None:
     assert {one.row.task_name for one in bench.claim()} >= {"plain", "retried"}
 
 
+def test_a_pause_of_all_that_only_its_note_has_lost(
+    bench: Bench, operations: Operations
+) -> None:
+    """A release without ends of pauses resumes by the note alone; later pauses end nevertheless."""
+    assert operations.pause_all(until=at(2))
+    assert operations.pause("plain", until=at(3))
+    with bench.store.transaction() as connection:
+        meta = bench.tables.meta
+        connection.execute(meta.delete().where(meta.c.key == "paused"))
+    bench.clock.set(at(4))
+    assert [one.scope for one in end(bench)] == ["all"]
+    assert [one.job for one in end(bench)] == ["plain"]
+    assert end(bench) == []
+    assert bench.inspect.pauses() == []
+
+
+def test_a_deleted_instance_leaves_no_pause(
+    bench: Bench, operations: Operations
+) -> None:
+    beside = bench.beside(a_job("report", Disabled()))
+    beside.plan("report")
+    beside.client.schedule_recurring("report", "one", Every("1m"))
+    operations.pause("report", id="one")
+    assert beside.client.unschedule_recurring("report", "one")
+    assert beside.inspect.pauses() == []
+
+
+def test_a_row_that_goes_meanwhile_hides_none_behind_the_chunk(
+    bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk is full by the rows that were found, not by those that were still there."""
+    monkeypatch.setattr("slotwise.store.operations.job_operations.CHUNK", 2)
+    beside = bench.beside(a_job("report", Disabled()))
+    beside.plan("report")
+    for id in range(4):
+        beside.client.schedule_recurring("report", str(id), Every("1m"))
+    operations.pause("report", until=at(2))
+    beside.clock.set(at(2))
+    original = Operation.rows
+    lost = iter([True])
+
+    def without_the_first(self: Operation, *conditions: object) -> list[object]:
+        found = original(self, *conditions)
+        return found[1:] if next(lost, False) else found
+
+    monkeypatch.setattr(Operation, "rows", without_the_first)
+    while end(beside):
+        pass
+    assert len(beside.claim("report")) == 4
+
+
 def test_a_deleted_job_leaves_no_pause(bench: Bench, operations: Operations) -> None:
     operations.pause("plain", until=at(5))
     operations.delete("plain")

@@ -299,10 +299,11 @@ def _end_pauses_of_job(
     id = tasks.task_instance
     is_asleep = tasks.state == RowState.PAUSED
     mine = [tasks.task_name == job, is_asleep, _wakes(at, kept, ended)]
-    some = at.connection.scalars(sa.select(id).where(*mine).order_by(id).limit(CHUNK))
-    rows = at.rows(*mine, id.in_(some.all()))
-    wake_rows(at, rows, ended, replay=False)
-    if len(rows) == CHUNK:
+    first = sa.select(id).where(*mine).order_by(id).limit(CHUNK)
+    some = at.connection.scalars(first).all()
+    # Race: a row that a settlement deletes before its lock is not among the rows.
+    wake_rows(at, at.rows(*mine, id.in_(some)), ended, replay=False)
+    if len(some) == CHUNK:
         return
     pauses.forget(at, *ended)
     for one in ended:
@@ -343,14 +344,17 @@ def _wakes(at: Operation, kept: list[Pause], ended: list[Pause]) -> Condition:
 
 
 def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
-    """Resume all but jobs that are paused by name; return None if there was no pause of all."""
+    """Resume all but jobs that are paused by name; return None if there was no pause of all.
+
+    A release without ends of pauses deletes the note alone; then the row of the pause goes here.
+    """
+    at.dialect.latch(at.connection, pauses.TURN, shared=False)
+    kept = pauses.kept(at, "")
+    pauses.forget(at, *kept)
     meta = at.store.tables.meta
     ended = at.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY))
     if not ended.rowcount:
         return None
-    at.dialect.latch(at.connection, pauses.TURN, shared=False)
-    kept = pauses.kept(at, "")
-    pauses.forget(at, *kept)
     pause = kept[0] if kept else None
     at.sign("resume", replay=replay or None)
     if replay or (pause is not None and pause.missed == Missed.CATCH_UP):
@@ -466,7 +470,9 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
         else:
             cancel_waiting(at, row, Reason.DELETED)
     if plans := [row for row in rows if row.is_plan]:
-        displace(at, plans[0].task_name, [row.task_instance for row in plans])
+        name, ids = plans[0].task_name, [row.task_instance for row in plans]
+        displace(at, name, ids)
+        pauses.forget_instances(at, name, ids)
 
 
 def _end_plan(at: Operation, row: Row, decided: Row) -> None:

@@ -18,7 +18,7 @@ takes the job's latch, as ``pause`` and ``resume`` do, and reads the pause again
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -148,6 +148,14 @@ def forget(at: Operation, *pauses: Pause) -> None:
     for one in pauses:
         mine = _is(at.store.tables, one.scope, one.job or "", one.id or "")
         at.connection.execute(table.delete().where(*mine))
+
+
+def forget_instances(at: Operation, name: str, ids: Collection[str]) -> None:
+    """Delete the pauses of instances that are deleted in this transaction."""
+    table = at.store.tables.pauses
+    mine = table.c.task_name == name, table.c.scope == PauseScope.INSTANCE
+    some = at.dialect.among(table.c.task_instance, ids)
+    at.connection.execute(table.delete().where(*mine, some))
 
 
 def next_end(connection: sa.Connection, tables: Tables) -> datetime | None:
