@@ -15,6 +15,8 @@ from slotwise import (
     InvalidJob,
     JobContext,
     JobRegistry,
+    RecurringItem,
+    Retry,
     TaskContext,
     job,
     task,
@@ -150,6 +152,46 @@ def test_a_held_row_keeps_its_name_until_it_is_idle(cluster: Cluster) -> None:
     again.tick("1h")
     again.run_due()
     assert ran[1:] == ["sales-report 04:00"]
+
+
+def test_a_slot_that_waits_for_its_retry_ends_under_its_name(cluster: Cluster) -> None:
+    """Its ledger row and its attempts are the former name's until it has ended."""
+    fails = iter([True])
+
+    def flaky(ctx: JobContext) -> None:
+        ran.append(f"{ctx.name} {ctx.attempt}")
+        if next(fails, False):
+            raise OSError
+
+    retry = Retry.exponential(max_attempts=3, initial=timedelta(minutes=1))
+    old = cluster.start(job(name="report", schedule=HOURLY, retry=retry)(flaky))
+    old.tick("1h")
+    old.run_due()
+    new = cluster.start(
+        job(name="sales-report", schedule=HOURLY, retry=retry, aliases=("report",))(
+            flaky
+        )
+    )
+    new.tick("5m")
+    new.run_due()
+    assert ran == ["report 1", "report 2"]
+    (entry,) = new.inspect.slots("report")
+    assert (entry.outcome, entry.attempts) == ("succeeded", 2)
+
+
+def test_a_synchronised_scope_follows(cluster: Cluster) -> None:
+    """An instance of the list runs under one name."""
+    old = cluster.start(SEND)
+    old.client.schedule_recurring(SEND.call("ann"), "ann", "EVERY|1h")
+    new = cluster.start(SEND_MAIL)
+    new.client.sync_schedules(
+        SEND_MAIL,
+        [RecurringItem("ann", "EVERY|1h", SEND_MAIL.call("eve"))],
+        scope="crm",
+    )
+    new.tick("1h")
+    new.run_due()
+    assert ran == ["send-mail eve"]
 
 
 def test_a_paused_job_stays_paused(cluster: Cluster) -> None:

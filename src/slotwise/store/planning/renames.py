@@ -76,7 +76,8 @@ def _follow_from(at: Operation, key: Key, alias: str) -> bool:
     if lock(at.connection, at.store, key)[0] is not None:
         _silence(at, row, family, key)
         return True
-    if row.picked or len(family) > 1 or readable(row.schedule) is None:
+    is_open = row.picked or row.attempt > 0 or len(family) > 1
+    if is_open or readable(row.schedule) is None:
         logger.warning(HELD, key.task_name, alias)
         return False
     _move(at, row, key)

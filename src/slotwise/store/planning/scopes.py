@@ -73,6 +73,7 @@ class Synchronisation:
         self._scopes = store.tables.scopes
         self._instances = Instances(store)
         self._task = task
+        self._aliases = store.definitions[task].aliases
         self._scope = scope
         self._wanted = wanted
         self._token = 0
@@ -299,7 +300,8 @@ class Synchronisation:
         scope; then nothing is written.
         """
         self._expect_scope(connection)
-        self._store.dialect.latch(connection, self._task, shared=True)
+        is_renamed = bool(self._aliases)  # then instances follow, alone
+        self._store.dialect.latch(connection, self._task, shared=not is_renamed)
         if is_removal:
             self._remove(connection, ids)
         else:
@@ -310,14 +312,28 @@ class Synchronisation:
         rows = self._lock(connection, [one.id for one in wanted])
         # Race: only under the rows' locks is no slot claimed that is younger than the activation.
         at = self._store.at(connection)
-        new = [one for one in wanted if one.id not in rows]
-        for one in self._instances.insert_all(at, new, known):
+        former = self._under_former_names(connection, [one.id for one in wanted])
+        new = [one for one in wanted if one.id not in rows and one.id not in former]
+        taken = self._instances.insert_all(at, new, known)
+        for one in (*taken, *(one for one in wanted if one.id in former)):
             self._instances.put(connection, one)
         for one in wanted:
             if (row := rows.get(one.id)) is not None:
                 schedule = self._instances.bound(connection, one, known)
                 self._instances.change(at, row, one, schedule)
         self._place(at, wanted)
+
+    def _under_former_names(
+        self, connection: sa.Connection, ids: Sequence[str]
+    ) -> set[str]:
+        """Return those of these ids that have rows under former names of the task."""
+        if not self._aliases:
+            return set()
+        tasks = self._tasks.c
+        mine = tasks.task_name.in_(self._aliases)
+        some = self._store.dialect.among(tasks.task_instance, ids)
+        found = connection.scalars(sa.select(tasks.task_instance).where(mine, some))
+        return set(found)
 
     def _lock(self, connection: sa.Connection, ids: Sequence[str]) -> dict[str, Row]:
         dialect = self._store.dialect
