@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+import sqlalchemy as sa
 
-from slotwise import Client, ConfigurationError, JobContext, Retry, task
+from slotwise import Client, ConfigurationError, JobContext, Retry, Settings, task
 from slotwise.inspect import Inspection, TaskFilter
 from slotwise.operations import Operations
+from slotwise.spi import Database
 from slotwise.testing import ManualWorker
 
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -127,6 +129,33 @@ def test_of_what_is_dead_or_runs_only_so_many_are_changed() -> None:
         worker.run_due()
         assert operations.retry_tasks("mail", limit=2) == 2
         assert operations.retry_tasks("mail") == 1
+
+
+def test_a_retry_passes_over_what_is_dead_again(
+    many: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that fail again at once do not keep it from the others, nor from its end."""
+    monkeypatch.setattr("slotwise.store.operations.task_operations._STATEMENTS", 1)
+
+    database = Database(Settings(database_url=many))
+
+    def die() -> None:
+        with database.main.begin() as connection:
+            connection.execute(
+                sa.text("UPDATE scheduled_tasks SET state = 'dead' WHERE NOT picked")
+            )
+
+    die()
+    rounds = list[int]()
+
+    def again(rows: int) -> None:
+        rounds.append(rows)
+        assert len(rounds) < 9
+        die()
+
+    with Operations.open(many) as operations:
+        assert operations.retry_tasks("mail", progress=again) == 1_203
+    database.close()
 
 
 def test_mistakes_are_refused(url: str) -> None:

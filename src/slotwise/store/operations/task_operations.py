@@ -48,8 +48,10 @@ def retry(at: Operation, chosen: Chosen, so_far: Progress) -> Progress:
         return _counted(at, dead)
     conditions = chosen.conditions(at)
 
-    def some(commands: TaskCommands, _: str | None, most: int) -> Sequence[str]:
-        return commands.retry(at.connection, chosen.name, None, _NOW, conditions, most)
+    def some(commands: TaskCommands, last: str | None, most: int) -> Sequence[str]:
+        return commands.retry(
+            at.connection, chosen.name, None, _NOW, conditions, most, last
+        )
 
     return _by_statements(at, "retry_tasks", dead, some, so_far)
 

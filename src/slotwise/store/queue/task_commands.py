@@ -115,11 +115,11 @@ class TaskCommands:
         tasks = self._tasks.c
         held = [tasks.task_name == name, is_task(tasks), tasks.picked, *where]
         held.append(tasks.cancel_requested.is_(None))
-        if most is not None:
-            id = tasks.task_instance
-            first = sa.select(id).where(*held).order_by(id).limit(most)
-            ids = [one for (one,) in connection.execute(first).fetchall()]
-            held.append(self._rows.dialect.among(id, ids))
+        # Race: settlements lock rows in the order of keys, and so does this.
+        id = tasks.task_instance
+        first = sa.select(id).where(*held).order_by(id).limit(most).with_for_update()
+        ids = [one for (one,) in connection.execute(first).fetchall()]
+        held.append(self._rows.dialect.among(id, ids))
         stop = (
             self._tasks.update().where(*held).values(cancel_requested=self._rows.now())
         )
@@ -155,13 +155,17 @@ class TaskCommands:
         when: When,
         where: Sequence[Condition] = (),
         most: int = AT_ONCE,
+        after: str | None = None,
     ) -> list[str]:
         """Let up to ``most`` dead rows of a task wait again, by id, as if they had never been
-        tried; return their ids. ``where``: only those that meet these conditions.
+        tried; return their ids. ``where``: only those that meet these conditions. ``after``: only
+        those with ids after this one.
         """
         tasks = self._tasks.c
         dead = [tasks.task_name == name, tasks.state == RowState.DEAD, is_task(tasks)]
         dead += where
+        if after is not None:
+            dead.append(tasks.task_instance > after)
         if instances is not None:
             dead.append(tasks.task_instance.in_(instances))
         again = self._tasks.update().where(self._some(connection, most, *dead))
