@@ -9,6 +9,7 @@ import pytest
 from tests.contrib.alarms.cluster import HOUR, NOT_ALIVE, Cluster, cluster
 
 from slotwise.contrib.alarms import Call, Message, Rules
+from slotwise.contrib.alarms.targets import Rejected
 
 
 @pytest.fixture(params=["pg_url", "sqlite_url"])
@@ -169,6 +170,55 @@ def test_a_failed_delivery_is_tried_again_and_stops_no_other(here: Cluster) -> N
         0,
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "told_others"),
+    [
+        (Rejected("HTTP status 400"), True),
+        (ValueError("no such letter"), True),
+        (OSError("connection refused"), False),
+    ],
+)
+def test_a_rejected_message_stops_no_other(
+    here: Cluster, error: Exception, told_others: bool
+) -> None:
+    """Only a target that cannot be reached is asked no more in the round."""
+    good: list[str] = []
+
+    def picky(message: Message) -> None:
+        if message.name == "hourly":
+            raise error
+        good.append(message.name)
+
+    alarms = here.another(targets=[Call(picky, name="picky")])
+    here.fails = {"hourly"}
+    here.worker.tick(HOUR)
+    here.worker.run_due()
+    here.worker.client.schedule(here.mail, "ann", id="1")
+    here.worker.tick("1s")
+    here.worker.run_due()
+    alarms.run_once()
+    assert (good == ["mail"]) is told_others
+
+
+def test_a_new_message_is_sent_before_one_that_has_failed(here: Cluster) -> None:
+    tried: list[str] = []
+
+    def bad(message: Message) -> None:
+        tried.append(message.name)
+        raise ValueError("no")
+
+    alarms = here.another(targets=[Call(bad, name="bad")])
+    here.fails = {"hourly"}
+    here.worker.tick(HOUR)
+    here.worker.run_due()
+    alarms.run_once()
+    here.worker.client.schedule(here.mail, "ann", id="1")
+    here.worker.tick("11s")
+    here.worker.run_due()
+    alarms.run_once()
+    assert tried == ["hourly", "mail", "hourly"]
 
 
 def test_a_silence_ends(here: Cluster) -> None:

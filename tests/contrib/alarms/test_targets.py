@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -54,6 +55,15 @@ def test_a_webhook_is_signed(receiver: Receiver) -> None:
         verify("s3cret", request.headers, request.body, now=now + timedelta(minutes=6))
     with pytest.raises(ConfigurationError, match="signature"):
         verify("s3cret", {}, request.body, now=now)
+
+
+def test_a_name_beyond_ascii_is_in_a_header(receiver: Receiver) -> None:
+    """A header carries ASCII alone; what has been sent so far is sent as before."""
+    Webhook(receiver.url).send(replace(BEGAN, id="failed:größe %:1:opened"))
+    (request,) = receiver.requests
+    assert (
+        request.headers["idempotency-key"] == "failed:gr%C3%B6%C3%9Fe%20%25:1:opened"
+    )
 
 
 def test_a_webhook_without_a_secret_is_not_signed(receiver: Receiver) -> None:

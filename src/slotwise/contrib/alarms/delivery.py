@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import smtplib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Final
 from slotwise import ConfigurationError
 from slotwise.contrib.alarms.incidents import Incident
 from slotwise.contrib.alarms.messages import message_of
-from slotwise.contrib.alarms.targets import Target
+from slotwise.contrib.alarms.targets import Rejected, Target
 from slotwise.spi import elapsed, error_summary
 
 logger = logging.getLogger("slotwise.alarms")
@@ -53,8 +54,8 @@ class Courier:
     def deliver(self, incidents: Sequence[Incident], now: datetime) -> list[Report]:
         """Send all messages that are due; return what became of each incident's.
 
-        A target that fails is asked no more in this round. One that hangs is asked again when its
-        thread has returned.
+        A target that cannot be reached is asked no more in this round. One that hangs is asked
+        again when its thread has returned.
         """
         reports = [Report(incident) for incident in incidents]
         threads = {
@@ -98,11 +99,16 @@ class Courier:
 
 
 def _send_all(target: Target, reports: Sequence[Report], now: datetime) -> None:
-    """Send to one target, until it fails."""
-    failure: str | None = None
+    """Send to one target, until it cannot be reached. After a message that it rejects, the next
+    incident's is sent.
+    """
+    unreachable: str | None = None
     for report in reports:
         for event in report.incident.due_events(target.name):
-            failure = failure or _failure(target, report, event)
+            failure = unreachable
+            if failure is None and (error := _failure(target, report, event)):
+                failure = _described(error)
+                unreachable = failure if _is_unreachable(error) else None
             if failure is not None:
                 report.errors[target.name] = failure
                 break
@@ -110,16 +116,34 @@ def _send_all(target: Target, reports: Sequence[Report], now: datetime) -> None:
             delivered[event] = now.isoformat()
 
 
-def _failure(target: Target, report: Report, event: str) -> str | None:
+def _failure(target: Target, report: Report, event: str) -> Exception | None:
     """Send one message; return why that failed."""
     try:
         target.send(message_of(report.incident, event))
     except Exception as error:  # whatever a target of the application raises
-        why = error_summary(str(error)) or ""
-        text = f"{type(error).__name__}: {why}"
+        text = _described(error)
         logger.warning("target %s: %s; it is tried again", target.name, text)
-        return text
+        return error
     return None
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error_summary(str(error)) or ''}"
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether the next message would fail as well: not of a rejection, nor of a message that
+    could not be written.
+    """
+    is_answer = isinstance(error, smtplib.SMTPResponseException) and (
+        not isinstance(
+            error, (smtplib.SMTPAuthenticationError, smtplib.SMTPConnectError)
+        )
+    )
+    is_rejected = is_answer or isinstance(error, smtplib.SMTPRecipientsRefused)
+    return isinstance(error, OSError) and not (
+        is_rejected or isinstance(error, Rejected)
+    )
 
 
 def copied(delivered: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:

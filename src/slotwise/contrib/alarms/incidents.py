@@ -178,11 +178,15 @@ class Incidents:
     # -- messages ---------------------------------------------------------------------------------
 
     def due(self, now: datetime) -> list[Incident]:
-        """Return the incidents with messages that are to be sent now, the oldest first."""
+        """Return the incidents with messages that are to be sent now: those that have failed
+        last, else the oldest first.
+        """
         rows = self._incidents.c
         wanted = sa.select(self._incidents).where(rows.next_attempt <= now)
         return self._read(
-            wanted.order_by(rows.next_attempt, rows.opened).limit(AT_ONCE)
+            wanted.order_by(rows.attempts, rows.next_attempt, rows.opened).limit(
+                AT_ONCE
+            )
         )
 
     def claim(self, incident: Incident, now: datetime) -> Incident | None:

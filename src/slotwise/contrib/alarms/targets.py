@@ -11,6 +11,7 @@ import json
 import os
 import smtplib
 import ssl
+import string
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 from email.utils import formatdate
 from typing import Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from slotwise import InvalidSetting
 from slotwise.contrib.alarms.messages import SIGNATURE, TIMESTAMP, Message, signature
@@ -27,6 +28,10 @@ from slotwise.contrib.alarms.messages import SIGNATURE, TIMESTAMP, Message, sign
 PATIENCE: Final = 10.0
 _AGENT: Final = "slotwise-alarms/1"
 _PORTS: Final = {"plain": 25, "starttls": 587, "tls": 465}
+
+
+#: Of printable ASCII, what a header has as it is.
+_OF_HEADERS: Final = string.punctuation.replace("%", "")
 
 
 class Target(Protocol):
@@ -48,8 +53,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class Rejected(OSError):
+    """The target was reached, and does not accept this message; it may accept others."""
+
+
+#: Statuses of 4xx that are about the target's state, not about the message.
+_LATER: Final = frozenset({408, 425, 429})
+
+
 def post(url: str, body: bytes, headers: Mapping[str, str]) -> None:
-    """Send a POST. Raises OSError unless the answer's status is 2xx."""
+    """Send a POST. Raises OSError unless the answer's status is 2xx; Rejected if the receiver
+    does not want this message.
+    """
     request = urllib.request.Request(url, body, {"User-Agent": _AGENT, **headers})
     opener = urllib.request.build_opener(_NoRedirect)
     try:
@@ -57,7 +72,9 @@ def post(url: str, body: bytes, headers: Mapping[str, str]) -> None:
             return
     except urllib.error.HTTPError as error:
         with error:
-            raise OSError(f"HTTP status {error.code}") from None
+            is_rejected = 400 <= error.code < 500 and error.code not in _LATER
+            kind = Rejected if is_rejected else OSError
+            raise kind(f"HTTP status {error.code}") from None
 
 
 def checked_url(what: str, url: str) -> str:
@@ -78,7 +95,7 @@ class Webhook:
     """POSTs each message as JSON. With a ``secret``, ``X-Slotwise-Signature`` is the HMAC-SHA256
     of ``X-Slotwise-Timestamp``, a dot, and the body; ``verify`` checks it.
 
-    ``Idempotency-Key`` is the message's id. Redirects are refused.
+    ``Idempotency-Key`` is the message's id, percent-encoded. Redirects are refused.
     """
 
     def __init__(
@@ -94,11 +111,19 @@ class Webhook:
 
     def send(self, message: Message) -> None:
         body = json.dumps(message.as_json(), ensure_ascii=False).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": _in_header(message.id),
+        }
         if self._secret:
             headers[TIMESTAMP] = timestamp = str(int(time.time()))
             headers[SIGNATURE] = signature(self._secret, timestamp, body)
         post(self._url, body, headers)
+
+
+def _in_header(id: str) -> str:
+    """Return an id, which has the name of a job in it, in the characters of a header."""
+    return quote(id, safe=_OF_HEADERS)
 
 
 class Slack:
