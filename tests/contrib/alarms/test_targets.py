@@ -11,7 +11,17 @@ import pytest
 from tests.contrib.alarms.receivers import Receiver, mail_server, receiving
 
 from slotwise import ConfigurationError, InvalidSetting
-from slotwise.contrib.alarms import Email, Message, Slack, Target, Webhook, verify
+from slotwise.contrib.alarms import (
+    Email,
+    Healthchecks,
+    Message,
+    SentryCrons,
+    Slack,
+    Target,
+    Webhook,
+    verify,
+)
+from slotwise.contrib.alarms.targets import post
 
 OPENED = datetime(2026, 11, 29, 2, tzinfo=UTC)
 BEGAN = Message(
@@ -154,6 +164,37 @@ def test_a_wrong_target_is_refused(make: object, words: str) -> None:
     assert callable(make)
     with pytest.raises(InvalidSetting, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://ann:s3cret@example.org/x", "user or password"),
+        ("https://s3cret@example.org/x", "user or password"),
+        ("https://example.org/s3cret x", "percent-encode"),
+        ("https://example.org/s3cret\n", "percent-encode"),
+        ("https://example.org/s3cret\x7f", "percent-encode"),
+        ("https://example.org/s3cretß", "percent-encode"),
+        ("https://example.org:s3cret/", "http://"),
+        ("https://example.org:99999/s3cret", "http://"),
+    ],
+)
+def test_a_url_that_cannot_be_sent_to_is_refused(url: str, words: str) -> None:
+    """With place and cure, and without the secret in it."""
+    makers = [lambda: Webhook(url, name="ops"), lambda: Slack(url, name="ops")]
+    if "@" not in url:
+        makers.append(lambda: SentryCrons(url.replace("://", "://key@") + "/42"))
+    for make in [*makers, lambda: Healthchecks(url)]:
+        with pytest.raises(InvalidSetting, match=words) as refused:
+            make()
+        assert str(refused.value).startswith(("target ops: ", "check-ins: "))
+        assert "s3cret" not in str(refused.value)
+
+
+def test_what_the_library_says_of_an_address_is_not_told() -> None:
+    with pytest.raises(OSError, match="InvalidURL") as failed:
+        post("http://127.0.0.1:9/s3cret x", b"", {})
+    assert "s3cret" not in str(failed.value)
 
 
 def test_an_absent_receiver_fails_soon() -> None:

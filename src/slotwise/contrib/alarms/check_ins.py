@@ -113,7 +113,7 @@ class SentryCrons:
         environment: str = "production",
     ) -> None:
         """Raise InvalidSetting."""
-        parts = urlsplit(checked_url("check-ins", dsn))
+        parts = urlsplit(checked_url("check-ins", dsn, has_key=True))
         project = parts.path.strip("/")
         if not parts.username or not project:
             raise InvalidSetting(

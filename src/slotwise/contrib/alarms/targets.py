@@ -7,6 +7,7 @@ its own, with a limit of time that no receiver can extend.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import smtplib
@@ -75,18 +76,35 @@ def post(url: str, body: bytes, headers: Mapping[str, str]) -> None:
             is_rejected = 400 <= error.code < 500 and error.code not in _LATER
             kind = Rejected if is_rejected else OSError
             raise kind(f"HTTP status {error.code}") from None
+    except OSError:
+        raise
+    except http.client.HTTPException as error:  # its text may have the address in it
+        raise OSError(f"no answer of HTTP: {type(error).__name__}") from None
 
 
-def checked_url(what: str, url: str) -> str:
-    """Return an address of HTTP. Raise InvalidSetting, without the address: it may be secret."""
+def checked_url(what: str, url: str, *, has_key: bool = False) -> str:
+    """Return an address of HTTP; ``has_key``: with a key before its host. Raise InvalidSetting,
+    without the address: it may be secret.
+    """
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_good = is_good and parts.port != 0
     except (ValueError, AttributeError, TypeError):
         is_good = False
     if not is_good:
         raise InvalidSetting(
-            f"{what}: the url must be an address with http:// or https://"
+            f"{what}: the url must be an address with http:// or https://, a host, and a "
+            "port in digits if any"
+        )
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        raise InvalidSetting(
+            f"{what}: the url has a blank, a control character or one beyond ASCII; "
+            "percent-encode it"
+        )
+    if "@" in parts.netloc and not has_key:
+        raise InvalidSetting(
+            f"{what}: the url has a user or password before its host; remove it"
         )
     return url
 
