@@ -9,7 +9,7 @@ from tests.kit.records import Failed
 from tests.kit.store import Author, Operation, end_pauses, next_end
 from tests.store.bench import MINUTE, Bench, a_job, at
 
-from slotwise import ConfigurationError, Disabled, Every, UnknownTask
+from slotwise import ConfigurationError, Disabled, Every, RecurringItem, UnknownTask
 from slotwise.inspect import Pause
 from slotwise.operations import Operations
 
@@ -227,6 +227,23 @@ def test_a_row_that_goes_meanwhile_hides_none_behind_the_chunk(
     while end(beside):
         pass
     assert len(beside.claim("report")) == 4
+
+
+def test_instances_of_a_paused_task_sleep_from_their_first_day(
+    bench: Bench, operations: Operations
+) -> None:
+    """A task has no row of its own: what is added during the pause asks for the pause."""
+    bench.client.schedule_recurring("mail", "one", Every("1m"))
+    operations.pause("mail", until=at(5))
+    bench.client.schedule_recurring("mail", "two", Every("1m"))
+    bench.client.sync_schedules(
+        "mail", [RecurringItem("three", Every("1m"))], scope="crm"
+    )
+    bench.clock.set(at(3))
+    assert bench.claim("mail") == []
+    bench.clock.set(at(5))
+    end(bench)
+    assert len(bench.claim("mail")) == 3
 
 
 def test_a_deleted_job_leaves_no_pause(bench: Bench, operations: Operations) -> None:

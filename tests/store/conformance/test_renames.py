@@ -206,6 +206,18 @@ def test_a_paused_job_stays_paused(cluster: Cluster) -> None:
     assert ran == ["sales-report 03:00"]
 
 
+def test_a_paused_job_with_instances_keeps_its_name(cluster: Cluster) -> None:
+    """Its instances sleep under the former name, and wake with it."""
+    old = cluster.start(OLD)
+    old.client.schedule_recurring(OLD, "ann", HOURLY)
+    old.operations.pause(OLD)
+    new = cluster.start(NEW)
+    new.operations.resume(NEW)
+    new.tick("1h")
+    new.run_due()
+    assert sorted(ran) == ["report 01:00", "report 01:00"]
+
+
 def test_an_old_release_that_was_resumed_by_hand(cluster: Cluster) -> None:
     """After a rollback the former row is awake; the next deploy puts it to sleep again."""
     cluster.start(OLD)

@@ -16,7 +16,7 @@ from slotwise.decide.claim import Advance
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
 from slotwise.model.records import RECURRING, Gap, Key, Row
-from slotwise.model.vocabulary import RowState
+from slotwise.model.vocabulary import PauseScope, RowState
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.conditions import of_key
@@ -279,9 +279,14 @@ class Instances:
             sa.select(column).where(*of_job).scalar_subquery()
             for column in (own.state, own.control)
         )
-        known = sa.select(sa.or_(*history), state, control)
+        # A task with instances has no row of its own.
+        pauses = tables.pauses.c
+        named = pauses.task_name == wanted.task, pauses.scope == PauseScope.JOB
+        by_name = sa.exists().where(*named)
+        known = sa.select(sa.or_(*history), state, control, by_name)
         found = at.connection.execute(known).one()
-        return bool(found[0]), _JobRow(found[1] == RowState.PAUSED, found[2])
+        is_paused = found[1] == RowState.PAUSED or bool(found[3])
+        return bool(found[0]), _JobRow(is_paused, found[2])
 
 
 class _JobRow(NamedTuple):

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 RENAME = "rename"
 
 HELD = (
-    "%s: its row under the former name %s is held, or has slots that have not ended: it keeps that "
-    "name until a worker starts while it is idle"
+    "%s: its row under the former name %s is held, paused with instances, or has slots that have "
+    "not ended: it keeps that name until a worker starts while it is idle"
 )
 
 
@@ -77,11 +77,20 @@ def _follow_from(at: Operation, key: Key, alias: str) -> bool:
         _silence(at, row, family, key)
         return True
     is_open = row.picked or row.attempt > 0 or len(family) > 1
-    if is_open or readable(row.schedule) is None:
+    if is_open or readable(row.schedule) is None or _sleeps_with_instances(at, row):
         logger.warning(HELD, key.task_name, alias)
         return False
     _move(at, row, key)
     return True
+
+
+def _sleeps_with_instances(at: Operation, row: Row) -> bool:
+    """Whether a job is paused with instances, which wake under the name of its row."""
+    if row.task_instance != RECURRING or row.state != RowState.PAUSED:
+        return False
+    tasks = at.tasks.c
+    others = tasks.task_name == row.task_name, tasks.task_instance != RECURRING
+    return at.count(*others, is_plan(tasks)) > 0
 
 
 def _was_left_behind(at: Operation, row: Row) -> bool:
