@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -178,6 +179,19 @@ def test_a_missed_finish_by_is_said_as_such() -> None:
 def test_findings(observation: Observation, expected: list[str]) -> None:
     found = findings(observation, RuleBook())
     assert [f"{one.kind} {one.name}" for one in found] == expected
+
+
+def test_an_error_is_told_in_one_line() -> None:
+    """A traceback ends with what it is about; its first characters are frames."""
+    traceback = (
+        "Traceback (most recent call last):\n"
+        + '  File "/app/jobs.py", line 3, in run\n    save()\n' * 50
+        + "OSError: no space left\n"
+    )
+    (found,) = findings(
+        seen(failures=[replace(failure(), error=traceback)]), RuleBook()
+    )
+    assert found.summary.endswith("ended as failed: OSError: no space left")
 
 
 def test_rules_of_a_name_replace_the_usual_ones() -> None:

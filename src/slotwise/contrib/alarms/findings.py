@@ -10,7 +10,7 @@ from typing import Final
 from slotwise.contrib.alarms.observation import Observation
 from slotwise.contrib.alarms.rules import AlarmKind, RuleBook, Rules
 from slotwise.inspect import Backlog, Failure
-from slotwise.spi import Outcome, Reason, format_duration
+from slotwise.spi import Outcome, Reason, error_summary, format_duration
 
 _SECOND: Final = timedelta(seconds=1)
 #: How old a failure may be that was followed by a success.
@@ -65,7 +65,7 @@ def _of_slots(seen: Observation) -> Iterator[Finding]:
 def _of_slot(kind: AlarmKind, failure: Failure) -> Finding:
     assert failure.slot is not None
     slot = failure.slot.isoformat(timespec="seconds")
-    why = failure.error or failure.reason or ""
+    why = error_summary(failure.error) or failure.reason or ""
     summary = f"{failure.name}: the slot {slot} ended as {failure.outcome}"
     return Finding(
         kind=kind,
