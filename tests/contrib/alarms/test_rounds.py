@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.contrib.alarms.cluster import HOUR, NOT_ALIVE, Cluster, cluster
 
-from slotwise.contrib.alarms import Call, Message, Rules
+from slotwise.contrib.alarms import Call, Message, Rules, observation
+from slotwise.contrib.alarms import alarms as alarms_module
 from slotwise.contrib.alarms.targets import Rejected
 
 
@@ -66,6 +68,71 @@ def test_a_failure_between_two_rounds_is_told(here: Cluster) -> None:
     here.alarms.run_once()
     here.alarms.run_once()
     assert here.told[:1] == [("opened", "failed", "hourly")]
+
+
+def test_a_flood_of_failed_tasks_hides_no_failed_slot(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a job that has succeeded since."""
+    monkeypatch.setattr(observation, "MOST_FAILURES", 3)
+    here.fails = {"hourly"}
+    here.worker.tick(HOUR)
+    here.worker.run_due()
+    here.fails = set()
+    here.worker.tick(HOUR / 2)
+    here.registry.client.operations.trigger("hourly")
+    for number in range(5):
+        here.worker.client.schedule(here.mail, "ann", id=str(number))
+    here.worker.tick("1s")
+    here.worker.run_due()
+    here.alarms.run_once()
+    assert ("opened", "failed", "hourly") in here.told
+
+
+def test_a_stale_round_ends_no_incident_of_another_watcher(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the tables before what the other one has found."""
+    other = here.another()
+
+    def slow(*args: Any) -> observation.Observation:
+        seen = observation.observe(*args)
+        monkeypatch.undo()
+        here.worker.tick("75m")
+        other.run_once()
+        return seen
+
+    monkeypatch.setattr(alarms_module, "observe", slow)
+    here.alarms.run_once()
+    assert here.told == [("opened", "late", "hourly")]
+    assert [one.is_open for one in other.incidents()] == [True]
+
+
+def test_without_targets_no_message_is_taken(here: Cluster) -> None:
+    """Another watcher, with targets, sends it."""
+    watcher = here.another(targets=[])
+    here.fails = {"hourly"}
+    here.worker.tick(HOUR)
+    here.worker.run_due()
+    assert watcher.run_once().began == 1
+    here.alarms.run_once()
+    assert here.told == [("opened", "failed", "hourly")]
+
+
+def test_what_is_long_over_is_not_sent_to_the_first_target(here: Cluster) -> None:
+    watcher = here.another(targets=[])
+    here.fails = {"hourly"}
+    here.worker.tick(HOUR)
+    here.worker.run_due()
+    watcher.run_once()
+    here.fails = set()
+    here.worker.tick(HOUR)
+    here.worker.run_due()
+    watcher.run_once()
+    here.worker.tick("8d")
+    here.worker.run_due()
+    here.alarms.run_once()
+    assert here.told == []
 
 
 def test_an_absent_worker_makes_slots_late(here: Cluster) -> None:

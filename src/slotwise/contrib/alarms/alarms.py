@@ -114,17 +114,27 @@ class Alarms:
         """
         client, incidents = self._open()
         since = self._since or client.inspect.health().now - LOOK_BACK
+        # Race: another watcher may see more recent tables, and write what it finds meanwhile. Of
+        # incidents that were read first, what is stale changes none of them.
+        latest = incidents.latest()
         seen = observe(client.inspect, since)
-        began, ended = self._keep(incidents, seen)
-        sent, failed = self._deliver(incidents, seen.now)
+        began, ended = self._keep(incidents, latest, seen)
+        sent = failed = 0
+        if self.targets:  # messages are left to a watcher that can send them
+            sent, failed = self._deliver(incidents, seen.now)
         self._tidy(incidents, seen.now)
         self._since = seen.now - OVERLAP
         return Round(began=began, ended=ended, sent=sent, failed=failed)
 
-    def _keep(self, incidents: Incidents, seen: Observation) -> tuple[int, int]:
+    def _keep(
+        self,
+        incidents: Incidents,
+        latest: Mapping[tuple[str, str], Incident],
+        seen: Observation,
+    ) -> tuple[int, int]:
         """Write which incidents begin and end; return how many this process has written."""
         found = findings(seen, self.rules)
-        wanted = changes(found, incidents.latest(), seen.failing)
+        wanted = changes(found, latest, seen.failing)
         began = [
             incidents.open(finding, last, seen.now) for finding, last in wanted.begin
         ]

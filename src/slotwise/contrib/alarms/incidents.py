@@ -179,10 +179,11 @@ class Incidents:
 
     def due(self, now: datetime) -> list[Incident]:
         """Return the incidents with messages that are to be sent now: those that have failed
-        last, else the oldest first.
+        last, else the oldest first. Those that have been over for ``GIVE_UP`` are left.
         """
         rows = self._incidents.c
-        wanted = sa.select(self._incidents).where(rows.next_attempt <= now)
+        is_news = rows.closed.is_(None) | (rows.closed >= now - GIVE_UP)
+        wanted = sa.select(self._incidents).where(rows.next_attempt <= now, is_news)
         return self._read(
             wanted.order_by(rows.attempts, rows.next_attempt, rows.opened).limit(
                 AT_ONCE
