@@ -74,6 +74,14 @@ def test_a_healthy_database_is_found_healthy(
     assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": []}
 
 
+def test_a_database_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no finding: the exit status says so."""
+    nowhere = "postgresql://x@127.0.0.1:9/nowhere"
+    assert status(["doctor", "--database-url", nowhere]) == exits.DATABASE
+    told = capsys.readouterr()
+    assert (told.out, "127.0.0.1" in told.err) == ("", True)
+
+
 def test_schema_drift(
     url: str, sql: psycopg.Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +231,9 @@ def test_the_cluster(url: str, sql: psycopg.Connection) -> None:
             in found_one(url, "forgotten_pause", limits).evidence
         )
         assert found(url, "forgotten_pause") == []
+        registry.operations.resume("broken")
+        registry.operations.pause("broken", until=timedelta(hours=1))
+        assert found(url, "forgotten_pause", limits) == []
         sql.execute(
             "INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, picked, "
             "version) VALUES ('nobodys', '1', 'task', now() - interval '1 hour', false, 1)"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from slotwise.contrib.doctor.findings import Finding, Limits, Severity
-from slotwise.inspect import AuditEntry, Health, JobInfo, Pause, WorkerInfo
+from slotwise.inspect import Health, JobInfo, Pause, WorkerInfo
 from slotwise.spi import ListedState
 
 
@@ -48,40 +48,24 @@ def never_succeeded(
 
 
 def forgotten_pauses(
-    jobs: Iterable[JobInfo],
-    pauses: Iterable[Pause],
-    audit: Iterable[AuditEntry],
-    now: datetime,
-    limits: Limits,
+    pauses: Iterable[Pause], now: datetime, limits: Limits
 ) -> Iterator[Finding]:
-    """Of jobs, and names of one-time tasks, that nobody has resumed for long."""
-    since = _paused_since(audit)
-    since |= {one.job: one.since for one in pauses if one.job and one.until is None}
-    for name in _paused_names(jobs, pauses):
-        at = since.get(name)
-        if at is not None and at < now - limits.forgotten:
+    """Of jobs, and names of one-time tasks, that nobody has resumed for long. A pause that ends by
+    itself is not forgotten, nor is that of an instance.
+    """
+    since = {
+        one.job: one.since
+        for one in pauses
+        if one.job is not None and one.id is None and one.until is None
+    }
+    for name, at in sorted(since.items()):
+        if at < now - limits.forgotten:
             yield Finding(
                 check="forgotten_pause",
                 severity=Severity.WARNING,
                 evidence=f"{name} has been paused since {at.isoformat()}",
                 cure=f"resume it (slotwise resume {name}), or delete it",
             )
-
-
-def _paused_names(jobs: Iterable[JobInfo], pauses: Iterable[Pause]) -> list[str]:
-    """Return the names of paused jobs, and of paused one-time tasks."""
-    found = {one.job for one in jobs if one.state == ListedState.PAUSED}
-    found |= {one.job for one in pauses if one.job and one.scope == "tasks"}
-    return sorted(found)
-
-
-def _paused_since(audit: Iterable[AuditEntry]) -> dict[str, datetime]:
-    """Return the latest pause of each job; the audit is the newest first."""
-    found: dict[str, datetime] = {}
-    for entry in audit:
-        if entry.job is not None and entry.operation == "pause":
-            found.setdefault(entry.job, entry.at)
-    return found
 
 
 def ending_calendars(ended: Mapping[str, int]) -> Iterator[Finding]:

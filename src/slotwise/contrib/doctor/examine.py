@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from slotwise import Settings, SlotwiseError
+from slotwise import (
+    DatabaseUnreachable,
+    SchemaMismatch,
+    SchemaMissing,
+    Settings,
+    SlotwiseError,
+)
 from slotwise.contrib.doctor import cluster, server
 from slotwise.contrib.doctor.findings import Finding, Limits, Severity
 from slotwise.inspect import DatabaseInfo, Inspection
@@ -19,7 +25,8 @@ _ORDER = tuple(Severity)
 
 
 def examine(settings: Settings, limits: Limits = _USUAL) -> list[Finding]:
-    """Return what is wrong, the worst first. Raises DatabaseProblem if nothing can be read.
+    """Return what is wrong, the worst first. Raises DatabaseProblem if the database cannot be
+    used.
 
     A part that cannot be examined, for lack of a right, is a note.
     """
@@ -42,7 +49,7 @@ def _schema(settings: Settings) -> list[Finding]:
     """Return drift of the tables, missing indexes, and what ``slotwise db check`` warns of."""
     try:
         warnings = Schema(settings).check()
-    except SlotwiseError as error:
+    except (SchemaMissing, SchemaMismatch) as error:
         text, _, cure = str(error).partition("; ")
         return [_finding("schema", Severity.ERROR, text, cure or "slotwise db check")]
     found = []
@@ -60,6 +67,8 @@ def _finding(check: str, severity: Severity, evidence: str, cure: str) -> Findin
 def _tried(part: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
         return list(part())
+    except DatabaseUnreachable:
+        raise
     except SlotwiseError as error:
         why = f"a part could not be examined: {error}"
         return [
@@ -75,8 +84,7 @@ def _cluster(
     health = inspect.health()
     yield from cluster.drifting(workers, limits)
     yield from cluster.never_succeeded(jobs, now, limits)
-    audit = inspect.audit(limit=None)
-    yield from cluster.forgotten_pauses(jobs, inspect.pauses(), audit, now, limits)
+    yield from cluster.forgotten_pauses(inspect.pauses(), now, limits)
     yield from cluster.ending_calendars(health.ended_calendars)
     yield from cluster.unknown_tasks(health)
     used, most = about.connections, about.max_connections
