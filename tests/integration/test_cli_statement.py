@@ -77,5 +77,6 @@ def test_what_nothing_explains(
 
 
 def test_what_is_no_month(month: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status(["statement", "november"]) == exits.USAGE
-    assert "write a year and a month" in capsys.readouterr().err
+    for month in ("november", "9999-12", "0001-01"):
+        assert status(["statement", month, "--tz", "Asia/Tokyo"]) == exits.USAGE
+        assert "write a year and a month" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from slotwise.cli.shared.output import print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, shown
 from slotwise.contrib.statement import Statement, statement
 from slotwise.contrib.statement.formats import COLUMNS, as_csv, as_page, name_of, rows
-from slotwise.spi import PluginCommand, Section
+from slotwise.spi import KNOWN_YEARS, PluginCommand, Section, is_known
 
 
 @click.command(
@@ -83,16 +83,20 @@ def _tell(found: Statement) -> None:
 def _month(text: str, zone: ZoneInfo) -> tuple[datetime, datetime]:
     try:
         first = date.fromisoformat(f"{text}-01")
-    except ValueError:
+        years, month = divmod(first.month, 12)
+        following = date(first.year + years, month + 1, 1)
+        start, end = (
+            datetime(day.year, day.month, 1, tzinfo=zone).astimezone(UTC)
+            for day in (first, following)
+        )
+    except (ValueError, OverflowError):
+        is_good = False
+    else:
+        is_good = is_known(start) and is_known(end)
+    if not is_good:
         raise click.UsageError(
-            f"{text!r:.60}: write a year and a month, as 2026-11"
-        ) from None
-    years, month = divmod(first.month, 12)
-    following = date(first.year + years, month + 1, 1)
-    start, end = (
-        datetime(day.year, day.month, 1, tzinfo=zone).astimezone(UTC)
-        for day in (first, following)
-    )
+            f"{text!r:.60}: write a year and a month, as 2026-11, in {KNOWN_YEARS}"
+        )
     return start, end
 
 

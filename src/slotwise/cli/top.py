@@ -36,7 +36,7 @@ from slotwise.cli.top_screen import (
     shown_jobs,
     task_cells,
 )
-from slotwise.inspect import RECURRING, Inspection
+from slotwise.inspect import RECURRING, Inspection, json_value
 from slotwise.operations import Operations
 from slotwise.spi import describe_error
 
@@ -133,7 +133,7 @@ def _as_json(found: Situation) -> Mapping[str, object]:
         rates = found.rates.get(line.job)
         jobs.append({**as_json(line), "rates": rates and as_json(rates)})
     return {
-        "now": found.now.isoformat().replace("+00:00", "Z"),
+        "now": json_value(found.now),
         "paused": found.paused,
         "workers": [as_json(one) for one in found.workers],
         "jobs": jobs,

@@ -47,10 +47,6 @@ def sentences_of(one: Definition) -> list[str]:
         span = getattr(one, name)
         if span is not None:
             said.append(text.format(format_duration(span)))
-    if one.finish_by is not None:
-        said.append(
-            f"A run that will probably not have ended by {one.finish_by.by} is reported"
-        )
     said += _limits(one)
     return [f"{text}." for text in said]
 
