@@ -159,6 +159,7 @@ def test_rules_of_the_application_count(shell: Shell, receiver: Receiver) -> Non
 
 
 def test_silence_by_command(shell: Shell) -> None:
+    execute(shell, INSERT_JOB, "night")
     made = shell.ask(
         "alarms", "silence", "night", "late", "--until", "2h", "--author", "ada"
     )
@@ -167,10 +168,45 @@ def test_silence_by_command(shell: Shell) -> None:
     assert "by ada" in shell.ask("alarms").stdout
     ended = shell.ask("alarms", "silence", "night", "late", "--until", "0s")
     assert ended.stdout == "night is silent no more\n"
+    again = shell.ask("alarms", "silence", "night", "late", "--until", "0s")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "no silence of night (late)" in again.stderr
     assert json.loads(shell.ask("alarms", "list", "--json").stdout) == {
         "incidents": [],
         "silences": [],
     }
+
+
+def test_what_a_row_says_moves_no_cursor(shell: Shell) -> None:
+    """A name, an error or a note is no escape and no line of its own."""
+    execute(
+        shell,
+        "INSERT INTO scheduled_incidents (kind, name, number, version, opened, seen, summary, "
+        "delivered, attempts, error) VALUES ('failed', 'x', 1, 1, now(), now(), %s, '{}', 1, %s)",
+        "x\x1b[2J\nover",
+        "ops: \u202eno",
+    )
+    arguments = "--until", "2h", "--note", "\x1b[1mknown\nover"
+    shell.ask("alarms", "silence", "*", *arguments)
+    told = shell.ask("alarms").stdout
+    assert len(told.splitlines()) == 2
+    assert "x\\x1b[2J\\nover" in told
+    assert "\\u202eno" in told
+    assert "\\x1b[1mknown\\nover" in told
+    assert shell.ask("alarms", "list", "--json").stdout.isascii()
+
+
+def test_only_a_known_name_is_silenced(shell: Shell) -> None:
+    """Of a job, a task or a calendar; the name of a silence that is ended may be gone."""
+    execute(shell, INSERT_JOB, "night")
+    made = shell.ask("alarms", "silence", "nihgt", "--until", "2h")
+    assert (made.returncode, made.stdout) == (1, "")
+    assert "did you mean 'night'" in made.stderr
+    shell.ask("calendar", "add", "AT", "2026-12-24", "--create")
+    assert shell.ask("alarms", "silence", "AT", "--until", "2h").returncode == 0
+    assert shell.ask("alarms", "silence", "night", "--until", "2h").returncode == 0
+    execute(shell, "DELETE FROM scheduled_tasks")
+    assert shell.ask("alarms", "silence", "night", "--until", "0s").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,21 @@ import json
 import logging
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Final
 
 import click
 
-from slotwise import ConfigurationError, InvalidSetting
+from slotwise import ConfigurationError, InvalidSetting, UnknownTask
 from slotwise.contrib.alarms.alarms import Alarms
 from slotwise.contrib.alarms.configuration import VARIABLE, configuration
 from slotwise.contrib.alarms.incidents import OPENED, Incident, Silence
 from slotwise.contrib.alarms.messages import message_of
 from slotwise.contrib.alarms.rules import kind_named
-from slotwise.spi import CommandLine, PluginCommand, Section, parse_duration
+from slotwise.spi import CommandLine, PluginCommand, Section, escaped, parse_duration
 
 _WATCH: Final = """\b
 Examples:
@@ -88,21 +89,28 @@ def watch(line: CommandLine) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     if not alarms.targets:
-        click.echo(
+        _say(
             "no targets: incidents are kept, and no message is sent; name some in "
             f"alarms.toml or {VARIABLE}",
             err=True,
         )
     names = ", ".join(target.name for target in alarms.targets) or "none"
-    click.echo(f"watching; targets: {names}", err=True)
+    _say(f"watching; targets: {names}", err=True)
     alarms.run()
 
 
 def _log_to_stderr() -> None:
     if not logging.getLogger().handlers:
-        logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-        )
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Lines(logging.Formatter):
+    """What a receiver has answered is no line of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return escaped(super().formatMessage(record))
 
 
 @click.group(
@@ -138,14 +146,14 @@ def listing(line: CommandLine, limit: int = 20) -> None:
             "incidents": [one.as_json() for one in incidents],
             "silences": [one.as_json() for one in silences],
         }
-        click.echo(json.dumps(document, ensure_ascii=False))
+        _say_json(document)
         return
     for incident in incidents:
-        click.echo(_incident_line(incident))
+        _say(_incident_line(incident))
     for silence in silences:
-        click.echo(_silence_line(silence))
+        _say(_silence_line(silence))
     if not incidents:
-        click.echo("no incidents")
+        _say("no incidents")
 
 
 def _incident_line(incident: Incident) -> str:
@@ -158,13 +166,26 @@ def _incident_line(incident: Incident) -> str:
 
 def _silence_line(silence: Silence) -> str:
     what = silence.name or "everything"
-    kind = f" ({silence.kind})" if silence.kind else ""
+    kind = _in_brackets(silence.kind)
     note = f": {silence.note}" if silence.note else ""
     return f"silent {what}{kind} until {_moment(silence.until)}, by {silence.author}{note}"
 
 
+def _in_brackets(kind: str) -> str:
+    return f" ({kind})" if kind else ""
+
+
 def _moment(instant: datetime) -> str:
-    return instant.strftime("%Y-%m-%d %H:%M:%SZ")
+    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Print one line: names, notes and errors come from rows that others may write."""
+    click.echo(escaped(text), err=err)
+
+
+def _say_json(document: Mapping[str, object]) -> None:
+    click.echo(json.dumps(document))
 
 
 @alarms.command(
@@ -192,27 +213,46 @@ def silence(
     until: str,
     note: str | None,
     author: str | None,
-) -> None:
+) -> int:
     """Send no messages about NAME, or of one KIND of its alarms, for a time.
 
     NAME is that of a job, task or calendar; "*" means all. Incidents are still kept. One that
-    is open when the silence ends is reported then.
+    is open when the silence ends is reported then. Exit status 1 if there is no silence to end.
     """
     covered = "" if kind is None else str(kind_named(kind))
+    covers = "" if name == "*" else name
+    end = _until(until)
     with alarms_of(line) as found:
+        so_far = {(one.kind, one.name) for one in found.silences()}
+        if (covered, covers) not in so_far and end != timedelta(0):
+            _check_name(line, covers)
         made = found.silence(
-            "" if name == "*" else name,
-            covered,
-            until=_until(until),
-            author=author or _account(),
-            note=note,
+            covers, covered, until=end, author=author or _account(), note=note
         )
+    is_ended = made.until <= made.created
+    if is_ended and (covered, covers) not in so_far:
+        _say(f"there is no silence of {name}{_in_brackets(covered)}", err=True)
+        return 1
     if line.json:
-        click.echo(json.dumps(made.as_json(), ensure_ascii=False))
-    elif made.until <= made.created:
-        click.echo(f"{name} is silent no more")
+        _say_json(made.as_json())
+    elif is_ended:
+        _say(f"{name} is silent no more")
     else:
-        click.echo(_silence_line(made))
+        _say(_silence_line(made))
+    return 0
+
+
+def _check_name(line: CommandLine, name: str) -> None:
+    """Raise UnknownTask unless a job, a task or a calendar has this name, or it is empty."""
+    if not name:
+        return
+    with line.client() as client:
+        try:
+            client.inspect.check_name(name)
+        except UnknownTask:
+            calendars = client.operations.calendars.all()
+            if name not in {one.name for one in calendars}:
+                raise
 
 
 def _until(text: str) -> datetime | timedelta:
@@ -258,10 +298,10 @@ def test(line: CommandLine) -> int:
 
 def _say_results(line: CommandLine, errors: dict[str, str | None]) -> None:
     if line.json:
-        click.echo(json.dumps(errors, ensure_ascii=False))
+        _say_json(errors)
         return
     for name, error in errors.items():
-        click.echo(f"{name}: {error or 'accepted'}")
+        _say(f"{name}: {error or 'accepted'}")
 
 
 def _example(now: datetime) -> Incident:
