@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
+from slotwise.contrib.statement import statement
 from slotwise.contrib.statement.formats import as_csv, as_page
 from slotwise.contrib.statement.reconcile import (
     Books,
     Statement,
     added_up,
+    pruned,
     reconcile,
     with_pruned,
 )
-from slotwise.inspect import RECURRING, OutcomeCount, ScheduleSpan, SlotInfo
+from slotwise.inspect import (
+    RECURRING,
+    Inspection,
+    OutcomeCount,
+    ScheduleSpan,
+    SlotInfo,
+)
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 END = START + timedelta(hours=10)
@@ -154,10 +164,57 @@ def test_pruned_slots_are_in_the_counts() -> None:
             ("skipped", "late", 2),
         ]
     ]
-    found = with_pruned(found, left, counts)
+    missing = pruned(left, counts)
+    found = with_pruned(found, missing)
+    assert not +missing
     assert (found.ran, found.failed, found.skipped) == (6, {"failed": 2}, {"late": 2})
     assert (found.pruned, found.unexplained, found.first_unexplained) == (8, 0, ())
     assert found.balances
+
+
+class Tables:
+    """The reads of a statement, from lists: one job with two instances, of which all slots were
+    pruned but one.
+    """
+
+    def __init__(self, counted: int) -> None:
+        self.counted = counted
+
+    def schedule_spans(self, *_: object, job: str | None) -> list[ScheduleSpan]:
+        return [replace(span(), id=id) for id in ("a", "b", RECURRING)]
+
+    def windows(self, *_: object) -> list[object]:
+        return []
+
+    def slots(self, *_: object, **__: object) -> list[SlotInfo]:
+        return [replace(ran(1), id="b")]
+
+    def job(self, *_: object, **__: object) -> None:
+        return None
+
+    def outcome_counts(self, *_: object, **__: object) -> list[OutcomeCount]:
+        count = self.counted
+        one = OutcomeCount(
+            job="j", hour=START, outcome="succeeded", reason=None, count=count
+        )
+        return [one]
+
+
+@pytest.mark.parametrize(
+    ("counted", "unexplained"), [(30, [0, 0, 0]), (25, [0, 0, 5]), (1, [10, 10, 9])]
+)
+def test_the_counts_of_a_job_are_for_all_its_rows(
+    counted: int, unexplained: list[int]
+) -> None:
+    """Each slot that they have explains one slot of one row: the job's own row, then the
+    instances.
+    """
+    tables = cast(Inspection, Tables(counted))
+    found = statement(tables, START, END, now=END)
+    assert sorted(one.id for one in found.jobs) == ["a", "b", RECURRING]
+    rows = sorted(found.jobs, key=lambda one: (one.id != RECURRING, one.id))
+    assert [one.unexplained for one in rows] == unexplained
+    assert found.total.ran == counted
 
 
 def test_formats() -> None:

@@ -11,6 +11,7 @@ from slotwise.contrib.statement.reconcile import (
     JobStatement,
     Statement,
     added_up,
+    pruned,
     reconcile,
     with_pruned,
 )
@@ -30,8 +31,8 @@ def statement(
     """Return what was expected from ``start`` to before ``end``, or before ``now``, and what became
     of it, of one job or of all.
 
-    What the ledger has no more is taken from the hourly counts, which are by the job: its slots
-    stand with the job's own row, those of its instances too.
+    What the ledger has no more is taken from the hourly counts, which are by the job: they explain
+    slots of the job's own row, then those of its instances, as many in all as they have.
     """
     end = min(end, now)
     spans = _by_job(inspect.schedule_spans(start, end, job=job))
@@ -58,21 +59,24 @@ def _of_job(
     end: datetime,
 ) -> list[JobStatement]:
     entries = inspect.slots(name, since=start, before=end, limit=None)
-    ids = sorted({span.id for span in spans})
+    known = defaultdict[str, list[SlotInfo]](list)
+    for entry in entries:
+        known[entry.id].append(entry)
+    of_id = defaultdict[str, list[ScheduleSpan]](list)
+    for span in spans:
+        of_id[span.id].append(span)
     found = []
-    for id in ids:
-        of_id = [span for span in spans if span.id == id]
-        known = [entry for entry in entries if entry.id == id]
-        known += beyond.get((name, id), ())
-        books = _books(inspect, of_id, known)
+    for id, mine in sorted(of_id.items(), key=_own_row_first):
+        books = _books(inspect, mine, [*known[id], *beyond.get((name, id), ())])
         found.append(reconcile(books, start, end))
-    if not any(one.unexplained for one in found):
-        return found
-    counts = inspect.outcome_counts(start, end, job=name)
-    return [
-        with_pruned(one, entries, counts) if one.id in (RECURRING, ids[0]) else one
-        for one in found
-    ]
+    if any(one.unexplained for one in found):
+        counted = pruned(entries, inspect.outcome_counts(start, end, job=name))
+        found = [with_pruned(one, counted) for one in found]
+    return sorted(found, key=lambda one: one.id)
+
+
+def _own_row_first(item: tuple[str, object]) -> tuple[bool, str]:
+    return item[0] != RECURRING, item[0]
 
 
 def _books(

@@ -211,18 +211,18 @@ def _end_of(entry: SlotInfo) -> str:
 
 
 def with_pruned(
-    found: JobStatement, in_ledger: Iterable[SlotInfo], counts: Iterable[OutcomeCount]
+    found: JobStatement, counted: Counter[tuple[str, str]]
 ) -> JobStatement:
-    """Explain slots by the hourly counts, as far as they have more than the ledger: so many were
-    pruned.
+    """Explain slots by those that were ``pruned``; what explains one is taken from there, and
+    explains no slot of another row.
     """
-    counted = _pruned(in_ledger, counts)
     values = {one.name: getattr(found, one.name) for one in fields(found)}
     failed, skipped = Counter(found.failed), Counter(found.skipped)
     for (outcome, reason), count in sorted(counted.items()):
         count = min(count, values["unexplained"])
         if count <= 0:
             continue
+        counted[outcome, reason] -= count
         values["unexplained"] -= count
         values["pruned"] += count
         if outcome == Outcome.SUCCEEDED:
@@ -236,10 +236,12 @@ def with_pruned(
     return JobStatement(**{**values, "failed": dict(failed), "skipped": dict(skipped)})
 
 
-def _pruned(
+def pruned(
     in_ledger: Iterable[SlotInfo], counts: Iterable[OutcomeCount]
-) -> Mapping[tuple[str, str], int]:
-    """Return how many more slots the hourly counts have than the ledger, by outcome and reason."""
+) -> Counter[tuple[str, str]]:
+    """Return how many more slots of a job the hourly counts have than the ledger, by outcome and
+    reason: so many were pruned.
+    """
     found = Counter[tuple[str, str]]()
     for one in counts:
         found[one.outcome, one.reason or ""] += one.count
