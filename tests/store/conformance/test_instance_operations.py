@@ -330,7 +330,7 @@ def test_an_operation_on_many_that_was_interrupted_continues(many: Bench) -> Non
     operations = many.client.operations.by("ada")
     with pytest.raises(KeyboardInterrupt):
         operations.pause("feed", progress=stop)
-    assert sorted(states(many)) == ["None"] * 17 + ["paused"] * 20
+    assert sorted(states(many)) == ["None"] * 16 + ["paused"] * 21
     assert operations.pause("feed")
     assert set(states(many)) == {"paused"}
     with pytest.raises(KeyboardInterrupt):

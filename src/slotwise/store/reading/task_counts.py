@@ -37,8 +37,9 @@ Column = TypeVar("Column")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCount(Value):
-    """Counts of one task. ``waiting`` is ``MOST`` + 1 if more wait. ``next_due`` is the next due
-    time to the second, at most a day ago.
+    """Counts of one task. ``waiting`` is ``MOST`` + 1 if more wait. ``next_due`` is the first due
+    time of those that wait, to the second; where more wait than are counted, about, and at most a
+    day ago.
 
     Of those that wait, so many are ``due``, the ``oldest`` since then. ``came`` is how many come
     due in an hour, None without a backlog; ``ended`` is how many succeed in an hour; those that
@@ -96,19 +97,21 @@ def task_counts(store: Store) -> list[TaskCount]:
         ]
         found = paces(at, now)
     paced = [_with_pace(line, found.get(line.task, no_pace(now))) for line in lines]
-    return [
-        replace(line, next_due=_next_due(store, line.task, now + HALF))
-        for line in paced
-    ]
+    return [_with_next_due(store, line) if line.has_more else line for line in paced]
 
 
 def _with_pace(line: TaskCount, pace: Pace) -> TaskCount:
     return replace(line, ended=pace.out, left=pace.left(line.due))
 
 
-def _next_due(store: Store, task: str, now: datetime) -> datetime | None:
-    wait = store.due.next_due([], [task])
-    return None if wait is None else (now + wait).replace(microsecond=0)
+def _with_next_due(store: Store, line: TaskCount) -> TaskCount:
+    """The first due time of all rows, as a worker looks for it: from now on, so that it is right
+    to about a second.
+    """
+    wait = store.due.next_due([], [line.task])
+    now = store.now()
+    due = None if wait is None else (now + wait + HALF).replace(microsecond=0)
+    return replace(line, next_due=due)
 
 
 def _states_of(at: ReadTransaction) -> dict[str, Counter[str]]:
@@ -128,10 +131,12 @@ def _with_waiting(
 ) -> TaskCount:
     given = {"name": name, "most": MOST + 1, "now": now}
     (row,) = at.read(_WAITING, given, waits=_WAITS)
-    oldest = utc(row["execution_time"]) if row["due"] else None
+    first = None if row["execution_time"] is None else utc(row["execution_time"])
+    oldest = first if row["due"] else None
     return TaskCount(
         task=name,
         waiting=row["waiting"],
+        next_due=None if first is None else first.replace(microsecond=0),
         due=row["due"],
         oldest=oldest,
         came=came_per_hour(row["due"], oldest, now),
