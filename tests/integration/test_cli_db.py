@@ -90,10 +90,10 @@ def test_life(
     assert "warning" not in told.err
     assert told.out.splitlines() == [
         "no tables; this slotwise needs version 1",
-        "applied sw0001, sw0002, sw0003, sw0004, sw0005, sw0006",
+        "applied sw0001, sw0002, sw0003, sw0004, sw0005, sw0006, sw0007",
         "nothing to do: the tables are up to date",
-        "all in place: schema version 1, revision sw0006",
-        "reverted sw0006, sw0005, sw0004, sw0003, sw0002, sw0001",
+        "all in place: schema version 1, revision sw0007",
+        "reverted sw0007, sw0006, sw0005, sw0004, sw0003, sw0002, sw0001",
         "no tables; this slotwise needs version 1",
     ]
     assert caplog.text == ""
@@ -172,18 +172,36 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
         {
-            "applied": ["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006"],
+            "applied": [
+                "sw0001",
+                "sw0002",
+                "sw0003",
+                "sw0004",
+                "sw0005",
+                "sw0006",
+                "sw0007",
+            ],
             "warnings": [],
         },
         {"applied": [], "warnings": []},
         {
             "version": 1,
             "needed": 1,
-            "revision": "sw0006",
+            "revision": "sw0007",
             "problem": None,
             "warnings": [],
         },
-        {"reverted": ["sw0006", "sw0005", "sw0004", "sw0003", "sw0002", "sw0001"]},
+        {
+            "reverted": [
+                "sw0007",
+                "sw0006",
+                "sw0005",
+                "sw0004",
+                "sw0003",
+                "sw0002",
+                "sw0001",
+            ]
+        },
     ]
 
 
@@ -201,7 +219,7 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
         )
     assert status(["db", "check"]) == exits.OK
     told = capsys.readouterr()
-    assert told.out == "all in place: schema version 1, revision sw0006\n"
+    assert told.out == "all in place: schema version 1, revision sw0007\n"
     (line,) = told.err.splitlines()
     assert line.startswith(
         "warning: synchronous_commit is off: a crash of the server loses its latest commits"
@@ -210,7 +228,7 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
     assert json.loads(capsys.readouterr().out) == {
         "version": 1,
         "needed": 1,
-        "revision": "sw0006",
+        "revision": "sw0007",
         "problem": None,
         "warnings": [line.removeprefix("warning: ")],
     }
@@ -224,7 +242,8 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
         ("sw0003", "The histories of deploys and workers and the hourly counts"),
         ("sw0004", "Incidents and the ends of pauses"),
         ("sw0005", "The checkpoints of handlers will be lost"),
-        ("sw0006", "no data is lost"),
+        ("sw0006", "The events and the rows that were set aside will be lost"),
+        ("sw0007", "no data is lost"),
         ("-2", "will be lost"),
     ],
 )
@@ -296,7 +315,7 @@ def test_upgrade_to_a_revision(
     first = ["--revision", "sw0001"]
     for words, told in [
         (first, "applied sw0001"),
-        ([], "applied sw0002, sw0003, sw0004, sw0005, sw0006"),
+        ([], "applied sw0002, sw0003, sw0004, sw0005, sw0006, sw0007"),
         (first, "nothing to do"),
     ]:
         assert status(["db", "upgrade", *words]) == exits.OK
@@ -321,7 +340,7 @@ def test_check_names_revisions_that_were_not_applied(
         "error: missing in the database: table scheduled_checkpoints, "
     )
     assert told.endswith(
-        "not applied: sw0002, sw0003, sw0004, sw0005, sw0006; run: slotwise db upgrade\n"
+        "not applied: sw0002, sw0003, sw0004, sw0005, sw0006, sw0007; run: slotwise db upgrade\n"
     )
     assert status(["db", "upgrade"]) == exits.OK
     connection.exec_driver_sql(
@@ -419,13 +438,15 @@ def test_check(
         (
             ["downgrade", "--yes", "--revision", "nope"],
             [
-                "--revision 'nope' is none of base, sw0001, sw0002, sw0003, sw0004, sw0005, sw0006"
+                "--revision 'nope' is none of base, sw0001, sw0002, sw0003, sw0004, "
+                "sw0005, sw0006, sw0007"
             ],
         ),
         (
             ["upgrade", "--revision", "nope"],
             [
-                "--revision 'nope' is none of base, sw0001, sw0002, sw0003, sw0004, sw0005, sw0006"
+                "--revision 'nope' is none of base, sw0001, sw0002, sw0003, sw0004, "
+                "sw0005, sw0006, sw0007"
             ],
         ),
         (
@@ -571,6 +592,6 @@ def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
     ]
     assert (
         sorted(one.stdout for one in done)[0]
-        == "applied sw0001, sw0002, sw0003, sw0004, sw0005, sw0006\n"
+        == "applied sw0001, sw0002, sw0003, sw0004, sw0005, sw0006, sw0007\n"
     )
     assert sum("nothing to do" in one.stdout for one in done) == 3

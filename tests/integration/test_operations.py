@@ -147,7 +147,7 @@ def planned(tmp_path: Path) -> JobRegistry:
         registry.preview()
     done = Schema(registry.settings).upgrade()
     assert done == SchemaUpgrade(
-        applied=["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006"],
+        applied=["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006", "sw0007"],
         warnings=[],
     )
     assert [one.change for one in registry.preview()] == ["added"]
@@ -211,15 +211,16 @@ def test_calendars_are_changed_by_operations(planned: JobRegistry) -> None:
 def test_the_schema_is_handled_by_its_settings(planned: JobRegistry) -> None:
     """Checked, printed and taken down; SQLite has no roles."""
     schema = Schema(planned.settings)
-    assert schema.version() == SchemaVersion(version=1, needed=1, revision="sw0006")
+    assert schema.version() == SchemaVersion(version=1, needed=1, revision="sw0007")
     assert schema.check() == []
     assert "CREATE TABLE scheduled_tasks" in schema.sql()
     assert "GRANT" in schema.grants("worker", "jobs_worker")
     with pytest.raises(ConfigurationError, match="has no roles"):
         schema.grant("worker", "jobs_worker")
-    assert schema.keeps_data("sw0006")
+    assert schema.keeps_data("sw0007")
     assert not schema.keeps_data("sw0004")
     assert schema.downgrade("sw0001") == [
+        "sw0007",
         "sw0006",
         "sw0005",
         "sw0004",

@@ -108,7 +108,12 @@ def test_workers_of_the_release_before_run_on(pg_empty_url: str, before: Path) -
             works(old)
             engine = sa.create_engine(address)
             with engine.connect() as connection:
-                assert migrate.apply(connection) == ["sw0004", "sw0005", "sw0006"]
+                assert migrate.apply(connection) == [
+                    "sw0004",
+                    "sw0005",
+                    "sw0006",
+                    "sw0007",
+                ]
                 migrate.check(connection)
             engine.dispose()
             for _ in range(

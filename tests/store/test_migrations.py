@@ -33,7 +33,7 @@ from slotwise.migrate.target import UNUSED
 from slotwise.spi import Database, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-REVISIONS = ["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006"]
+REVISIONS = ["sw0001", "sw0002", "sw0003", "sw0004", "sw0005", "sw0006", "sw0007"]
 TABLES = {
     "tasks",
     "slots",
@@ -55,6 +55,9 @@ TABLES = {
     "instances",
     "scopes",
     "checkpoints",
+    "events",
+    "event_handlers",
+    "set_aside",
 }
 
 
@@ -225,7 +228,7 @@ def test_the_ledger_has_room_on_its_pages(pg: sa.Connection, adopt: bool) -> Non
     assert pg.scalar(STORAGE, {"name": "jobs_slots"}) is None
     with pytest.raises(
         SchemaMismatch,
-        match="not applied: sw0002, sw0003, sw0004, sw0005, sw0006; run:",
+        match="not applied: sw0002, sw0003, sw0004, sw0005, sw0006, sw0007; run:",
     ):
         migrate.check(pg, prefix="jobs_")
     pg.rollback()

@@ -64,6 +64,9 @@ FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_instances SELECT 'job', n::text, 'scope' || n % 100, NULL, now() FROM generate_series(1, 20000) AS n;
 INSERT INTO scheduled_counts SELECT 'job' || n % 9, now() - n * interval '1 hour', 'slot', 'succeeded', '', 1, 0
 FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_events (name, published, fanned_out, handlers)
+SELECT 'order.' || n % 100, now(), CASE WHEN n % 50 <> 0 THEN now() END, (n % 30 <> 0)::integer
+FROM generate_series(1, 20000) AS n;
 ANALYZE;
 """
 

@@ -426,7 +426,7 @@ def test_the_schema_version_as_json(
     assert json.loads(capsys.readouterr().out) == {
         "version": 1,
         "needed": 1,
-        "revision": "sw0006",
+        "revision": "sw0007",
         "problem": None,
         "warnings": [],
     }

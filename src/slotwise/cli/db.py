@@ -207,7 +207,8 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     A table that was adopted from db-scheduler stays, with db-scheduler's columns and rows, without
     slotwise's jobs.
 
-    Below sw0006, checkpoints are dropped. Below sw0005, incidents and the ends of pauses are
+    Below sw0007, events are dropped, and the rows that batches have set aside. Below sw0006,
+    checkpoints are dropped. Below sw0005, incidents and the ends of pauses are
     dropped: what is paused stays so. Below sw0004, the histories of deploys and workers and the
     hourly counts are dropped. Jobs, tasks and their slots stay.
     """
@@ -225,6 +226,11 @@ def _loss(schema: Schema, revision: str) -> str:
     """Return what a downgrade loses, in a sentence."""
     if schema.keeps_data(revision):
         return "Later revisions will be reverted; no data is lost."
+    if revision == "sw0006":
+        return (
+            "The events and the rows that were set aside will be lost. "
+            "Jobs, tasks and their slots stay."
+        )
     if revision == "sw0005":
         return (
             "The checkpoints of handlers will be lost: attempts start from the beginning. "

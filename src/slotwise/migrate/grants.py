@@ -49,11 +49,16 @@ _LEDGER = ("slots", "gaps", "attempts")
 _HISTORIES = ("deploys", "worker_history", "counts")
 _ALARMS = ("incidents", "silences")
 _SCOPES = ("instances", "scopes")
+#: What was published, its handlers, and the rows that batches have set aside.
+_EVENTS = ("events", "event_handlers", "set_aside")
+#: The database numbers the events.
+_NEW_EVENT = "INSERT (name, key, data, published)"
 _LISTED = (
     *("workers", "controls", "calendars", "starts", "keys", "meta", "pauses"),
     "checkpoints",
     *_ALARMS,
     *_SCOPES,
+    *_EVENTS,
 )
 #: By role and table. Migrations own the tables and need no grant on them. A lock of a row needs
 #: the right to update one of its columns.
@@ -65,6 +70,7 @@ _RIGHTS = {
                 *("receipts", "pauses", "checkpoints"),
                 *_ALARMS,
                 *_SCOPES,
+                *_EVENTS,
             ),
             _ALL,
         ),
@@ -75,6 +81,7 @@ _RIGHTS = {
     },
     "enqueuer": {
         "tasks": f"SELECT ({{read}}), {_NEW_TASK}",
+        "events": _NEW_EVENT,
         "meta": "SELECT",
         "pauses": "SELECT",
         "alembic_version": "SELECT",
@@ -85,6 +92,8 @@ _RIGHTS = {
             "SELECT, INSERT (task_name, task_instance, slot, outcome, origin, attempts, token, "
             "worker, started, finished), UPDATE (outcome, attempts, token, worker, finished)"
         ),
+        "events": _NEW_EVENT,
+        "set_aside": _ALL,
         "meta": "SELECT",
         "pauses": "SELECT",
         "alembic_version": "SELECT",
@@ -104,6 +113,9 @@ _RIGHTS = {
         "meta": "SELECT, INSERT, UPDATE (value), DELETE",
         "controls": _AUDIT,
         "keys": "SELECT, INSERT, UPDATE (running)",
+        "events": "SELECT",
+        "event_handlers": "SELECT, UPDATE, DELETE",
+        "set_aside": "SELECT, UPDATE, DELETE",
         **dict.fromkeys(
             (*_HISTORIES, "workers", "starts", "alembic_version"), "SELECT"
         ),

@@ -32,6 +32,8 @@ WITHOUT_HISTORIES = {"sw0001", "sw0002", "sw0003"}
 WITHOUT_PAUSES = WITHOUT_HISTORIES | {"sw0004"}
 #: Revisions whose tables have no checkpoints.
 WITHOUT_CHECKPOINTS = WITHOUT_PAUSES | {"sw0005"}
+#: Revisions whose tables have no events.
+WITHOUT_EVENTS = WITHOUT_CHECKPOINTS | {"sw0006"}
 
 
 def scripts() -> Path:

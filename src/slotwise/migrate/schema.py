@@ -168,11 +168,11 @@ class Schema:
             connection.commit()
 
     def keeps_data(self, revision: str) -> bool:
-        """Whether a downgrade to this revision loses nothing. Below ``sw0006`` checkpoints are
-        lost, below ``sw0005`` pauses with an end, below ``sw0004`` histories and counts; ``base``
-        drops all.
+        """Whether a downgrade to this revision loses nothing. Below ``sw0007`` events and rows
+        that were set aside are lost, below ``sw0006`` checkpoints, below ``sw0005`` pauses with
+        an end, below ``sw0004`` histories and counts; ``base`` drops all.
         """
-        return revision in revisions.known() - revisions.WITHOUT_CHECKPOINTS
+        return revision in revisions.known() - revisions.WITHOUT_EVENTS
 
     def downgrade(self, revision: str = "base") -> list[str]:
         """Go back to a revision, and return those that were reverted; ``base`` drops the tables

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "sw9999"
-down_revision = "sw0006"
+down_revision = "sw0007"
 branch_labels = None
 depends_on = None
 

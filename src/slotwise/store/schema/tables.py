@@ -51,7 +51,8 @@ MOST_HELD = 10_000
 _DB_SCHEDULER = """
     task_name* task_instance* task_data execution_time! picked! picked_by last_success last_failure
     consecutive_failures last_heartbeat version! priority=50"""
-#: The columns of each table, as ``name=default``: "*" is part of its key, "!" is never null.
+#: The columns of each table, as ``name=default``: "*" is part of its key, "!" is never null,
+#: "#" is numbered by the database.
 _COLUMNS = {
     "tasks": f"""{_DB_SCHEDULER}
         kind='{Kind.TASK}'! slot watermark next_slot schedule plan plan_instance origin
@@ -87,7 +88,11 @@ _COLUMNS = {
     "silences": "kind* name* created! until! author! note",
     "instances": "task_name* task_instance* scope! tags updated!",
     "scopes": "task_name* scope* token! begun! finished",
-    "checkpoints": "task_name* task_instance* slot* token! updated! value!",
+    "checkpoints": "task_name* task_instance* slot* token! updated! value! done total",
+    "events": "id#* name! key data published! fanned_out handlers=0!",
+    "event_handlers": "handler* event* since_id! on_failure! priority created!",
+    "set_aside": """
+        task_name* source* row_key* state! tries! error first_failed! last_failed!""",
 }
 #: The types of those that are not text.
 TYPES: dict[str, Any] = {
@@ -109,6 +114,7 @@ TYPES: dict[str, Any] = {
             "begun",
         ),
         (Instant, "opened seen closed next_attempt"),
+        (Instant, "published fanned_out first_failed last_failed"),
         (Duration, "lease"),
         (BigInteger, "version created_version token collapsed count pruned control"),
         (BigInteger().with_variant(Integer, "sqlite"), "id"),
@@ -116,7 +122,8 @@ TYPES: dict[str, Any] = {
             Integer,
             "consecutive_failures attempt lost_count waits_for attempts lost aborted number",
         ),
-        (Integer, "pid capacity running"),
+        (Integer, "pid capacity running handlers tries"),
+        (BigInteger, "since_id done total"),
         (SmallInteger, "priority"),
         (Float, "skew"),
         (Boolean, "picked"),
@@ -173,6 +180,14 @@ _INDEXES: dict[str, Sequence[_Index]] = {
     "pauses": (_Index("pauses_until", ("until",)),),
     "incidents": (_Index("incidents_opened", ("opened",)),),
     "silences": (_Index("silences_until", ("until",)),),
+    "events": (
+        _Index("events_waiting", ("id",), "fanned_out IS NULL"),
+        _Index(
+            "events_unhandled",
+            ("name", "id"),
+            "fanned_out IS NOT NULL AND handlers = 0",
+        ),
+    ),
     "instances": (
         _Index("instances_of_scope", ("task_name", "scope", "task_instance")),
     ),
@@ -230,6 +245,12 @@ class Tables:
         self.scopes = self._table("scopes")
         #: What handlers have saved for their next attempts.
         self.checkpoints = self._table("checkpoints", value=LargeBinary)
+        #: What was published, until its retention ends.
+        self.events = self._table("events", data=LargeBinary)
+        #: Which handlers there are for which events.
+        self.event_handlers = self._table("event_handlers")
+        #: Rows that the batches of a job could not process.
+        self.set_aside = self._table("set_aside")
 
     def _table(self, name: str, **kinds: object) -> sa.Table:
         return sa.Table(
@@ -252,13 +273,15 @@ class Tables:
 
 def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[object]]:
     for word in text.split():
-        name, _, default = word.rstrip("*!").partition("=")
+        name, _, default = word.rstrip("*!#").partition("=")
         kind = kinds.get(name, TYPES.get(name, Text))
         value = sa.text(default) if default else None
         is_needed = word.endswith(("*", "!"))
+        numbered = [sa.Identity()] if "#" in word else []
         yield sa.Column(
             name,
             kind,
+            *numbered,
             primary_key=word.endswith("*"),
             nullable=not is_needed,
             server_default=value,
