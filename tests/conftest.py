@@ -10,6 +10,7 @@ import pytest
 
 pytest_plugins = [
     "tests.databases",
+    "tests.mariadb",
     "tests.kit.dialect",
     "tests.kit.lasting",
     "tests.kit.leaks",

@@ -119,8 +119,9 @@ def provision(url: str) -> None:
     )  # late: tests of what lies below the schema must run without it
 
     address = sqlalchemy.make_url(url)
-    if address.get_backend_name() == "postgresql":
-        address = address.set(drivername="postgresql+psycopg")
+    drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+    if (kind := address.get_backend_name()) in drivers:
+        address = address.set(drivername=drivers[kind])
     engine = sqlalchemy.create_engine(address, poolclass=sqlalchemy.NullPool)
     with engine.connect() as connection:
         migrate.apply(connection)

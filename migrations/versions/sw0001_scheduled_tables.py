@@ -77,8 +77,19 @@ def _are_known(instants: Sequence[str]) -> str:
     return f"least({listed}) >= timestamptz '{FIRST}' AND greatest({listed}) < timestamptz '{END}'"
 
 
-def _create(table: str, schema: str | None, *columns: sa.Column) -> sa.Table:
-    return op.create_table(table, *columns, *_checks(table, columns), schema=schema)
+def _is_mysql() -> bool:
+    return op.get_context().dialect.name in ("mysql", "mariadb")
+
+
+def _create(table: str, schema: str | None, *columns: sa.Column) -> None:
+    if _is_mysql():
+        from slotwise.contrib.mysql.ddl import create_table
+
+        prefix, _ = _names()
+        name = table.removeprefix(prefix)
+        op.execute(create_table(op.get_context().dialect, prefix, name, columns, schema=schema))
+        return
+    op.create_table(table, *columns, *_checks(table, columns), schema=schema)
 
 
 # -- the queue --------------------------------------------------------------------------------------------------------
@@ -153,6 +164,8 @@ def _task_indexes(table: str) -> list[tuple[str, str, str]]:
 def _create_tasks(prefix: str, schema: str | None) -> None:
     table = f"{prefix}tasks"
     _create(table, schema, *_db_scheduler_columns(), *_own_task_columns())
+    if _is_mysql():
+        return
     for name, columns, rows in _task_indexes(table):
         op.execute(f"CREATE INDEX {name} ON {_quoted(table, schema)} ({columns}) WHERE {rows}")
     if not _is_sqlite():
@@ -268,8 +281,11 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("expires", _instant()),
     )
     quoted = _quoted(slots, schema)
-    op.execute(f"CREATE INDEX {slots}_expires ON {quoted} (expires) WHERE expires IS NOT NULL")
-    op.execute(f"CREATE INDEX {slots}_of_instances ON {quoted} (task_name, slot) WHERE task_instance <> 'recurring'")
+    if not _is_mysql():
+        op.execute(f"CREATE INDEX {slots}_expires ON {quoted} (expires) WHERE expires IS NOT NULL")
+        op.execute(
+            f"CREATE INDEX {slots}_of_instances ON {quoted} (task_name, slot) WHERE task_instance <> 'recurring'"
+        )
     _create(
         f"{prefix}gaps",
         schema,
@@ -281,7 +297,7 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("created", _instant(), nullable=False),
     )
-    op.create_index(f"{prefix}gaps_last", f"{prefix}gaps", ["task_name", "last_slot"], schema=schema)
+    _create_index(f"{prefix}gaps", "last", ["task_name", "last_slot"], schema)
     _create(
         f"{prefix}attempts",
         schema,
@@ -298,7 +314,7 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("reason", sa.Text),
         sa.Column("error", sa.Text),
     )
-    op.create_index(f"{prefix}attempts_ended", f"{prefix}attempts", ["ended"], schema=schema)
+    _create_index(f"{prefix}attempts", "ended", ["ended"], schema)
 
 
 def _create_bookkeeping(prefix: str, schema: str | None) -> None:
@@ -368,10 +384,21 @@ def _create_bookkeeping(prefix: str, schema: str | None) -> None:
         sa.Column("created", _instant(), nullable=False),
         sa.Column("expires", _instant(), nullable=False),
     )
-    op.create_index(f"{prefix}receipts_expires", f"{prefix}receipts", ["expires"], schema=schema)
+    _create_index(f"{prefix}receipts", "expires", ["expires"], schema)
+
+
+def _create_index(table: str, name: str, columns: list[str], schema: str | None) -> None:
+    if not _is_mysql():  # there, a table comes with its indexes
+        op.create_index(f"{table}_{name}", table, columns, schema=schema)
 
 
 def _fill_meta(prefix: str, schema: str | None) -> None:
+    if _is_mysql():
+        key = sa.Column("key", sa.Text, primary_key=True)
+        _create(f"{prefix}meta", schema, key, sa.Column("value", sa.Text, nullable=False))
+        for name, value in (("installation_id", "uuid()"), ("schema_version", "'1'")):
+            op.execute(f"INSERT IGNORE INTO {_quoted(f'{prefix}meta', schema)} VALUES ('{name}', {value})")
+        return
     meta = op.create_table(
         f"{prefix}meta",
         sa.Column("key", sa.Text, primary_key=True),
@@ -386,7 +413,7 @@ def _fill_meta(prefix: str, schema: str | None) -> None:
 
 def downgrade() -> None:
     prefix, schema = _names()
-    is_ours = _is_ours(f"{prefix}tasks", schema)
+    is_ours = _is_mysql() or _is_ours(f"{prefix}tasks", schema)
     tables = ("meta", "receipts", "keys", "starts", "calendars", "controls", "workers", "attempts", "gaps", "slots")
     for name in tables:
         op.drop_table(f"{prefix}{name}", schema=schema, if_exists=True)  # somebody may have dropped one
@@ -394,7 +421,7 @@ def downgrade() -> None:
         op.drop_table(f"{prefix}tasks", schema=schema, if_exists=True)
     else:
         _give_back(prefix, schema)
-    if not _is_sqlite():
+    if not _is_sqlite() and not _is_mysql():
         op.execute(f"DROP FUNCTION IF EXISTS {_quoted(f'{prefix}keep_rows', schema)}()")
 
 

@@ -70,6 +70,11 @@ def downgrade() -> None:
 def _create(name: str, columns: Sequence[sa.Column], instants: Sequence[str], index: tuple[str, str]) -> None:
     table = _name(name)
     context = op.get_context()
+    if context.dialect.name in ("mysql", "mariadb"):
+        from slotwise.contrib.mysql.ddl import create_table
+
+        op.execute(create_table(context.dialect, _name(""), name, columns, index, schema=_schema()))
+        return
     if not context.as_sql and sa.inspect(op.get_bind()).has_table(table, schema=_schema()):
         return
     check = sa.CheckConstraint(_are_known(instants), name=f"{table}_instants")

@@ -90,7 +90,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     if op.get_context().dialect.name == "postgresql":
         _unmark_foreign()
-    op.drop_index(_name("tasks_failing"), _name("tasks"), schema=_schema(), if_exists=True)
+    if op.get_context().dialect.name not in ("mysql", "mariadb"):
+        op.drop_index(_name("tasks_failing"), _name("tasks"), schema=_schema(), if_exists=True)
     for name in reversed(TABLES):
         op.drop_table(_name(name), schema=_schema(), if_exists=True)
 
@@ -158,6 +159,8 @@ def _unmark_foreign() -> None:
 
 def _index_failing() -> None:
     """Find failing jobs and tasks without a look at the other rows. A row has its entry only while it is failing."""
+    if op.get_context().dialect.name in ("mysql", "mariadb"):
+        return  # there, the table came with this index
     table = _name("tasks")
     rows = sa.text("consecutive_failures > 0")
     is_locked = op.get_context().dialect.name == "postgresql" and not op.get_context().as_sql
@@ -185,6 +188,11 @@ def _create(
 ) -> None:
     table = _name(name)
     context = op.get_context()
+    if context.dialect.name in ("mysql", "mariadb"):
+        from slotwise.contrib.mysql.ddl import create_table
+
+        op.execute(create_table(context.dialect, _name(""), name, columns, *([index] if index else []), schema=_schema()))
+        return
     if not context.as_sql and sa.inspect(op.get_bind()).has_table(table, schema=_schema()):
         return
     check = sa.CheckConstraint(_are_known(instants), name=f"{table}_instants")

@@ -22,19 +22,35 @@ FIRST, END = "1900-01-01 00:00:00+00", "9002-01-01 00:00:00+00"
 
 
 def upgrade() -> None:
+    if op.get_context().dialect.name in ("mysql", "mariadb"):
+        _create_on_mysql()
+        return
     if not op.get_context().as_sql and sa.inspect(op.get_bind()).has_table(_name(), schema=_schema()):
         return
     op.create_table(
         _name(),
+        *_columns(),
+        sa.CheckConstraint(_are_known("slot", "updated"), name=f"{_name()}_instants"),
+        schema=_schema(),
+    )
+
+
+def _columns() -> list[sa.Column]:
+    return [
         sa.Column("task_name", sa.Text, primary_key=True),
         sa.Column("task_instance", sa.Text, primary_key=True),
         sa.Column("slot", _instant(), primary_key=True),
         sa.Column("token", sa.BigInteger, nullable=False),
         sa.Column("updated", _instant(), nullable=False),
         sa.Column("value", sa.LargeBinary, nullable=False),
-        sa.CheckConstraint(_are_known("slot", "updated"), name=f"{_name()}_instants"),
-        schema=_schema(),
-    )
+    ]
+
+
+def _create_on_mysql() -> None:
+    from slotwise.contrib.mysql.ddl import create_table
+
+    prefix = op.get_context().opts.get("slotwise_prefix", "scheduled_")
+    op.execute(create_table(op.get_context().dialect, prefix, "checkpoints", _columns(), schema=_schema()))
 
 
 def downgrade() -> None:

@@ -288,7 +288,7 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
         ),
         (["workers"], exits.FAILED, ["no database was named", "--database-url"]),
         (
-            ["workers", "--database-url", "mysql://a:secret@b/c"],
+            ["workers", "--database-url", "oracle://a:secret@b/c"],
             exits.FAILED,
             ["databases are not supported"],
         ),

@@ -479,7 +479,7 @@ BAD_SETTINGS = [
         "nonsense",
         "wake_up_url: the database address is not understood: it begins with neither",
     ),
-    ("database_url", "mysql://u:secret@h/d", "mysql databases are not supported"),
+    ("database_url", "oracle://u:secret@h/d", "oracle databases are not supported"),
 ]
 
 
@@ -500,9 +500,9 @@ def test_an_address_of_others_is_refused_when_it_is_used(
     """DATABASE_URL may be meant for another program, and be outranked; ours is refused at once,
     however it came.
     """
-    monkeypatch.setenv("DATABASE_URL", "mysql://u@h/d")
+    monkeypatch.setenv("DATABASE_URL", "oracle://u@h/d")
     registry = JobRegistry(jobs=[tick])
-    with pytest.raises(InvalidSetting, match="mysql databases are not supported"):
+    with pytest.raises(InvalidSetting, match="oracle databases are not supported"):
         registry.start()
     registry.configure(database_url="sqlite://")
     with pytest.raises(InvalidSetting, match="the database address is not understood"):

@@ -15,7 +15,7 @@ from sqlalchemy.engine.mock import MockConnection
 from slotwise.errors import ConfigurationError, SchemaMismatch, SchemaMissing
 from slotwise.migrate.checks import refuse_unversioned
 from slotwise.migrate.grants import FUNCTIONS
-from slotwise.migrate.target import Target
+from slotwise.migrate.target import MYSQL, Target, is_mysql
 from slotwise.model.plugged_in import plugged_in
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def apply(
     if isinstance(connection, MockConnection):
         _print(prefix, schema)
         return []
+    _refuse_transaction(connection)
     target = Target(prefix=prefix, schema=schema, adopt=adopt)
     is_adopting = adopt and connection.dialect.name == "postgresql"
     script = _script_directory()
@@ -113,7 +114,7 @@ def apply(
         # Private to alembic (pinned below 2, with a test): the public commands need an env.py.
         return script._upgrade_revs(revision, current)  # type: ignore[arg-type]
 
-    with _transaction(connection, revision):
+    with _transaction(connection, revision), target.alone(connection):
         target.prepare(connection)
         refuse_unversioned(connection, target, _heads(connection, target))
         return _run(connection, target, steps)
@@ -146,6 +147,7 @@ def revert(
             "without a connection nothing is known of the tables that a downgrade drops; run it "
             "without --sql, or: slotwise db downgrade"
         )
+    _refuse_transaction(connection)
     target = Target(prefix=prefix, schema=schema)
     script = _script_directory()
 
@@ -157,7 +159,7 @@ def revert(
             raise ConfigurationError(f"--revision {revision} is above {there}")
         return script._downgrade_revs(revision, current)  # type: ignore[arg-type]
 
-    with _transaction(connection, revision):
+    with _transaction(connection, revision), target.alone(connection):
         target.prepare(connection)
         reverted = _run(connection, target, steps)
         if connection.dialect.name == "postgresql" and not _heads(connection, target):
@@ -167,6 +169,22 @@ def revert(
                 function = f'"{schema or "public"}"."{prefix}{name}"'
                 connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS {function}()")
     return reverted
+
+
+def _refuse_transaction(connection: sa.Connection) -> None:
+    """Raise ConfigurationError on MariaDB in a caller's transaction, which the first statement
+    would commit. A revision of the caller's own has none there.
+    """
+    if not (is_mysql(connection) and connection.in_transaction()):
+        return
+    from alembic import op
+
+    outer = getattr(op, "_proxy", None)
+    if outer is None or outer.migration_context.connection is not connection:
+        raise ConfigurationError(
+            "the connection is in a transaction, which DDL of MariaDB and MySQL would commit; "
+            "commit it first, or pass another connection"
+        )
 
 
 @contextmanager
@@ -286,7 +304,7 @@ def sql(
     options = {
         **target.options(),
         "fn": steps,
-        "transactional_ddl": transaction,
+        "transactional_ddl": transaction and dialect_name not in MYSQL,
         "as_sql": True,
         "output_buffer": buffer,
         "literal_binds": True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -43,9 +43,22 @@ _SCHEMA = sa.text(
     "pg_catalog.to_regclass(CAST(:slots AS text)), pg_catalog.to_regclass(CAST(:tasks AS text))) "
     "AS oid)), pg_catalog.current_schema()::text), pg_catalog.current_setting('search_path')"
 )
+#: A lock of a session of MariaDB. Its name is known on the whole server, and has at most 64
+#: characters.
+_LOCK = sa.text("SELECT GET_LOCK(md5(concat(database(), :name)), 1)")
+_UNLOCK = sa.text("SELECT RELEASE_LOCK(md5(concat(database(), :name)))")
 _SEARCH = sa.text(
     "SELECT pg_catalog.set_config('search_path', CAST(:path AS text), true)"
 )
+
+
+#: The names that SQLAlchemy gives to these databases.
+MYSQL = ("mysql", "mariadb")
+
+
+def is_mysql(connection: sa.Connection) -> bool:
+    """Whether the database is MariaDB or MySQL, where each DDL statement commits by itself."""
+    return connection.dialect.name in MYSQL
 
 
 class Where(TypedDict):
@@ -139,6 +152,20 @@ class Target:
             self.make_schema(connection.execute)
         self.is_foreign(connection)
 
+    @contextmanager
+    def alone(self, connection: sa.Connection) -> Iterator[None]:
+        """Keep other upgrades out on MariaDB, where no lock of a transaction outlives a step."""
+        if not is_mysql(connection):
+            yield
+            return
+        name = {"name": self.lock_name}
+        self.wait_for(lambda: connection.scalar(_LOCK, name))
+        try:
+            yield
+        finally:
+            with suppress(sa.exc.SQLAlchemyError):  # the lock ends with its session
+                connection.execute(_UNLOCK, name)
+
     @property
     def lock_name(self) -> str:
         """The key of the advisory lock that each upgrade of these tables takes."""
@@ -216,6 +243,8 @@ class Target:
         if foreign := sorted(there.keys() - ours - {queue}):
             raise _not_ours("table", foreign[0])
         if queue in there:
+            if is_mysql(connection):
+                return self._refuse_on_mysql(there[queue])
             self._refuse_other_columns(connection, there[queue])
         elif self.adopt:
             raise SchemaMissing(
@@ -230,6 +259,25 @@ class Target:
                 "--adopt`, or choose another name with --table-prefix"
             )
         return queue in there
+
+    def _refuse_on_mysql(self, there: set[str]) -> bool:
+        """Return False if the queue is ours, as what a killed downgrade has left. Raises
+        SchemaMismatch for another table.
+        """
+        name = f"{self.prefix}tasks"
+        if there >= set(self.tables.tasks.c.keys()):
+            return False
+        if (
+            {column.name for column in columns_of_db_scheduler()}
+            - {"priority"}
+            - there
+        ):
+            raise _not_ours("table", name)
+        raise SchemaMismatch(
+            f"table {name} exists and is db-scheduler's (its columns match), and only on "
+            "PostgreSQL can both share a table; choose another name with --table-prefix, and "
+            "copy its rows, as the page on migrating says"
+        )
 
     def _refuse_in_the_way(self, connection: sa.Connection) -> None:
         """Raise SchemaMismatch for a type, a sequence or an index of a name that we need."""

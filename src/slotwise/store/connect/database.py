@@ -10,10 +10,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
@@ -24,22 +24,52 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from slotwise.errors import CommitUnknown, DatabaseProblem, InvalidSetting, located
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import elapsed
+from slotwise.model.plugged_in import plugged_in
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import is_transient, problem, unreachable
-from slotwise.store.connect.dsn import SQLITE, database_url
-from slotwise.store.connect.notifications import Hearing, WakeUps, channel_of
+from slotwise.store.connect.dsn import MYSQL, SQLITE, database_url
+from slotwise.store.connect.notifications import Along, Hearing, WakeUps, channel_of
 from slotwise.store.connect.postgresql_connections import PostgreSQLLink
-
-if TYPE_CHECKING:
-    from slotwise.store.connect.sqlite_connections import SQLiteLink
 
 logger = logging.getLogger(__name__)
 
 #: Poller, settler, reaper and operations: each has a connection, so none waits for another.
 POOL_SIZE = 4
 
-#: What differs between kinds of databases when connecting.
-Link: TypeAlias = "PostgreSQLLink | SQLiteLink"
+
+class Link(Protocol):
+    """What differs between kinds of databases when connecting: the engines of one address."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def single(self) -> bool:
+        """Whether all roles share one connection."""
+
+    @property
+    def passes_words(self) -> bool:
+        """Whether notifications can be received."""
+
+    @property
+    def takes_along(self) -> bool:
+        """Whether a notification can travel with a statement."""
+
+    def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
+        """Return an engine without connections. That of migrations has no deadlines."""
+
+    def autocommit(
+        self, engine: Engine, along: Along | None = None
+    ) -> AbstractContextManager[Connection]:
+        """A connection for a transaction of a single statement."""
+
+    def listen(self, channel: str) -> Hearing: ...
+
+    def check(self, connection: Connection) -> None:
+        """Raise DatabaseProblem for a server that cannot be used."""
+
+    def limit_replies(self, within: timedelta | None) -> None:
+        """Wait no longer than this for a reply from now on; None: as usual."""
 
 
 class ClosingPool(QueuePool):
@@ -226,7 +256,7 @@ class Database:
         Race: if ``close`` came during the statement before, the connection that this opens is
         closed as well.
         """
-        if isinstance(self._link, PostgreSQLLink):  # SQLite has no notifications
+        if isinstance(self._link, PostgreSQLLink):  # others have no notifications
             self._link.notify(self._main(), self._channel, words)
         if self._is_closed:
             self._dispose()
@@ -237,8 +267,7 @@ class Database:
         """
         try:
             with (self.migrations() if new else self.main).connect() as connection:
-                if isinstance(self._link, PostgreSQLLink):
-                    self._link.check(connection)
+                self._link.check(connection)
         except DBAPIError as error:
             raise unreachable(self.url, error) from error
 
@@ -273,8 +302,7 @@ class Database:
         None: as usual.
         """
         for link in (self._link, self._ear):
-            if isinstance(link, PostgreSQLLink):
-                link.replies.set(within)
+            link.limit_replies(within)
 
     def close(self) -> None:
         """Close every connection, those in use as soon as they are returned; a later use opens
@@ -368,6 +396,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def _link(url: URL, settings: Settings) -> Link:
+    if url.get_backend_name() == MYSQL:
+        found: Link = plugged_in("slotwise.links", MYSQL)(url, settings)
+        return found
     if url.drivername != SQLITE:
         return PostgreSQLLink(url, settings)
     from slotwise.store.connect.sqlite_connections import (

@@ -83,6 +83,53 @@ _HIDDEN = (
 # above by the attribute: this module must not be the one that imports a driver.
 _PASSING_SQLITE = frozenset({5, 6, 7, 10, 13, 14, 15})
 
+#: What MariaDB and MySQL call by numbers, as PostgreSQL's codes. After 1205 only the statement is
+#: rolled back, after 1213 and 1020 the whole transaction.
+_NUMBERS = {
+    1020: "40001",  # the record has changed since it was read
+    1021: "53100",
+    1037: "53200",
+    1038: "53200",
+    1040: "53300",
+    1041: "53200",
+    1044: "28000",  # no right to this database
+    1045: "28P01",
+    1047: "57P03",  # a node of a cluster that is not ready
+    1049: "3D000",
+    1053: "57P01",  # shutdown
+    1062: "23505",
+    1114: "53100",  # the table is full
+    1142: "42501",
+    1143: "42501",
+    1146: "42P01",
+    1158: "08006",  # packets of the network
+    1159: "08006",
+    1160: "08006",
+    1161: "08006",
+    1203: "53300",
+    1205: "55P03",
+    1213: "40P01",
+    1226: "53300",
+    1227: "42501",
+    1290: "25006",  # the server is read-only
+    1317: "57014",  # interrupted by an operator
+    1792: "25006",
+    1836: "25006",
+    1927: "57P01",  # the connection was killed
+    1969: "57014",  # longer than max_statement_time
+    2002: "08001",
+    2003: "08001",
+    2005: "08001",
+    2006: "08006",
+    2013: "08006",
+    2014: "08006",
+    2055: "08006",
+    3024: "57014",
+    3572: "55P03",  # NOWAIT
+    4031: "25P03",  # idle for longer than allowed
+}
+_MYSQL_DRIVERS = ("pymysql", "asyncmy", "MySQLdb", "aiomysql")
+
 # Before a session exists, libpq gives the server's message without SQLSTATE.
 _REFUSING_WORDS = re.compile(
     r"no password supplied|FATAL: +(.*authentication failed for user|no "
@@ -168,11 +215,11 @@ def describe_error(error: BaseException) -> str:
     """
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
-    lines = [
-        " ".join(line.split()) for line in str(error).splitlines() if line.strip()
-    ]
+    number = _number(error)
+    said = str(error.args[-1]) if number else str(error)
+    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
     text = hide_password(lines[0]) if lines else type(error).__name__
-    if (state := sqlstate(error)) is None:
+    if (state := number or sqlstate(error)) is None:
         return text
     notes = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
     cure = _HIDDEN if "row-level security" in text else _meaning(error)[1]
@@ -246,11 +293,23 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def sqlstate(error: BaseException | None) -> str | None:
-    """Return PostgreSQL's code of an error, also of one that SQLAlchemy has wrapped."""
-    state = getattr(
-        error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None
-    )
-    return state if isinstance(state, str) else None
+    """Return PostgreSQL's code of an error, also of one that SQLAlchemy has wrapped. Errors of
+    MariaDB and MySQL have the code of what they mean.
+    """
+    inner = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(inner, "sqlstate", None)
+    if isinstance(state, str):
+        return state
+    return _NUMBERS.get(_number(inner))
+
+
+def _number(error: BaseException | None) -> int:
+    """Return the number that MariaDB or MySQL gives an error; 0 for one without."""
+    is_theirs = type(error).__module__.partition(".")[0] in _MYSQL_DRIVERS
+    if error is None or not is_theirs or not error.args:
+        return 0
+    number = error.args[0]
+    return number if isinstance(number, int) else 0
 
 
 def _meaning(error: BaseException | None) -> tuple[_Kind, str]:

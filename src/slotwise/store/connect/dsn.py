@@ -1,5 +1,5 @@
-"""Database addresses: each spelling becomes one `sqlalchemy.URL`, for psycopg 3 or the standard
-library's SQLite.
+"""Database addresses: each spelling becomes one `sqlalchemy.URL`, for psycopg 3, the standard
+library's SQLite, or the driver of a lodger.
 
 No message quotes an address that cannot be parsed, because any part of it may be a password.
 """
@@ -15,14 +15,17 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from slotwise.errors import DriverMissing, InvalidSetting
+from slotwise.model.plugged_in import plugged_in
 
 NO_ADDRESS = (
     "no database was named; give --database-url, set SLOTWISE_DATABASE_URL or DATABASE_URL, "
     "or write database-url in slotwise.toml"
 )
-EXAMPLE = "write postgresql://user@host/database or sqlite:///file.db"
+EXAMPLE = "write postgresql://user@host/database, mysql://user@host/database or sqlite:///file.db"
 POSTGRESQL = "postgresql+psycopg"
 SQLITE = "sqlite+pysqlite"
+#: MariaDB and MySQL, which a lodger knows.
+MYSQL = "mysql"
 
 _HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|(?:[\w.~-]|%[0-9A-Fa-f]{2})*)(?::\d*)?"
 _PAIR = r"[\w.-]+=[^&]*"
@@ -46,10 +49,8 @@ _UNSUPPORTED = frozenset(
         "db2",
         "duckdb",
         "h2",
-        "mariadb",
         "mongodb",
         "mssql",
-        "mysql",
         "oracle",
     }
 )
@@ -142,6 +143,9 @@ def database_url(text: str | None) -> URL:
         return _from_postgresql_url(text)
     if kind == "sqlite":
         return _from_sqlite_url(text)
+    if kind in (MYSQL, "mariadb"):
+        found: URL = plugged_in("slotwise.addresses", MYSQL)(text)
+        return found
     if not scheme and _LIBPQ_STRING.match(text):
         return _from_libpq_string(text)
     if kind in _UNSUPPORTED:

@@ -241,6 +241,9 @@ class PostgreSQLLink:
                 "upgrade the server"
             )
 
+    def limit_replies(self, within: timedelta | None) -> None:
+        self.replies.set(within)
+
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
         """Send these payloads on a channel, in a single-statement transaction."""
         with engine.connect().execution_options(

@@ -82,6 +82,12 @@ class SQLiteLink:
         """Begin a transaction; readers take the write lock as well."""
         return engine.begin()
 
+    def check(self, connection: Connection) -> None:
+        """The library was checked at construction."""
+
+    def limit_replies(self, within: timedelta | None) -> None:
+        """There is no server whose reply could fail to come."""
+
     def listen(self, channel: str) -> Hearing:
         raise DatabaseProblem(
             "SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it"
