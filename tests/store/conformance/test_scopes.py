@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -29,7 +30,7 @@ from slotwise import (
 )
 from slotwise.inspect import RECURRING
 from slotwise.spi import Database, define
-from slotwise.store.planning import scopes
+from slotwise.store.planning import instances, scopes
 
 
 @dataclass
@@ -467,6 +468,34 @@ def test_between_two_chunks_a_worker_runs_what_is_due(
     assert [due_of(bench, id) for id in "abc"] == [at(30)] * 3
     assert ids_of(bench) == list("abc")
     assert told(sync("feed", items(*"abc", every="EVERY|30m"), scope="crm"))[3] == 3
+
+
+def test_the_times_of_a_schedule_are_computed_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all chunks, until the slot has come: then for those that follow."""
+    monkeypatch.setattr(scopes, "CHUNK", 2)
+    computed = []
+    create = instances.born
+
+    def born(*given: Any) -> dict[str, Any]:
+        computed.append(given)
+        return create(*given)
+
+    monkeypatch.setattr(instances, "born", born)
+    write = scopes.Synchronisation.write
+    ticks = iter([20, 20, 50, 0, 0])
+
+    def written(self: Any, *given: Any, **named: Any) -> None:
+        bench.tick(next(ticks) / 60)
+        write(self, *given, **named)
+
+    monkeypatch.setattr(scopes.Synchronisation, "write", written)
+    bench.client.sync_schedules("feed", items(*"abcdefghij"), scope="crm")
+    assert len(computed) == 2
+    assert [due_of(bench, id) for id in "abcdefghij"] == [*[at(1)] * 4, *[at(2)] * 6]
+    begun = {bench.row("feed", id).created_version for id in "acegi"}
+    assert len(begun) == 3
 
 
 def test_single_calls_between_comparison_and_write(

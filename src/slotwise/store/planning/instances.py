@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from slotwise.decide.claim import Advance
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
-from slotwise.model.records import RECURRING, Gap, Key, Row
+from slotwise.model.records import RECURRING, Gap, Key, Row, to_micros
 from slotwise.model.vocabulary import PauseScope, RowState
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
@@ -66,6 +66,7 @@ class Instances:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._tasks = store.tables.tasks
+        self._alike: dict[str, _Newborn] = {}
 
     def put(self, connection: sa.Connection, wanted: Instance) -> datetime | None:
         """Create or change the instance; return its next slot. Raise InvalidSchedule for a missing
@@ -224,20 +225,31 @@ class Instances:
     def _new_rows(
         self, at: Transaction, wanted: Sequence[Instance], known: Known
     ) -> Sequence[Mapping[str, object]]:
-        """Return the rows of instances without a history; the times of a schedule are computed
-        once.
-        """
+        """Return the rows of instances without a history."""
         _, job = self._known(at, wanted[0])
-        alike = dict[str, dict[str, object]]()
         rows = []
         for one in wanted:
             schedule = self.bound(at.connection, one, known)
-            text = str(schedule)
-            if text not in alike:
-                alike[text] = self._new_row(at, one, schedule, None, job)
+            columns = self._first_times(at, one, schedule)
             own = {"task_data": one.data, "priority": one.priority}
-            rows.append(alike[text] | one.key._asdict() | own)
+            of_job = self._of_job(one.task, columns, job)
+            rows.append(columns | one.key._asdict() | own | of_job)
         return rows
+
+    def _first_times(
+        self, at: Transaction, wanted: Instance, schedule: Schedule
+    ) -> dict[str, object]:
+        """Return the columns of a new row; the times of a schedule are computed once, until its
+        first slot has come.
+        """
+        text = str(schedule)
+        known = self._alike.get(text)
+        if known is None or not known.is_right(at.now):
+            columns = born(wanted.key, schedule, None, at.now)
+            known = _Newborn(at.now, columns, bool(schedule.calendars))
+            self._alike[text] = known
+        begun = to_micros(at.now)
+        return dict(known.columns) | {"version": begun, "created_version": begun}
 
     def _new_row(
         self,
@@ -249,11 +261,20 @@ class Instances:
     ) -> dict[str, object]:
         columns = born(wanted.key, schedule, newest, at.now)
         columns |= {"task_data": wanted.data, "priority": wanted.priority}
+        return columns | self._of_job(wanted.task, columns, job)
+
+    def _of_job(
+        self, task: str, columns: Mapping[str, object], job: _JobRow
+    ) -> dict[str, object]:
+        """Return what a new row has from its job: it sleeps with it, and runs where it runs."""
+        changes = dict[str, object]()
         if job.is_paused:
-            columns |= asleep(columns["execution_time"]) | {"control": job.control}
-        if tags := self._store.definitions[wanted.task].runs_on:
-            columns["plan"] = {"runs_on": sorted(tags)}
-        return columns
+            due = columns["execution_time"]
+            assert isinstance(due, datetime)
+            changes = asleep(due) | {"control": job.control}
+        if tags := self._store.definitions[task].runs_on:
+            changes["plan"] = {"runs_on": sorted(tags)}
+        return changes
 
     def _newest(self, at: Transaction, wanted: Instance) -> datetime | None:
         """Return the newest slot that is known, once what stands in no row has ended."""
@@ -287,6 +308,22 @@ class Instances:
         found = at.connection.execute(known).one()
         is_paused = found[1] == RowState.PAUSED or bool(found[3])
         return bool(found[0]), _JobRow(is_paused, found[2])
+
+
+class _Newborn(NamedTuple):
+    """The columns of a row that was new at an instant, for all with the same schedule."""
+
+    at: datetime
+    columns: Mapping[str, object]
+    has_calendars: bool
+
+    def is_right(self, now: datetime) -> bool:
+        """Whether a row has the same columns that is new now: a calendar may be another in the
+        next transaction.
+        """
+        slot = self.columns["slot"]
+        is_to_come = isinstance(slot, datetime) and self.at <= now < slot
+        return now == self.at or (is_to_come and not self.has_calendars)
 
 
 class _JobRow(NamedTuple):
