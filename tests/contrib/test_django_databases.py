@@ -222,40 +222,29 @@ with transaction.atomic(using="jobs"):
 RECURRING_IN_ATOMIC = """
 from django.db import transaction
 from shop.jobs import work
+from slotwise import RecurringItem
 from slotwise.contrib.django import joining, registry
 client = registry().client
-with transaction.atomic(using="jobs"):
-    for call in (
-        lambda **joined: client.schedule_recurring(work, "c-1", "EVERY|1h", **joined),
-        lambda **joined: client.unschedule_recurring(work, "c-1", **joined),
-        lambda **joined: client.sync_schedules(work, [], scope="s", **joined),
-    ):
-        try:
-            call(connection=joining())
-        except Exception as error:
-            print(type(error).__name__)
+def make():
+    client.schedule_recurring(work, "c-1", "EVERY|1h", connection=joining())
+    found = client.sync_schedules(work, [RecurringItem("c-2", "EVERY|1h")], scope="s", connection=joining())
+    print(*found.added, client.unschedule_recurring(work, "c-3", connection=joining()))
 try:
     with transaction.atomic(using="jobs"):
-        transaction.on_commit(
-            lambda: client.schedule_recurring(work, "c-2", "EVERY|1h"), using="jobs"
-        )
+        make()
         raise ValueError
 except ValueError:
-    print(client.unschedule_recurring(work, "c-2"))
+    print(len(registry().inspect.instances("work")))
 with transaction.atomic(using="jobs"):
-    transaction.on_commit(
-        lambda: client.schedule_recurring(work, "c-2", "EVERY|1h"), using="jobs"
-    )
-print(client.unschedule_recurring(work, "c-2"))
+    make()
+print(len(registry().inspect.instances("work")))
 """
 
 
-def test_a_recurring_instance_is_scheduled_after_the_commit(project: Project) -> None:
-    """Django's connection is refused for it; ``on_commit`` makes it, unless the transaction rolls
-    back.
-    """
-    refused = ["ConfigurationError"] * 3
-    assert project.script(RECURRING_IN_ATOMIC)[-5:] == [*refused, "False", "True"]
+def test_recurring_instances_join_atomic(project: Project) -> None:
+    """They commit with Django's transaction, or not at all."""
+    made = "c-2 False"
+    assert project.script(RECURRING_IN_ATOMIC)[-4:] == [made, "0", made, "2"]
 
 
 def test_a_transaction_of_another_database_is_refused(project: Project) -> None:

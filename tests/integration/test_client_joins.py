@@ -219,14 +219,6 @@ async def everything_awaited(client: Any, connection: Any) -> None:
         "d",
         "new",
     ]
-    if isinstance(connection, psycopg.AsyncConnection):
-        with pytest.raises(
-            ConfigurationError, match="needs one of SQLAlchemy, or none"
-        ):
-            await client.schedule_recurring(
-                mail, "often", "EVERY|5m", {}, connection=connection
-            )
-        return
     assert (
         await client.schedule_recurring(
             mail, "often", Every("5m"), {}, connection=connection
@@ -295,12 +287,6 @@ def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> Non
     asyncio.run(main())
     with psycopg.connect(pg_url) as connection:
         lite = JobRegistry(tasks=[mail], database_url="sqlite://")
-        with pytest.raises(
-            ConfigurationError, match="psycopg's connections cannot be used for this"
-        ):
-            registry.client.schedule_recurring(
-                mail, "a", Every("1h"), {}, connection=connection
-            )
         with pytest.raises(
             ConfigurationError, match="leads to postgresql, the tables are in sqlite"
         ):

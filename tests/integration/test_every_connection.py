@@ -79,11 +79,6 @@ REFUSED = {
     (kind, call): words
     for kinds, calls, words in (
         (
-            ("psycopg", "psycopg async"),
-            ("schedule_recurring", "unschedule_recurring", "sync_schedules"),
-            "psycopg's connections cannot be used for this",
-        ),
-        (
             ("asyncpg", "asyncpg session", "psycopg2"),
             ("copy",),
             "COPY needs a connection of psycopg",

@@ -13,9 +13,9 @@ from slotwise.errors import SchemaMissing
 from slotwise.store.connect.caller_transaction import (
     Joinable,
     Result,
-    sqlalchemy_connection,
 )
 from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
+from slotwise.store.connect.lent_connections import lent
 from slotwise.store.queue.queue import Queue, queue_of
 
 if TYPE_CHECKING:
@@ -91,9 +91,12 @@ class Transactions:
                 with store.surely() as own:
                     yield own
                 return
-            outer = sqlalchemy_connection(connection)
-            store.installation.join(outer, name)
-            yield outer
+            outer = store.installation.join(connection, name)
+            if isinstance(outer, sa.Connection):
+                yield outer
+                return
+            with lent(outer) as own:
+                yield own
 
     def done(
         self, connection: Connection | None, result: Result, word: str | None = None

@@ -71,12 +71,8 @@ class Joined:
         """Execute a statement and return all its rows. A statement with ``parameters`` is
         compiled once.
         """
-        from psycopg.rows import tuple_row  # late: such a connection has loaded it
-
         compiled = _compiled(statement) if parameters else _compile(statement)
-        cursor = cast("Cursor[TupleRow]", self.driver.cursor(row_factory=tuple_row))
-        if self._own_types:
-            _load_as_psycopg(cursor)
+        cursor = self.cursor(own_types=self._own_types)
         text, values = compiled.string, compiled.construct_params(parameters)
         if compiled.post_compile_params:  # an IN, whose list is written out
             expanded = compiled.construct_expanded_state(parameters)
@@ -85,6 +81,15 @@ class Joined:
         return Rows(
             self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount
         )
+
+    def cursor(self, *, own_types: bool = True) -> Cursor[TupleRow]:
+        """Return a cursor of the driver, whose calls ``wait`` wraps."""
+        from psycopg.rows import tuple_row  # late: such a connection has loaded it
+
+        cursor = cast("Cursor[TupleRow]", self.driver.cursor(row_factory=tuple_row))
+        if own_types:
+            _load_as_psycopg(cursor)
+        return cursor
 
 
 def _load_as_psycopg(cursor: Cursor[TupleRow]) -> None:
@@ -229,10 +234,8 @@ def is_without_transaction(connection: Joinable) -> bool:
     )
 
 
-def sqlalchemy_connection(connection: object, or_else: str = "") -> sa.Connection:
-    """Return the Connection, or that of a Session; ``or_else`` names the alternatives in the
-    ConfigurationError.
-    """
+def _sqlalchemy_connection(connection: object) -> sa.Connection:
+    """Return the Connection, or that of a Session. Raise ConfigurationError."""
     if isinstance(connection, sa.Connection):
         return connection
     from sqlalchemy.orm import (
@@ -242,12 +245,10 @@ def sqlalchemy_connection(connection: object, or_else: str = "") -> sa.Connectio
 
     if isinstance(connection, Session | scoped_session):
         return connection.connection()
-    raise _refusal(connection, or_else)
+    raise _refusal(connection)
 
 
-def _refusal(
-    connection: object, or_else: str = "", *, is_awaited: bool = False
-) -> ConfigurationError:
+def _refusal(connection: object, *, is_awaited: bool = False) -> ConfigurationError:
     """Return the error, with the cure, for an object whose transaction cannot be joined."""
     kind = type(connection).__name__
     library = type(connection).__module__.partition(".")[0]
@@ -268,16 +269,14 @@ def _refusal(
     elif is_awaited:
         cure = "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
         why = f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
-    elif isinstance(connection, Joined) or _is_psycopg(connection):
-        why = (
-            "psycopg's connections cannot be used for this call, which needs one of SQLAlchemy, "
-            "or none"
-        )
     elif kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
         cure = "or within it: await connection.run_sync(lambda inner: ….(inner))"
         why = f"{kind} cannot be used from here; await client.aio.…(…, connection=…), {cure}"
     else:
-        why = f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}"
+        why = (
+            f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy, "
+            "a connection of psycopg, or django.db.connection"
+        )
     return ConfigurationError(why)
 
 
@@ -288,9 +287,7 @@ def _executor(connection: object) -> Joinable:
         return _wrapped_by_django(connection)
     if _is_psycopg(connection):
         return Joined(connection)
-    return sqlalchemy_connection(
-        connection, ", a connection of psycopg, or django.db.connection"
-    )
+    return _sqlalchemy_connection(connection)
 
 
 def _wrapped_by_django(wrapper: Any) -> Joined:
