@@ -113,7 +113,7 @@ def _lock_whoever_holds_them(_original: Any) -> Any:
     ) -> Any:
         keys = [claim.key._asdict() for claim in claims]
         key = [self.tables.tasks.c[name] for name in keys[0]]
-        return connection.execute(self._select_these(keys, key, *columns)).all()
+        return connection.execute(self.select_these(keys, key, *columns)).all()
 
     return lock
 

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import CompileError
+from sqlalchemy.sql import visitors
 from tests.databases import Databases
 from tests.kit.ports import LockingPostgreSQL, Transaction
 from tests.kit.records import Gap
@@ -176,10 +177,30 @@ def problems(statement: Any) -> Iterator[str]:
         yield f"does not compile: {error}"
         return
     yield from (name for name, pattern in REFUSED.items() if pattern.search(text))
+    if isinstance(statement, sa.Update):
+        yield from misread(statement)
     if any(
         re.search(r"\blimit\b", found, re.IGNORECASE) for found in inner_selects(text)
     ):
         yield "LIMIT inside IN"
+
+
+def misread(update: sa.Update) -> Iterator[str]:
+    """MySQL assigns from left to right: which assignments read a column that has got its new value
+    before.
+    """
+    table = update.table
+    assert isinstance(table, sa.Table)
+    named = dict(update._values or {})
+    given = {table.c[getattr(key, "key", key)]: value for key, value in named.items()}
+    if not update._maintain_values_ordering:
+        given = {column: given[column] for column in table.c if column in given}
+    assigned: set[Any] = set()
+    for column, value in given.items():
+        for part in visitors.iterate(value):
+            if part in assigned and part is not column:
+                yield f"{column} reads the new value of {part}"
+        assigned.add(column)
 
 
 def inner_selects(text: str) -> Iterator[str]:

@@ -44,6 +44,7 @@ from slotwise.store.dialects.row_values import (
     new_entry,
     readable_lease,
 )
+from slotwise.store.dialects.undone_entries import undo_entry
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
@@ -107,6 +108,14 @@ class ByKey(Dialect):
         where the database can do that.
         """
 
+    def claimed_columns(self) -> Sequence[Expression]:
+        """Return what a claim reads of each row; see ``lock_due``."""
+        return self._due.claimed_columns()
+
+    def held(self) -> sa.ColumnElement[bool]:
+        """Return the condition that a row is held, as an index finds it."""
+        return self.tables.tasks.c.picked
+
     def ago(
         self, connection: Joinable, span: timedelta = timedelta(0)
     ) -> sa.ColumnElement[datetime]:
@@ -136,10 +145,15 @@ class ByKey(Dialect):
         values = self.values_of(rows, types)
         found = [table.c[name] == values.c[f"its_{name}"] for name in mine]
         new = {name: values.c[f"new_{name}"] for name in given}
-        statement = table.update().where(*found, *conditions).values(**new, **same)
+        statement = self.update_of(table).where(*found, *conditions)
+        statement = statement.values(**new, **same)
         return connection.execute(statement).rowcount
 
-    def _select_these(
+    def update_of(self, table: sa.Table) -> sa.Update:
+        """Return the begin of an update of rows with the keys of given ones."""
+        return table.update()
+
+    def select_these(
         self,
         rows: Sequence[Values],
         key: Sequence[sa.Column[Any]],
@@ -219,7 +233,7 @@ class ByKey(Dialect):
         self, connection: sa.Connection, names: Sequence[str]
     ) -> tuple[datetime, list[Row]]:
         tasks = self.tables.tasks.c
-        mine = tasks.picked, self.among(tasks.task_name, names)
+        mine = self.held(), self.among(tasks.task_name, names)
         held = sa.select(self.ago(connection), *self.hold_columns).where(*mine)
         oldest = held.order_by(tasks.last_heartbeat).limit(MOST_HELD)
         found = connection.execute(oldest).all()
@@ -283,7 +297,7 @@ class ByKey(Dialect):
     ) -> list[Row]:
         """Lock due rows that no other claim has locked, and hold them."""
         tasks = self.tables.tasks
-        found = self._lock_due(connection, request, now, kind)
+        found = self.lock_due(connection, request, now, kind)
         if not found:
             return []
         rows: list[Row] = []
@@ -307,7 +321,7 @@ class ByKey(Dialect):
         expect(written, len(rows), rows[0])
         return rows
 
-    def _lock_due(
+    def lock_due(
         self,
         connection: sa.Connection,
         request: ClaimRequest,
@@ -325,7 +339,7 @@ class ByKey(Dialect):
         for query, most in ((lost, request.lost), (fresh, request.limit)):
             size_left = min(most, request.limit - len(found))
             if size_left > 0:
-                columns = self._due.claimed_columns()
+                columns = self.claimed_columns()
                 some = query.with_only_columns(*columns).limit(size_left)
                 found += connection.execute(
                     some.with_for_update(skip_locked=True)
@@ -404,7 +418,7 @@ class ByKey(Dialect):
         tasks = self.tables.tasks
         fences = [held_fence(one) for one in claims]
         key = [tasks.c[name] for name in fences[0]]
-        query = self._select_these(fences, key, *columns)
+        query = self.select_these(fences, key, *columns)
         query = query.where(tasks.c.picked, *conditions).order_by(*self.key_order)
         locked = query.with_for_update(skip_locked=not wait, key_share=beside_guards)
         return connection.execute(locked).all()
@@ -430,7 +444,7 @@ class ByKey(Dialect):
     ) -> set[Key]:
         tasks = self.tables.tasks
         key = [tasks.c.task_name, tasks.c.task_instance]
-        query = self._select_these([one._asdict() for one in keys], key, *key)
+        query = self.select_these([one._asdict() for one in keys], key, *key)
         ordered = query.order_by(*self.key_order).with_for_update(skip_locked=not wait)
         locked = {Key(*row) for row in connection.execute(ordered)}
         if wait:
@@ -523,38 +537,16 @@ class ByKey(Dialect):
             if record is None or row.ledger_key is None:
                 continue
             if record.forget:
-                self._undo_entry(connection, row)
+                undo_entry(self, connection, row)
                 continue
             values = change.recorded
             values |= {name: slots.c[name] + values[name] for name in ADDED_COLUMNS}
             if change.never_began:
                 values["started"] = slots.c.started_before
                 if not record.final:
-                    values["token"] = slots.c.token + 1  # see _undo_entry
+                    values["token"] = slots.c.token + 1  # see undo_entry
             open_entry = slots.update().where(*self.conditions.open_entry(row))
             connection.execute(open_entry.values(values))
-
-    def _undo_entry(self, connection: sa.Connection, row: Row) -> None:
-        """Restore the ledger to its state before this claim entered its row's slot, which never
-        began.
-
-        An entry of such a claim alone is deleted. An entry that stays gets the token of the
-        waiting row. Race: a mark of this claim that arrives late then finds nothing.
-        """
-        slots = self.tables.slots
-        mine = self.conditions.open_entry(row)
-        first_attempt = sa.and_(
-            slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0
-        )
-        if connection.execute(slots.delete().where(*mine, first_attempt)).rowcount:
-            return
-        restored = slots.update().values(
-            outcome=Outcome.CLAIMED,
-            attempts=slots.c.attempts - 1,
-            started=slots.c.started_before,
-            token=slots.c.token + 1,
-        )
-        connection.execute(restored.where(*mine))
 
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
@@ -583,7 +575,7 @@ class ByKey(Dialect):
         columns: dict[str, Expression] = {name: slots.c[name] for name in names}
         columns["final"] = slots.c.finished.is_not(None)
         asked = [one._asdict() for one in keys]
-        query = self._select_these(asked, key, *key, *columns.values()).order_by(*key)
+        query = self.select_these(asked, key, *key, *columns.values()).order_by(*key)
         if skip_locked is not None:
             query = query.with_for_update(skip_locked=skip_locked)
         return {

@@ -33,7 +33,7 @@ from slotwise.model.records import (
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.schema.rows import Change, Held
-from slotwise.store.schema.tables import HAS_SLOT, Tables
+from slotwise.store.schema.tables import HAS_SLOT, Expression, Tables
 
 if TYPE_CHECKING:
     from slotwise.store.dialects.task_statements import TaskStatements
@@ -90,7 +90,7 @@ class ClaimRequest(NamedTuple):
 class NewRow(Protocol):
     """The values of a row that is being inserted, as parts of a statement."""
 
-    def __getitem__(self, name: str, /) -> sa.ColumnElement[Any]:
+    def __getitem__(self, name: str, /) -> Expression:
         """Return the value of this column."""
 
 
@@ -110,10 +110,10 @@ class Dialect(Protocol):
     clock: Clock
     conditions: Conditions
     #: What is read of a row, and of a held one of which only the claim matters.
-    row_columns: Sequence[sa.ColumnElement[Any]]
-    hold_columns: Sequence[sa.ColumnElement[Any]]
+    row_columns: Sequence[Expression]
+    hold_columns: Sequence[Expression]
     #: The key in the order in which rows are locked, which is the order in which Python sorts.
-    key_order: tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]
+    key_order: tuple[Expression, Expression]
 
     #: The kind of database, as SQLAlchemy calls it.
     name: str
@@ -195,7 +195,7 @@ class Dialect(Protocol):
 
     @abstractmethod
     def reading(
-        self, statement: sa.Update | sa.Delete, *columns: sa.ColumnElement[Any]
+        self, statement: sa.Update | sa.Delete, *columns: Expression
     ) -> Reading:
         """Return a function that executes the statement in a transaction, with parameters, and
         returns these columns of the rows that it writes.

@@ -19,7 +19,8 @@ def quarantine(at: Transaction, key: Key, error: str) -> None:
     """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says why."""
     tasks = at.dialect.tables.tasks
     mine = [*of_key(tasks.c, key), *at.dialect.conditions.waiting()]
-    statement = tasks.update().where(*mine).values(**_quarantined(at, error))
+    values = _quarantined(at, error)
+    statement = tasks.update().where(*mine).ordered_values(*values.items())
     at.connection.execute(statement)
 
 
@@ -39,7 +40,7 @@ def quarantine_held(
         mine.append(beat.is_not_distinct_from(row.last_heartbeat))
     values = _quarantined(at, error) | RELEASED
     values["version"] = min(row.version, LAST_VERSION + 1) + 1
-    statement = tables.tasks.update().where(*mine).values(**values)
+    statement = tables.tasks.update().where(*mine).ordered_values(*values.items())
     written = at.dialect.reading(statement, tables.tasks.c.state)(at.connection)
     if not written:
         return None
@@ -53,7 +54,9 @@ def quarantine_held(
 
 
 def _quarantined(at: Transaction, error: str) -> Values:
-    """An error never ends a job."""
+    """An error never ends a job. MySQL assigns from left to right: what reads the due time comes
+    before it.
+    """
     tasks = at.dialect.tables.tasks.c
     due = tasks.execution_time
     goes_on = tasks.kind != Kind.TASK

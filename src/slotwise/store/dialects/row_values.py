@@ -19,6 +19,7 @@ from slotwise.store.schema.rows import (
     LONGEST_LEASE,
     row_of,
 )
+from slotwise.store.schema.tables import Expression
 
 Values: TypeAlias = dict[str, object]
 
@@ -47,7 +48,7 @@ class GivenValues:
         self._table = table
         self._values = values
 
-    def __getitem__(self, name: str) -> sa.ColumnElement[Any]:
+    def __getitem__(self, name: str) -> Expression:
         value = self._values.get(name)
         if isinstance(value, sa.ColumnElement):
             return value
@@ -55,7 +56,7 @@ class GivenValues:
 
 
 def among_keys(
-    columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Sequence[Any]]
+    columns: Sequence[Expression], keys: Sequence[Sequence[Any]]
 ) -> sa.ColumnElement[bool]:
     """Whether a row has one of these keys."""
     if not keys:
@@ -143,5 +144,5 @@ def readable_lease(lease: sa.ColumnElement[timedelta]) -> sa.ColumnElement[timed
     return sa.case((is_lease, lease)).label("lease")
 
 
-def least(column: sa.ColumnElement[Any], most: int) -> sa.ColumnElement[Any]:
+def least(column: Expression, most: int) -> Expression:
     return sa.case((column > most, most), else_=column)

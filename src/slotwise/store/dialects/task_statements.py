@@ -8,7 +8,7 @@ than running it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ from slotwise.model.vocabulary import Kind, RowState
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.row_values import TRIES, GivenValues, Values
-from slotwise.store.schema.column_types import Duration, Instant
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.tables import Condition, Expression, is_task
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ class Taken(Exception):
 class TaskStatements:
     """Commands by key, right in every database. They send no notification to other processes."""
 
-    #: The types of due times and delays as parameters.
+    #: The type of due times as parameters.
     instant: ClassVar[TypeEngine[datetime]] = Instant()
-    delay: ClassVar[TypeEngine[timedelta]] = Duration()
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -211,17 +210,13 @@ class TaskStatements:
         return connection.execute(query, named(key)).fetchone()
 
     def due(self, is_at: bool) -> Expression:
-        """Return the due time as a part of a statement: an instant, or a delay after now."""
-        if is_at:
-            return sa.bindparam("due", type_=self.instant)
-        return self.now() + sa.bindparam("due", type_=self.delay)
+        """Return the due time as a part of a statement; ``is_at``: it is given as an instant."""
+        return sa.bindparam("due", type_=self.instant)
 
     def due_parameters(self, connection: Joinable, when: When) -> Parameters:
         """Return the parameters of ``due``."""
-        return {
-            "due": when.delay if when.at is None else when.at,
-            **self.time(connection),
-        }
+        now = self.dialect.now(connection)
+        return {"due": when.at or now + when.delay, "now": now}
 
     def moved(self, due: Expression) -> dict[str, Expression]:
         """Return the columns of a row that is rescheduled. Of a held row only ``wanted_due``, for

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import IntegrityError
 
-from slotwise.model.records import FOREVER, IfExists, Key, Wanted, to_micros
+from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When, to_micros
 from slotwise.model.vocabulary import Kind, RowState
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.database_errors import sqlstate
@@ -137,6 +137,16 @@ class PostgreSQLTasks(TaskStatements):
 
     def time(self, connection: Joinable) -> Parameters:
         return {"now": self.dialect.clock.override()} if self._is_manual else {}
+
+    def due(self, is_at: bool) -> Expression:
+        """An instant, or a delay after now."""
+        if is_at:
+            return super().due(is_at)
+        return self.now() + sa.bindparam("due", type_=self.delay)
+
+    def due_parameters(self, connection: Joinable, when: When) -> Parameters:
+        due = when.delay if when.at is None else when.at
+        return {"due": due, **self.time(connection)}
 
     def created(self) -> Expression:
         return sa.cast(
