@@ -106,6 +106,11 @@ def _create(
 ) -> bool:
     """Create a table; return False if it is there."""
     table = _name(name)
+    if op.get_context().dialect.name in ("mysql", "mariadb"):
+        from slotwise.contrib.mysql.ddl import create_table
+
+        op.execute(create_table(op.get_context().dialect, _name(""), name, columns, schema=_schema()))
+        return False  # it came with its indexes
     if not op.get_context().as_sql and sa.inspect(op.get_bind()).has_table(table, schema=_schema()):
         return False
     check = sa.CheckConstraint(_are_known(instants), name=f"{table}_instants")

@@ -26,6 +26,10 @@ LENGTHS = {
     "name": 250,
     "key": 250,
     "receipt": 250,
+    "handler": 100,
+    "event": 100,
+    "source": 200,
+    "row_key": 450,
     "author": 200,
     "worker": 100,
     "picked_by": 100,
@@ -67,7 +71,7 @@ GENERATED = {
         "held": ("varchar(100)", "CASE WHEN picked THEN picked_by END"),
     }
 }
-#: The indexes of the tables of the first revision.
+#: The indexes of tables, where the revision has those of other databases.
 _INDEXES = {
     "tasks": (
         ("due", "due_slot", "priority_rank"),
@@ -83,6 +87,10 @@ _INDEXES = {
     "gaps": (("last", "task_name", "last_slot"),),
     "attempts": (("ended", "ended"),),
     "receipts": (("expires", "expires"),),
+    "events": (
+        ("waiting", "fanned_out", "id"),
+        ("unhandled", "name", "handlers", "id"),
+    ),
 }
 
 
@@ -90,19 +98,20 @@ def create_table(
     dialect: sa.Dialect,
     prefix: str,
     name: str,
-    columns: Sequence[sa.Column[object]],
+    columns: Sequence[sa.Column[object] | sa.CheckConstraint],
     *indexes: Sequence[str],
     schema: str | None = None,
 ) -> str:
     """Return the statement that makes a table unless it exists. Each of ``indexes`` is its name
-    without that of the table, and its columns.
+    without that of the table, and its columns. Checks of other databases are left out.
     """
+    given = [column for column in columns if isinstance(column, sa.Column)]
     table = f"{prefix}{name}"
     quote = dialect.identifier_preparer.quote_identifier
-    lines = [_column(dialect, column) for column in columns]
+    lines = [_column(dialect, column) for column in given]
     for title, (kind, value) in GENERATED.get(name, {}).items():
         lines.append(f"{quote(title)} {kind} AS ({value}) STORED")
-    key = [column.name for column in columns if column.primary_key]
+    key = [column.name for column in given if column.primary_key]
     lines.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
     for title, *parts in (*_INDEXES.get(name, ()), *indexes):
         listed = ", ".join(map(quote, parts))
@@ -126,7 +135,7 @@ def _column(dialect: sa.Dialect, column: sa.Column[object]) -> str:
     words = [name, _type(dialect, column)]
     if not column.nullable or column.primary_key:
         words.append("NOT NULL")
-    if column.primary_key and column.autoincrement is True:
+    if column.primary_key and (column.identity or column.autoincrement is True):
         words.append("AUTO_INCREMENT")
     default = column.server_default
     if isinstance(default, sa.DefaultClause):
