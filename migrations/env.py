@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from slotwise import migrate
 from slotwise.errors import SlotwiseError
+from slotwise.migrate.target import dialect_of_address
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
@@ -61,11 +62,7 @@ def run() -> None:
         prefix=settings.table_prefix, schema=settings.schema, adopt=adopt
     )
     if context.is_offline_mode():
-        named = (
-            "sqlite"
-            if (settings.database_url or "").startswith("sqlite")
-            else "postgresql"
-        )
+        named = dialect_of_address(settings.database_url)
         context.configure(dialect_name=named, literal_binds=True, **target.options())
         with context.begin_transaction():
             target.make_schema(context.execute)

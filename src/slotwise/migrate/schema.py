@@ -19,7 +19,7 @@ from slotwise.migrate.database_warnings import (
     unguarded_warnings,
 )
 from slotwise.migrate.grants import ROLES, grants
-from slotwise.migrate.target import Target, Where
+from slotwise.migrate.target import Target, Where, dialect_of_address
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables, sqlstate
@@ -122,7 +122,7 @@ class Schema:
 
     def sql(
         self,
-        dialect: Literal["postgresql", "sqlite"] | None = None,
+        dialect: Literal["postgresql", "sqlite", "mariadb", "mysql"] | None = None,
         *,
         transaction: bool = True,
     ) -> str:
@@ -130,9 +130,8 @@ class Schema:
 
         ``dialect``: by default that of the address. ``transaction``: between BEGIN and COMMIT.
         """
-        is_sqlite = (self._settings.database_url or "").startswith("sqlite")
         return revisions.sql(
-            dialect or ("sqlite" if is_sqlite else "postgresql"),
+            dialect or dialect_of_address(self._settings.database_url),
             transaction=transaction,
             **self._where,
         )

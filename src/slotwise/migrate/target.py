@@ -61,6 +61,15 @@ def is_mysql(connection: sa.Connection) -> bool:
     return connection.dialect.name in MYSQL
 
 
+def dialect_of_address(address: str | None) -> str:
+    """Return the dialect whose SQL is printed for an address: without a connection, its scheme
+    tells MariaDB from MySQL.
+    """
+    scheme = (address or "").removeprefix("jdbc:")
+    others = ("sqlite", "mariadb", "mysql")
+    return next((name for name in others if scheme.startswith(name)), "postgresql")
+
+
 class Where(TypedDict):
     """Prefix and schema of the tables, as most functions take them."""
 

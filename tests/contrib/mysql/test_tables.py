@@ -2,25 +2,188 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 import sqlalchemy as sa
+from tests.databases import provision
+from tests.kit.records import columns_of_db_scheduler
 
-from slotwise import Settings
+from slotwise import ConfigurationError, SchemaMismatch, Settings, migrate
 from slotwise.migrate.schema import Schema
-from slotwise.spi import Database
+from slotwise.spi import Database, tables
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+WRITES = ("CREATE", "ALTER", "INSERT", "UPDATE", "DROP", "DELETE")
 
 
-def test_an_upgrade_makes_all_tables(mysql_empty_url: str) -> None:
-    settings = Settings(database_url=mysql_empty_url)
-    schema = Schema(settings)
-    upgraded = schema.upgrade()
-    assert upgraded.applied[0] == "sw0001"
+def engine_of(url: str) -> sa.Engine:
+    return Database(Settings(database_url=url)).migrations()
+
+
+def test_an_upgrade_makes_all_tables_that_the_code_knows(mysql_empty_url: str) -> None:
+    schema = Schema(Settings(database_url=mysql_empty_url))
+    assert schema.upgrade().applied[0] == "sw0001"
     assert schema.check() == []
     assert schema.upgrade().applied == []
+    inspector = sa.inspect(engine_of(mysql_empty_url))
+    for table in tables().metadata.sorted_tables:
+        found = {one["name"]: one for one in inspector.get_columns(table.name)}
+        assert {column.name for column in table.columns} <= found.keys()
+        for column in table.columns:
+            assert found[column.name]["nullable"] == column.nullable, column
+        key = inspector.get_pk_constraint(table.name)["constrained_columns"]
+        assert key == [column.name for column in table.primary_key]
 
 
-def test_a_second_test_finds_the_tables_empty(mysql_url: str) -> None:
-    database = Database(Settings(database_url=mysql_url))
-    with database.transaction() as connection:
-        found = connection.scalar(sa.text("SELECT count(*) FROM scheduled_tasks"))
-    database.close()
-    assert found == 0
+class Killed(BaseException):
+    """What ends the process of an upgrade, as far as this test is concerned."""
+
+
+def kill_after_each_write(
+    url: str, work: Callable[[sa.Connection], object]
+) -> list[str]:
+    """Do the work again and again, each time until the first write that no run has come to."""
+    written: list[str] = []
+    while True:
+        engine = engine_of(url)
+
+        def die(
+            connection: sa.Connection, _cursor: object, text: str, *_: object
+        ) -> None:
+            if text.lstrip().startswith(WRITES) and text not in written:
+                written.append(text)
+                connection.invalidate()
+                raise Killed
+
+        sa.event.listen(engine, "after_cursor_execute", die)
+        try:
+            with engine.connect() as connection:
+                work(connection)
+        except Killed:
+            continue
+        return written
+
+
+def test_an_upgrade_killed_after_each_statement_is_completed(
+    mysql_empty_url: str,
+) -> None:
+    written = kill_after_each_write(mysql_empty_url, migrate.apply)
+    assert len([one for one in written if "CREATE TABLE" in one]) > 20
+    schema = Schema(Settings(database_url=mysql_empty_url))
+    assert schema.upgrade().applied == []
+    assert schema.check() == []
+    with engine_of(mysql_empty_url).connect() as connection:
+        count = connection.scalar(sa.text("SELECT count(*) FROM scheduled_meta"))
+    assert count == 2
+
+
+def test_a_downgrade_killed_after_each_statement_is_completed(
+    mysql_empty_url: str,
+) -> None:
+    provision(mysql_empty_url)
+    kill_after_each_write(mysql_empty_url, migrate.revert)
+    left = sa.inspect(engine_of(mysql_empty_url)).get_table_names()
+    assert left == ["scheduled_alembic_version"]
+    schema = Schema(Settings(database_url=mysql_empty_url))
+    schema.upgrade()
+    assert schema.check() == []
+
+
+@pytest.mark.parametrize("work", [migrate.apply, migrate.revert])
+def test_nothing_is_committed_of_a_callers_transaction(
+    mysql_empty_url: str, work: Callable[[sa.Connection], object]
+) -> None:
+    engine = engine_of(mysql_empty_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (id int PRIMARY KEY)"))
+    with engine.connect() as connection:
+        connection.execute(sa.text("INSERT INTO orders VALUES (1)"))
+        with pytest.raises(ConfigurationError, match="commit it first"):
+            work(connection)
+        connection.rollback()
+        assert connection.scalar(sa.text("SELECT count(*) FROM orders")) == 0
+
+
+def test_the_printed_sql_makes_the_same_tables(
+    mysql_empty_url: str, mysql_url: str
+) -> None:
+    address = mysql_empty_url.replace("mysql:", "mariadb:")
+    schema = Schema(Settings(database_url=address))
+    printed = schema.sql()
+    with engine_of(mysql_empty_url).connect() as connection:
+        for statement in printed.split(";\n"):
+            if statement.strip():
+                connection.exec_driver_sql(statement.replace("%", "%%"))
+        connection.commit()
+    assert schema.check() == []
+    found = [
+        {
+            table: sa.inspect(engine_of(url)).get_columns(table)
+            for table in ("scheduled_tasks", "scheduled_slots")
+        }
+        for url in (mysql_empty_url, mysql_url)
+    ]
+    assert repr(found[0]) == repr(found[1])
+
+
+def test_two_upgrades_at_once_make_the_tables_once(mysql_empty_url: str) -> None:
+    command = [
+        *(sys.executable, "-m", "slotwise", "db", "upgrade"),
+        *("--database-url", mysql_empty_url),
+    ]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(2)
+    ]
+    for process in running:
+        output, _ = process.communicate(timeout=180)
+        assert process.returncode == 0, output
+    assert Schema(Settings(database_url=mysql_empty_url)).check() == []
+
+
+def test_alembic_makes_and_drops_them_too(mysql_empty_url: str) -> None:
+    for arguments in (["upgrade", "head"], ["downgrade", "base"], ["upgrade", "head"]):
+        command = [
+            *(sys.executable, "-m", "alembic", "-x", f"url={mysql_empty_url}"),
+            *arguments,
+        ]
+        done = subprocess.run(
+            command, cwd=CHECKOUT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert Schema(Settings(database_url=mysql_empty_url)).check() == []
+
+
+def test_a_table_of_db_scheduler_is_not_shared(mysql_empty_url: str) -> None:
+    foreign = sa.Table(
+        "scheduled_tasks",
+        sa.MetaData(),
+        *(
+            sa.Column(
+                column.name,
+                sa.String(100) if column.primary_key else sa.Integer,
+                primary_key=column.primary_key,
+            )
+            for column in columns_of_db_scheduler()
+        ),
+    )
+    foreign.create(engine_of(mysql_empty_url))
+    schema = Schema(Settings(database_url=mysql_empty_url))
+    for adopt in (False, True):
+        with pytest.raises(SchemaMismatch, match="only on PostgreSQL"):
+            schema.upgrade(adopt=adopt)
+
+
+def test_what_somebody_dropped_is_named_with_its_cure(mysql_empty_url: str) -> None:
+    provision(mysql_empty_url)
+    schema = Schema(Settings(database_url=mysql_empty_url))
+    with engine_of(mysql_empty_url).begin() as connection:
+        connection.execute(
+            sa.text("DROP INDEX scheduled_tasks_due ON scheduled_tasks")
+        )
+    with pytest.raises(SchemaMismatch, match="index scheduled_tasks_due"):
+        schema.check()
