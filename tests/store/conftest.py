@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from tests.databases import Databases
-from tests.kit.dialect import grant_receipts
+from tests.kit.dialect import KINDS, grant_receipts
 from tests.store.bench import Bench
 
 from slotwise import Settings
@@ -21,7 +21,7 @@ from slotwise.migrate.grants import grants
 from slotwise.spi import Database
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=KINDS)
 def database_kind(request: pytest.FixtureRequest) -> str:
     """Each kind of database."""
     found: str = request.param
@@ -31,7 +31,8 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def url(database_kind: str, request: pytest.FixtureRequest) -> str:
     """A fresh database of each kind, with the tables."""
-    fixture = {"postgresql": "pg_url", "sqlite": "sqlite_url"}[database_kind]
+    fixtures = {"postgresql": "pg_url", "sqlite": "sqlite_url", "mysql": "mysql_url"}
+    fixture = fixtures[database_kind]
     found: str = request.getfixturevalue(fixture)
     return found
 
@@ -113,9 +114,17 @@ def pg_database(pg_url: str) -> Iterator[Database]:
 @pytest.fixture
 def bench(database_kind: str, request: pytest.FixtureRequest) -> Bench:
     """The jobs of the bench, planned at noon, on a clock that stands still."""
-    fixture = {"postgresql": "pg_bench", "sqlite": "sqlite_bench"}[database_kind]
-    found: Bench = request.getfixturevalue(fixture)
+    name = "pg" if database_kind == "postgresql" else database_kind
+    found: Bench = request.getfixturevalue(f"{name}_bench")
     return found
+
+
+@pytest.fixture
+def mysql_bench(mysql_url: str) -> Iterator[Bench]:
+    """The same, on MariaDB only."""
+    plan(mysql_url)
+    with opened(mysql_url) as database:
+        yield Bench(database)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import tenacity
+from tests.kit.dialect import KINDS
 from tests.kit.records import FOREVER, Failed, Snoozed, Succeeded
 from tests.model.canonical_cases import (
     ALL,
@@ -207,7 +208,8 @@ LONG = {"6b", "6c"}
 
 
 @pytest.fixture(
-    params=[pytest.param("postgresql", marks=pytest.mark.extended), "sqlite"]
+    params=[pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS[:-1]]
+    + KINDS[-1:]
 )
 def database_kind(request: pytest.FixtureRequest) -> str:
     """What decides is the same code: 142 cases are first played where they take less time."""
