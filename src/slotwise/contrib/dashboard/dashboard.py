@@ -279,7 +279,8 @@ def _static(path: str) -> Response:
 
 
 def _as_json(page: Page, reading: Reading) -> Response:
-    found = {"now": reading.now, **page.data, "missing": reading.missing}
+    times = {"now": reading.now, "counted": reading.counted}
+    found = {**times, **page.data, "missing": reading.missing}
     return document(json_value(found), page.status)
 
 

@@ -33,6 +33,8 @@ class Reading:
     zone: ZoneInfo
     #: How far a replica is behind; None where the primary is read.
     delay: timedelta | None = None
+    #: When the oldest of the parts was read that are kept for a while; None without any.
+    counted: datetime | None = None
     #: Parts that could not be read, with the reason.
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -76,6 +78,26 @@ class Reading:
     def lines(self, name: str, read: Callable[[], list[Result]]) -> list[Result]:
         """As ``part``, of a list: what could not be read is empty."""
         found = self.part(name, read)
+        return [] if found is None else found
+
+    def kept(
+        self, name: str, read: Callable[[], Result], of: object = None
+    ) -> Result | None:
+        """As ``part``, of the whole cluster: what was read up to half a minute ago, for all
+        visitors. ``of`` is what else the read depends on.
+        """
+        renewed = self.source.renewed
+        found = self.part(name, lambda: renewed.get((name, of), read, self.now))
+        if found is None:
+            return None
+        self.counted = min(self.counted or found.at, found.at)
+        return found.value
+
+    def kept_lines(
+        self, name: str, read: Callable[[], list[Result]], of: object = None
+    ) -> list[Result]:
+        """As ``kept``, of a list: what could not be read is empty."""
+        found = self.kept(name, read, of)
         return [] if found is None else found
 
     def text(self, name: str) -> str:

@@ -16,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from slotwise.contrib.dashboard.access import Role, Visitor
+from slotwise.contrib.dashboard.drawing import drawn_marks
 from slotwise.contrib.dashboard.exchange import Request, Token
 from slotwise.contrib.dashboard.operations import KINDS
 from slotwise.contrib.dashboard.reading import Page, Reading
@@ -126,7 +127,11 @@ class Rendering:
             "size": size,
             "summary": error_summary,
         }
-        self._templates.globals |= {"recurring": RECURRING, "navigation": NAVIGATION}
+        self._templates.globals |= {
+            "recurring": RECURRING,
+            "navigation": NAVIGATION,
+            "draw": drawn_marks,
+        }
 
     def main(
         self, request: Request, page: Page, reading: Reading, token: Token | None
@@ -139,6 +144,7 @@ class Rendering:
             "kinds": KINDS,
             "at": Moments(reading.now, reading.zone),
             "missing": reading.missing,
+            "counted": reading.counted,
             "title": page.title,
             "token": token,
             "is_admin": reading.visitor.may(Role.ADMIN),

@@ -16,7 +16,8 @@ from slotwise import Client, JobRegistry, Settings
 from slotwise.contrib.dashboard.policies import differences
 from slotwise.contrib.dashboard.recent import Recent
 from slotwise.contrib.dashboard.reconciliation import Reconciliation
-from slotwise.inspect import Health, Inspection, OutcomeTotal
+from slotwise.contrib.dashboard.renewed import Renewed
+from slotwise.inspect import Inspection, OutcomeTotal
 from slotwise.operations import Operations
 from slotwise.spi import Definition
 
@@ -26,8 +27,6 @@ Where: TypeAlias = JobRegistry | Settings | str | None
 #: Statements of a page may take two seconds: a third of the lease, which nobody holds here.
 _HEARTBEAT: Final = "2s"
 _MISSED: Final = 3
-#: How long the cluster's health is shared, in seconds.
-_HEALTHY: Final = 10.0
 _HOUR: Final = timedelta(hours=1)
 #: Workers count an hour again until it has been closed for two hours.
 _OPEN_FOR: Final = 2 * _HOUR
@@ -48,7 +47,8 @@ class Source:
         self._turn = threading.Lock()
         self._reads: Client | None = None
         self._writes: Client | None = None
-        self._healths = Recent[Health](_HEALTHY)
+        #: Reads of the whole cluster, for all visitors.
+        self.renewed = Renewed()
         self._delays = Recent[timedelta | None]()
         self._hours = Recent[list[OutcomeTotal]](_CLOSED_FOR)
         self._differences = Recent[dict[str, str]](_FRESH)
@@ -72,10 +72,6 @@ class Source:
         found = self._differences.get("all", lambda: differences(registry))
         return found.get(name)
 
-    def health(self) -> Health:
-        """The cluster's health, up to ten seconds old; raises what ``inspect`` does."""
-        return self._healths.get("all", self.inspect.health)
-
     def replica_delay(self) -> timedelta | None:
         """How far the reads are behind, if they are of a replica; raises what ``inspect`` does."""
         if self._read_from is None:
@@ -83,19 +79,18 @@ class Source:
         inspect = self.inspect
         return self._delays.get("all", lambda: inspect.database().replica_delay)
 
-    def totals(self, start: datetime, now: datetime) -> list[OutcomeTotal]:
+    def totals(self, start: datetime) -> list[OutcomeTotal]:
         """The outcomes since an instant: of hours that are closed, as they were read before."""
         inspect = self.inspect
+        now = inspect.now()
         closed = _hour_of(now) - _OPEN_FOR
         found = list[OutcomeTotal]()
         hour = _hour_of(start)
-        while hour < closed:
-            begin, end = hour, hour + _HOUR
-            found += self._hours.get(
-                begin, partial(inspect.outcome_totals, begin, end)
-            )
-            hour = end
-        return added(found + inspect.outcome_totals(hour, now))
+        while hour < now:
+            read = partial(inspect.outcome_totals, hour, hour + _HOUR)
+            found += self._hours.get(hour, read) if hour < closed else read()
+            hour += _HOUR
+        return added(found)
 
     @property
     def inspect(self) -> Inspection:
@@ -112,7 +107,7 @@ class Source:
 
     def forget(self) -> None:
         """Read again what is shared for a while."""
-        self._healths.clear()
+        self.renewed.clear()
 
     def client(self) -> Client:
         """The client for operations on tasks; raises what ``inspect`` does."""

@@ -29,6 +29,9 @@ _MORE = dict.fromkeys(("last", "since", "silent_since"), Instant)
 
 
 _NAMES = re.compile(r":(\w+)")
+_INSTANT = Instant()
+#: What SQLAlchemy takes for the type of a value: one object for all values of a kind.
+Type: TypeAlias = "sa.types.TypeEngine[Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,10 @@ class ReadTransaction:
         ``{name}`` for one of ``parts``; ``:name`` is a parameter, a list for an IN.
         """
         words = _words(self.tables, self.connection.dialect) | parts
-        query = sa.text(text.format(**words))
-        named = set(_NAMES.findall(query.text))
-        bound = [
-            _parameter(name, value) for name, value in given.items() if name in named
-        ]
-        query = query.bindparams(*bound)
-        return self.rows(query.columns(**_MORE, **TYPES))
+        kinds = tuple((name, *_kind(value)) for name, value in given.items())
+        query, names = _query(text.format(**words), kinds)
+        values = {name: given[name] for name in names}
+        return self.connection.execute(query, values).mappings().all()
 
 
 @contextmanager
@@ -84,10 +84,28 @@ def read(
         return at.read(text, given, **parts)
 
 
-def _parameter(name: str, value: object) -> sa.BindParameter[Any]:
+def _kind(value: object) -> tuple[bool, Type]:
+    """Return whether a parameter is a list, and the type of its values."""
+    is_list = isinstance(value, list)
     one = value[0] if isinstance(value, list) and value else value
-    kind = Instant if isinstance(one, datetime) else None
-    return sa.bindparam(name, value, kind, expanding=isinstance(value, list))
+    return is_list, _INSTANT if isinstance(one, datetime) else sa.literal(one).type
+
+
+@lru_cache(maxsize=500)
+def _query(
+    text: str, kinds: tuple[tuple[str, bool, Type], ...]
+) -> tuple[sa.Executable, frozenset[str]]:
+    """Return a query and the names of its parameters. To make one costs more than most databases
+    need to answer it.
+    """
+    named = frozenset(_NAMES.findall(text))
+    bound = [
+        sa.bindparam(name, type_=kind, expanding=is_list)
+        for name, is_list, kind in kinds
+        if name in named
+    ]
+    query = sa.text(text).bindparams(*bound).columns(**_MORE, **TYPES)
+    return query, frozenset(one.key for one in bound)
 
 
 @lru_cache(maxsize=16)

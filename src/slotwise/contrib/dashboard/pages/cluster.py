@@ -22,7 +22,7 @@ def workers(reading: Reading) -> Page:
 def calendars(reading: Reading) -> Page:
     """Show the business calendars, and the jobs that use each."""
     kept = reading.source.operations(reading.visitor.name).calendars
-    lines = reading.lines("calendars", kept.all)
+    lines = reading.kept_lines("calendars", kept.all)
     data = {
         "calendars": [
             {**line.as_json(), "updated": line.updated, "jobs": list(line.jobs)}
@@ -70,8 +70,8 @@ def database(reading: Reading) -> Page:
     reading.part("claim", inspect.common_zone)  # it looks up what is due next
     took = time.perf_counter() - began
     data = {
-        "health": reading.part("health", reading.source.health),
-        "schedules": len(reading.part("schedules", inspect.schedules) or {}),
+        "health": reading.kept("health", inspect.health),
+        "schedules": reading.kept("schedules", lambda: len(inspect.schedules())),
         "database": reading.part("database", inspect.database),
         "next_due_took": timedelta(seconds=took),
     }

@@ -10,7 +10,7 @@ from typing import Final
 
 from slotwise.contrib.dashboard.access import Refused, Role
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import OutcomeCount, TaskFilter, TaskInfo
+from slotwise.inspect import Inspection, OutcomeCount, TaskFilter, TaskInfo
 from slotwise.spi import TASK_STATES, Outcome, redact
 
 PAGE: Final = 100
@@ -46,11 +46,13 @@ def listing(reading: Reading) -> Page:
         since=reading.instant("since"),
         until=reading.instant("until"),
     )
-    counts = reading.lines("counts", reading.inspect.task_counts)
+    counts = reading.kept_lines("tasks", reading.inspect.task_counts)
+    backlog = reading.kept_lines("late", reading.inspect.backlog)
+    names = {one.task for one in counts}
     found = list[TaskInfo]()
     if name is not None:
         found = reading.lines(
-            "tasks",
+            "list",
             lambda: reading.inspect.tasks(
                 name, state=state, where=where, after=after, limit=PAGE
             ),
@@ -60,12 +62,16 @@ def listing(reading: Reading) -> Page:
         "state": state,
         "where": where,
         "counts": counts,
-        "backlog": reading.lines("backlog", reading.inspect.backlog),
-        "paces": reading.part("paces", lambda: paces(reading)) or {},
+        "backlog": [one for one in backlog if one.name in names],
+        "paces": paces(reading),
         "tasks": found,
         "next": found[-1].id if len(found) == PAGE else None,
     }
-    shown = {"states": TASK_STATES, "given": _given(where, name, state)}
+    shown = {
+        "states": TASK_STATES,
+        "given": _given(where, name, state),
+        "oldest": {one.name: one.oldest for one in backlog if one.name in names},
+    }
     return Page(template="tasks.html", title="Tasks", data=data, shown=shown)
 
 
@@ -85,9 +91,14 @@ def _given(
 
 def paces(reading: Reading) -> dict[str, Pace]:
     """Return the pace of each name since the beginning of an hour, half an hour ago or earlier."""
-    start = (reading.now - _RECENTLY).replace(minute=0, second=0, microsecond=0)
-    counts = reading.inspect.outcome_counts(start, reading.now, kind="task")
-    return paces_of(counts, reading.now - start)
+    return reading.kept("pace", lambda: _paces(reading.inspect)) or {}
+
+
+def _paces(inspect: Inspection) -> dict[str, Pace]:
+    now = inspect.now()
+    start = (now - _RECENTLY).replace(minute=0, second=0, microsecond=0)
+    counts = inspect.outcome_counts(start, now, kind="task")
+    return paces_of(counts, now - start)
 
 
 def paces_of(counts: Iterable[OutcomeCount], length: timedelta) -> dict[str, Pace]:

@@ -86,6 +86,7 @@ def timeline(reading: Reading) -> Page:
     }
     shown = {
         "axis": axis,
+        "drawn_bands": [axis.drawn(one) for one in bands.of_all],
         "rows": _rows(reading, mine, bands, axis),
         "outcome": outcome,
         "outcomes": list(Outcome),
@@ -213,8 +214,8 @@ def _zooms(axis: Axis, now: datetime) -> dict[str, tuple[datetime, datetime]]:
 def load(reading: Reading) -> Page:
     """Show how many slots begin in each minute of the next 24 hours."""
     start = reading.now.replace(minute=0, second=0, microsecond=0)
-    schedules = reading.part("schedules", reading.inspect.schedules) or {}
-    minutes, is_complete = starts_per_minute(schedules, start)
+    found = reading.kept("schedules", lambda: _starts(reading, start), of=start)
+    minutes, is_complete = found or (Counter[int](), True)
     busiest = minutes.most_common(10)
     data = {
         "start": start,
@@ -230,6 +231,10 @@ def load(reading: Reading) -> Page:
         "hours": [start + n * _HOUR for n in range(24)],
     }
     return Page(template="load.html", title="Load", data=data, shown=shown)
+
+
+def _starts(reading: Reading, start: datetime) -> tuple[Counter[int], bool]:
+    return starts_per_minute(reading.inspect.schedules(), start)
 
 
 def starts_per_minute(

@@ -75,14 +75,16 @@ def today(reading: Reading) -> Page:
     """Show the verdict since midnight, and what needs attention now."""
     inspect = reading.inspect
     midnight = reading.midnight
-    counts = reading.part(
-        "verdict", lambda: reading.source.totals(midnight, reading.now)
+    counts = reading.kept(
+        "verdict", lambda: reading.source.totals(midnight), of=midnight
     )
-    failures = reading.lines(
-        "failures", lambda: inspect.failures(midnight, limit=_MOST_FAILURES)
+    failures = reading.kept_lines(
+        "failures",
+        lambda: inspect.failures(midnight, limit=_MOST_FAILURES),
+        of=midnight,
     )
-    backlog = reading.lines("late", inspect.backlog)
-    tasks = reading.lines("tasks", inspect.task_counts)
+    backlog = reading.kept_lines("late", inspect.backlog)
+    tasks = reading.kept_lines("tasks", inspect.task_counts)
     data: dict[str, object] = {
         "since": midnight,
         "verdict": None if counts is None else totals_of(counts),
@@ -92,15 +94,15 @@ def today(reading: Reading) -> Page:
         "has_more_failures": len(failures) == _MOST_FAILURES,
         "late": _late(backlog),
         "will_miss": _misses(reading),
-        "health": reading.part("health", reading.source.health),
+        "health": reading.kept("health", inspect.health),
         "paused": reading.part("paused", inspect.all_paused),
         "paused_jobs": [],
         "failing": [],
         "tasks": tasks,
-        "pace": pace_of_all(reading.part("pace", lambda: paces(reading)) or {}),
+        "pace": pace_of_all(paces(reading)),
         "workers": reading.lines("workers", inspect.workers),
     }
-    troubles = reading.lines("troubles", inspect.troubles)
+    troubles = reading.kept_lines("troubles", inspect.troubles)
     data["failing"] = _worst(one for one in troubles if one.failing)
     paused = [one for one in troubles if one.paused is not None]
     data["paused_jobs"] = reading.lines("pauses", lambda: _pauses(reading, paused))
@@ -110,7 +112,7 @@ def today(reading: Reading) -> Page:
 
 def _misses(reading: Reading) -> list[FinishForecast]:
     """Return the slots that will probably end too late, the surest first."""
-    found = reading.lines("finish_by", reading.inspect.finish_forecasts)
+    found = reading.kept_lines("finish_by", reading.inspect.finish_forecasts)
     return sorted((one for one in found if one.will_miss), key=lambda one: -one.share)
 
 

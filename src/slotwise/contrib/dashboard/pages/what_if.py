@@ -21,7 +21,7 @@ from slotwise.inspect import (
 #: Days that are compared, at most and by default; changed slots that are named.
 _MOST_DAYS: Final = 366
 _DAYS: Final = 30
-_NAMED: Final = 100
+_NAMED: Final = 50
 _FIELDS_OF_CRON: Final = 5
 
 
