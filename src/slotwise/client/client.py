@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slotwise.client.inspection import Inspection
     from slotwise.client.opening import Application
     from slotwise.client.operations import Operations
-    from slotwise.jobs.context import SyncConnection, TaskOf
+    from slotwise.jobs.context import ShardPlace, SyncConnection, TaskOf
     from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
@@ -59,6 +59,9 @@ class Client(Commands["SyncConnection"]):
     InvalidPayload for data of another type than the task's, ConfigurationError for any other
     invalid argument.
     """
+
+    #: The shard that this client leads to; None without shards.
+    shard: ShardPlace | None = None
 
     def __init__(
         self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None

@@ -68,6 +68,15 @@ if TYPE_CHECKING:
     TaskOf: TypeAlias = OneTimeTask[T, Never] | type[OneTimeTask[T, Never]] | str
 
 
+class ShardPlace(Protocol):
+    """The shard of an attempt: its name, and the application's own pool of its database."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def engine(self) -> sa.Engine: ...
+
+
 class TaskOptions(TypedDict, total=False):
     """The keywords of ``client.schedule`` and ``ctx.then``."""
 
@@ -286,6 +295,19 @@ class Context(Generic[S_co]):
     def state(self) -> S_co:
         """What the registry's lifespan yields; None without one."""
         found: S_co = self._state  # type: ignore[assignment]
+        return found
+
+    @property
+    def shard(self) -> ShardPlace:
+        """The shard whose row this attempt runs, with the application's pool of that database.
+
+        Raises ConfigurationError if the registry has no shards.
+        """
+        found: ShardPlace | None = getattr(self.client, "shard", None)
+        if found is None:
+            raise ConfigurationError(
+                "ctx.shard: this registry has no shards; make a ShardedRegistry of it"
+            )
         return found
 
     @property

@@ -190,6 +190,7 @@ class Definition:
     finish_risk: Annotated[float, Policy("a share such as 0.5", _risk)] = 0.5
     retention: Span = None
     success_retention: Span = None
+    each_shard: Annotated[bool, Policy("True or False")] = False
     priority: Annotated[int, Policy("a whole number such as 50", _priority)] = (
         USUAL_PRIORITY
     )

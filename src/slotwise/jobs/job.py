@@ -115,6 +115,8 @@ class DistributedJob(Declaration, Generic[T_contra, S_contra]):
     success_retention: timedelta | str | None
     #: Raise it, and workers of older releases leave the job's slots to newer ones.
     payload_version: int
+    #: Whether it has a row in each shard, where an application has several databases.
+    each_shard: bool
 
     @abstractmethod
     def execute(self, ctx: JobContext[T_contra, S_contra], /) -> object:
@@ -201,6 +203,7 @@ class JobPolicies(Policies, total=False):
     retention: timedelta | str | None
     success_retention: timedelta | str | None
     payload_version: int
+    each_shard: bool
 
 
 class TaskPolicies(Policies, total=False):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Never, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.single_run import Ended, SingleRun
@@ -77,6 +77,9 @@ class JobRegistry(Generic[S_co]):
 
     Raises InvalidJob, InvalidSetting or ConfigurationError with the remedy in one line.
     """
+
+    #: The class of its workers, for integrations that prepare a start or follow it.
+    worker_class: ClassVar[type[Worker]] = Worker
 
     def __init__(
         self,
@@ -178,10 +181,14 @@ class JobRegistry(Generic[S_co]):
         never be closed.
         """
         if self._database is None:
-            made = Database(self.settings)
+            made = self.open_database()
             with self._turn:
                 self._database = self._database or made
         return self._database
+
+    def open_database(self) -> Database:
+        """Return a new pool for these settings; integrations replace it. Nothing is connected."""
+        return Database(self.settings)
 
     def _store(self) -> Store:
         """Return the client's store, a new one when the settings have changed."""
@@ -315,7 +322,7 @@ class JobRegistry(Generic[S_co]):
         born: float | None = None,
     ) -> Worker:
         isolate = isolation_for(self.definitions.values(), settings)
-        return Worker(
+        return self.worker_class(
             settings,
             self.definitions,
             database=self.database,

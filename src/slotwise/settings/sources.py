@@ -44,8 +44,13 @@ OTHERS_VARIABLES = frozenset(
         "METRICS_MAX_NAMES",
         "DASHBOARD_SECRET",
         "ALARMS",
+        "SHARD",
     )
 )
+
+
+#: Tables of the settings file that integrations read by themselves.
+OTHERS_TABLES: Final = frozenset({"shards", "sharding"})
 
 
 def from_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
@@ -63,8 +68,9 @@ def from_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
             f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config"
         )
     (path,) = there
+    found = _table(path, is_named=bool(named)).items()
     return layer(
-        _table(path, is_named=bool(named)).items(),
+        [(key, value) for key, value in found if key not in OTHERS_TABLES],
         lambda key: f"{path.name}: {key}",
         lambda name: name.replace("_", "-"),
     )

@@ -128,13 +128,16 @@ class Database:
         *,
         pool_size: int | None = None,
         overflow: int = POOL_SIZE,
+        lender: Database | None = None,
     ) -> None:
         """`pool_size`: by default as in the settings. `overflow`: extra connections for a peak,
-        closed after it.
+        closed after it. `lender`: another one at the same address, for another schema, whose
+        connections this one uses; closing this one closes none of them.
         """
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
-        self._link: Link = _link(self.url, settings)
+        self.lender = lender
+        self._link: Link = lender.link if lender else _link(self.url, settings)
         self._ear = self._link
         if settings.wake_up_url is not None:
             with located("wake_up_url", InvalidSetting):
@@ -143,7 +146,8 @@ class Database:
         self._pool_size, self._overflow = (
             (1, 0) if self._link.single else (size, overflow)
         )
-        self._channel = channel_of(settings.table_prefix)
+        #: Where notifications for these tables are sent.
+        self.channel = channel_of(settings.table_prefix, settings.schema)
         self._used_at_fork = False
         self._start_afresh()
         _databases.add(self)
@@ -153,33 +157,38 @@ class Database:
         return self._link.name
 
     @property
+    def link(self) -> Link:
+        """How connections to this address are made, for another schema of it."""
+        return self._link
+
+    @property
     def main(self) -> Engine:
         """The small pool for everything but heartbeats."""
         self._is_closed = False
         return self._main()
 
     def _main(self) -> Engine:
-        return self._engine("main", self._pool_size, self._overflow)
+        return self.engine("main", self._pool_size, self._overflow)
 
     @property
     def heart(self) -> Engine:
         """One connection, for heartbeats alone: an exhausted pool costs no claim. In memory, it is
         `main`.
         """
-        return self.main if self._link.single else self._engine("heart", 1)
+        return self.main if self._link.single else self.engine("heart", 1)
 
     @property
     def claims(self) -> Engine:
         """The engine for claims and queries of what is due, with generic plans; `main` through a
         pooler, in SQLite.
         """
-        return self._engine("claims", 1, 1) if self._link.passes_words else self.main
+        return self.engine("claims", 1, 1) if self._link.passes_words else self.main
 
     def migrations(self) -> Engine:
         """An engine without a pool and without deadlines for statements. In memory, it is
         `main`.
         """
-        return self.main if self._link.single else self._engine("migrations")
+        return self.main if self._link.single else self.engine("migrations")
 
     def transaction(self) -> AbstractContextManager[Connection]:
         return self.main.begin()
@@ -204,7 +213,7 @@ class Database:
             word is not None and self._link.takes_along and self.wake_ups.takes_turn()
         )
         with self._link.autocommit(
-            self.main, (self._channel, [word]) if word and goes_along else None
+            self.main, (self.channel, [word]) if word and goes_along else None
         ) as connection:
             yield connection
         if word is not None and not goes_along:
@@ -248,7 +257,7 @@ class Database:
         )
 
     def listen(self) -> Hearing:
-        return self._ear.listen(self._channel)
+        return self._ear.listen(self.channel)
 
     def notify(self, words: Sequence[str]) -> None:
         """Send these notifications at once. Other callers use ``wake_ups``.
@@ -257,7 +266,7 @@ class Database:
         closed as well.
         """
         if isinstance(self._link, PostgreSQLLink):  # others have no notifications
-            self._link.notify(self._main(), self._channel, words)
+            self._link.notify(self._main(), self.channel, words)
         if self._is_closed:
             self._dispose()
 
@@ -299,8 +308,10 @@ class Database:
 
     def limit_replies(self, within: timedelta | None) -> None:
         """Wait no longer than this for a reply of the server, from now on: a stop must not hang.
-        None: as usual.
+        None: as usual. Connections of a lender are left alone: others use them, too.
         """
+        if self.lender is not None:
+            return
         for link in (self._link, self._ear):
             link.limit_replies(within)
 
@@ -321,12 +332,14 @@ class Database:
             self._used_at_fork = self._in_use()
             self.close()
 
-    def _engine(self, role: str, size: int = 0, overflow: int = 0) -> Engine:
-        """The engine of a role, made at its first use; without a size, it has no pool."""
+    def engine(self, role: str, size: int = 0, overflow: int = 0) -> Engine:
+        """Return the engine of a role, made at its first use; without a size, it has no pool."""
         for guard in self.guards:
             guard(self)
         if self._pid != os.getpid():
             self._forget_parent()
+        if self.lender is not None:
+            return self.lender.engine(role, size, overflow)
         with self._lock:
             if role not in self._engines:
                 sizes = (

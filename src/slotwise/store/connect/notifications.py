@@ -18,6 +18,7 @@ something. Races:
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -43,9 +44,16 @@ PAUSE = timedelta(milliseconds=5)
 Along: TypeAlias = tuple[str, list[str]]
 
 
-def channel_of(table_prefix: str) -> str:
-    """Return the channel. Schemas of one database share it: an extra notification costs a poll."""
-    return f"{table_prefix}wake"
+def channel_of(table_prefix: str, schema: str | None = None) -> str:
+    """Return the channel of these tables.
+
+    A schema that the settings name has a channel of its own, with a hash of its name, since a
+    channel has at most 63 bytes. Without a name, and in ``public``, it is the plain channel.
+    """
+    if schema in (None, "public"):
+        return f"{table_prefix}wake"
+    digest = hashlib.sha256(str(schema).encode()).hexdigest()
+    return f"{table_prefix}wake_{digest[:16]}"
 
 
 class WakeUps:
@@ -134,11 +142,15 @@ class Hearing:
         self._connection = connection
         try:
             connection.autocommit = True
-            quoted = channel.replace('"', '""')
-            connection.execute(f'LISTEN "{quoted}"')
+            self.add(channel)
         except BaseException:
             connection.close()
             raise
+
+    def add(self, channel: str) -> None:
+        """Listen on this channel, too; raise what LISTEN raises."""
+        quoted = channel.replace('"', '""')
+        self._connection.execute(f'LISTEN "{quoted}"')
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable for a notification or a broken
@@ -150,7 +162,12 @@ class Hearing:
         """Return the notifications so far, without waiting. Raise when the connection has
         ended.
         """
-        return [notify.payload for notify in self._connection.notifies(timeout=0)]
+        return [word for _, word in self.by_channel()]
+
+    def by_channel(self) -> list[tuple[str, str]]:
+        """As ``words``, each with its channel."""
+        found = self._connection.notifies(timeout=0)
+        return [(notify.channel, notify.payload) for notify in found]
 
     def close(self) -> None:
         self._connection.close()

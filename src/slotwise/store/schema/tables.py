@@ -317,4 +317,4 @@ is_plan = partial(_is_of, Kind.PLAN)
 #: Whether a row is detached: it has one slot, beside a plan row.
 is_detached = partial(_is_of, Kind.DETACHED)
 #: Return the tables of one prefix and schema for a kind of database, or for any.
-tables = lru_cache(maxsize=16)(Tables)
+tables = lru_cache(maxsize=512)(Tables)

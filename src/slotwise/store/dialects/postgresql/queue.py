@@ -100,7 +100,7 @@ class PostgreSQLTasks(TaskStatements):
         super().__init__(dialect)
         self._is_manual = dialect.clock.override() is not None
         self._wake = wake
-        self._channel = channel_of(dialect.tables.prefix)
+        self._channel = channel_of(dialect.tables.prefix, dialect.tables.schema)
 
     def notify(self, connection: Joinable, word: str) -> None:
         if self._wake is not None:
