@@ -54,11 +54,19 @@ class LogListener:
     #: The core then does not log these events itself.
     writes_log = True
 
-    def __init__(self, logger: logging.Logger | None = None) -> None:
+    def __init__(
+        self, logger: logging.Logger | None = None, *, shard: str | None = None
+    ) -> None:
+        """``shard``: the lines name it, where a process has workers of several."""
         from slotwise.spi import log_record  # late, as above
 
         self._record = log_record
         self._logger = logger or logging.getLogger("slotwise")
+        self._shard = {} if shard is None else {"shard": shard}
+
+    def of_shard(self, name: str) -> LogListener:
+        """Return the listener for the worker of this shard."""
+        return LogListener(self._logger, shard=name)
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether the logger's level lets events of this kind through."""
@@ -66,7 +74,7 @@ class LogListener:
 
     def __call__(self, event: Event) -> None:
         if self._logger.isEnabledFor(event.level):
-            facts = event.facts()
+            facts = {**event.facts(), **self._shard}
             text = escaped(" ".join([event.name, *_pairs(facts)]))
             self._logger.handle(self._record(self._logger, event, text))
 
