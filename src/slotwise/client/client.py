@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from slotwise.client.operations import Operations
     from slotwise.jobs.context import ShardPlace, SyncConnection, TaskOf
     from slotwise.settings.settings import Settings
+    from slotwise.store.connect.database import Database
     from slotwise.store.slots.store import Store
 
 from slotwise.client.commands import BulkOptions, Commands, Options
@@ -99,6 +100,11 @@ class Client(Commands["SyncConnection"]):
         )  # late: most clients give none
 
         return Operations(self._make_store, self._wake)
+
+    @property
+    def database(self) -> Database:
+        """The connections to the tables, for statements of integrations."""
+        return self._make_store().database
 
     @property
     def inspect(self) -> Inspection:

@@ -1,0 +1,25 @@
+"""Work on rows in batches: one transaction each, by several workers, with a place to resume from.
+
+It imports the public modules of slotwise only.
+"""
+
+from __future__ import annotations
+
+from slotwise.contrib.batches.api import BatchOptions, batches
+from slotwise.contrib.batches.awaited import AsyncBatch, AsyncBatches
+from slotwise.contrib.batches.batches import Batch, Batches
+from slotwise.contrib.batches.pacing import replica_is_behind
+from slotwise.contrib.batches.set_aside import AsideRow, AsideState, SetAside
+
+__all__ = [
+    "AsideRow",
+    "AsideState",
+    "AsyncBatch",
+    "AsyncBatches",
+    "Batch",
+    "BatchOptions",
+    "Batches",
+    "SetAside",
+    "batches",
+    "replica_is_behind",
+]

@@ -1,0 +1,207 @@
+"""The same batches for ``async def`` handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from slotwise import ConfigurationError, Context
+from slotwise.contrib.batches.batches import HandOver
+from slotwise.contrib.batches.pacing import LOOK_AGAIN
+from slotwise.contrib.batches.run import NULLS, Options, Run, add_cure
+from slotwise.contrib.batches.source import AsyncSource
+from slotwise.contrib.batches.walk import Place, Wanted
+from slotwise.spi import elapsed
+
+if TYPE_CHECKING:
+    from slotwise.contrib.batches.source import AsyncConnection
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class AsyncBatch(Generic[C, R]):
+    """Rows that are locked in one transaction: ``async with batch as rows``. As ``Batch``."""
+
+    connection: C
+    rows: Sequence[R]
+    _places: Sequence[Place]
+    _transaction: AbstractAsyncContextManager[C]
+    _run: Run
+    _source: AsyncSource[C, R]
+    _hand_over: HandOver[C] | None
+    _begun: float = field(default_factory=elapsed)
+    pause: float = 0.0
+    is_open: bool = True
+
+    @property
+    def session(self) -> C:
+        """The same as ``connection``, for who passed an async_sessionmaker."""
+        return self.connection
+
+    async def __aenter__(self) -> Sequence[R]:
+        return self.rows
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            failure = await self._commit()
+            if failure is None:
+                return False
+            if not await self._is_dealt_with(failure):
+                raise failure
+            return True
+        await self.roll_back(error)
+        return await self._is_dealt_with(error)
+
+    async def roll_back(self, error: BaseException) -> None:
+        self.is_open = False
+        await self._transaction.__aexit__(type(error), error, error.__traceback__)
+
+    async def _commit(self) -> Exception | None:
+        run = self._run
+        saved = run.to_save(self._places)
+        try:
+            if run.options.guard:
+                await _prove(run.ctx, cast("AsyncConnection", self.connection), saved)
+        except Exception as error:
+            await self.roll_back(error)
+            return error
+        self.is_open = False
+        try:
+            await self._transaction.__aexit__(None, None, None)
+        except Exception as error:
+            return error
+        if saved is not None and not run.options.guard:
+            await asyncio.to_thread(run.ctx.checkpoint, saved)
+        run.succeeded(self._places)
+        if run.is_trying_again:
+            await asyncio.to_thread(run.forget, self._places[0].key)
+        self.pause = run.pause_after(len(self.rows), elapsed() - self._begun)
+        return None
+
+    async def _is_dealt_with(self, error: BaseException) -> bool:
+        run = self._run
+        pause = run.is_refused(error)
+        if pause is not None:
+            self.pause = pause
+            return True
+        if not run.may_set_aside(error):
+            return False
+        place = await asyncio.to_thread(run.blame, self._places, error)
+        if place is not None and self._hand_over is not None:
+            async with self._source.transaction() as connection:
+                given = self._hand_over(connection, place.key, error)
+                if asyncio.iscoroutine(given):
+                    await given
+                if run.options.guard:
+                    await _prove(run.ctx, cast("AsyncConnection", connection), None)
+            await asyncio.to_thread(run.forget, place.key)
+        return True
+
+
+async def _prove(
+    ctx: Context[object], connection: AsyncConnection, saved: object
+) -> None:
+    try:
+        if saved is None:
+            await ctx.guard(connection)
+        else:
+            await ctx.checkpoint(saved, connection)
+    except ConfigurationError as error:
+        add_cure(error)
+        raise
+
+
+class AsyncBatches(Generic[C, R]):
+    """The batches of one run: iterate once, by ``async for``. As ``Batches``."""
+
+    def __init__(
+        self,
+        ctx: Context[object],
+        source: AsyncSource[C, R],
+        options: Options,
+        hand_over: HandOver[C] | None = None,
+    ) -> None:
+        self._source = source
+        self._hand_over = hand_over
+        self._run = Run(ctx, options)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rows were processed or set aside; False if a budget ended the run."""
+        return self._run.is_complete
+
+    @property
+    def done(self) -> int:
+        """How many rows were processed for this slot, in all its attempts."""
+        return self._run.done
+
+    async def __aiter__(self) -> AsyncIterator[AsyncBatch[C, R]]:
+        run = self._run
+        await asyncio.to_thread(run.begin)
+        await self._prepare()
+        pause = 0.0
+        while run.may_go_on():
+            await self._rest(pause)
+            wanted = run.next()
+            batch = None if wanted is None else await self._take(wanted)
+            if batch is None:
+                if await asyncio.to_thread(run.is_at_end, wanted):
+                    return
+                pause = run.pause_before_again()
+                continue
+            try:
+                yield batch
+            finally:
+                if batch.is_open:
+                    await batch.roll_back(asyncio.CancelledError())
+            pause = batch.pause
+
+    async def _prepare(self) -> None:
+        run = self._run
+        is_new = run.walk.after is None
+        async with self._source.transaction() as connection:
+            if is_new and await self._source.count_nulls(connection):
+                raise ConfigurationError(NULLS)
+            if run.options.total is True:
+                run.total = run.done + await self._source.count(connection)
+
+    async def _take(self, wanted: Wanted) -> AsyncBatch[C, R] | None:
+        run = self._run
+        transaction = self._source.transaction()
+        connection = await transaction.__aenter__()
+        try:
+            rows, places = await self._source.take(connection, wanted)
+            run.walk.check(places)
+        except BaseException as error:
+            await transaction.__aexit__(type(error), error, error.__traceback__)
+            raise
+        if not rows:
+            await transaction.__aexit__(None, None, None)
+            return None
+        return AsyncBatch(
+            connection, rows, places, transaction, run, self._source, self._hand_over
+        )
+
+    async def _rest(self, seconds: float) -> None:
+        run = self._run
+        end = elapsed() + seconds
+        condition = run.options.pacing.wait_while
+        while True:
+            left = end - elapsed()
+            if left <= 0 and (
+                condition is None or not await asyncio.to_thread(condition)
+            ):
+                return
+            await asyncio.sleep(min(left, LOOK_AGAIN) if left > 0 else LOOK_AGAIN)
+            run.may_go_on()

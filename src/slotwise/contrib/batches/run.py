@@ -1,0 +1,291 @@
+"""One run over a source in an attempt: what the plain and the awaited batches have in common."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from slotwise import (
+    ConfigurationError,
+    Context,
+    InvalidSetting,
+    Resume,
+    SlotwiseError,
+    Snooze,
+)
+from slotwise.contrib.batches.keys import Key
+from slotwise.contrib.batches.pacing import Pacing
+from slotwise.contrib.batches.set_aside import AsideState, SetAside
+from slotwise.contrib.batches.walk import HOPELESS, Place, Walk, Wanted
+from slotwise.spi import Steering, elapsed, is_transient, short_duration
+
+#: The largest batch: its rows are in memory, and its transaction holds their locks.
+LARGEST: Final = 100_000
+#: How often the state of a walk is saved that has no cursor, in seconds.
+SAVE: Final = 5.0
+#: How often progress is logged, in seconds.
+TELL: Final = 10.0
+#: So often a batch is taken again that the database has refused for the moment, a deadlock for
+#: instance; the pauses double from this one, in seconds.
+DATABASE_TRIES: Final = 6
+FIRST_PAUSE: Final = 0.1
+NULLS: Final = (
+    "a row of the select has NULL in a column of its order, which a cursor would never reach; "
+    "leave such rows out, or order by another column"
+)
+#: Under this name a checkpoint holds the places of walks.
+OURS: Final = "slotwise_batches"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The keywords of ``batches``, read once."""
+
+    size: int
+    cursor: bool
+    guard: bool
+    name: str
+    tries: int
+    retry_pause: timedelta
+    resume_after: timedelta | None
+    total: int | bool | None
+    pacing: Pacing
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or not 1 <= self.size <= LARGEST:
+            raise InvalidSetting(
+                f"size={self.size!r}: expected a whole number of rows, 1 to {LARGEST:,}; all "
+                "rows of a batch are in memory at once"
+            )
+        if type(self.tries) is not int or self.tries < 0:
+            raise InvalidSetting(
+                f"tries={self.tries!r}: expected a whole number; 0 sets no rows aside"
+            )
+        if self.cursor and self.pacing.is_bounded and self.resume_after is None:
+            raise InvalidSetting(
+                "cursor=True with time_budget or max_batches: the end of the slot deletes its "
+                'cursor; pass resume_after="1h", and the same slot goes on after that pause'
+            )
+
+
+@dataclass(slots=True)
+class Run:
+    """The state of one run."""
+
+    ctx: Context[object]
+    options: Options
+    walk: Walk = field(init=False)
+    aside: SetAside = field(init=False)
+    #: Whether all rows were processed or set aside, and not a budget ended the run.
+    is_complete: bool = False
+    batches: int = 0
+    done_before: int = 0
+    total: int | None = None
+    _is_second: bool = False
+    _tried: Counter[Key] = field(default_factory=Counter)
+    _refused: int = 0
+    _others: dict[str, object] | None = None
+    _since: float = field(default_factory=elapsed)
+    _saved: float = field(default_factory=elapsed)
+    _told: float = field(default_factory=elapsed)
+
+    def __post_init__(self) -> None:
+        self.walk = Walk(self.options.size, self.options.cursor)
+        if type(self.options.total) is int:
+            self.total = self.options.total
+
+    # -- begin ------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Read where the last attempt ended, and which rows are left out. Waits for the
+        database.
+        """
+        self.aside = SetAside(self.ctx.client.database)
+        found = self.ctx.last_checkpoint
+        if found is None:
+            found = {OURS: {}}
+        if isinstance(found, dict) and OURS in found:
+            self._others = dict(found[OURS])
+            saved = self._others.get(self.options.name)
+            if isinstance(saved, dict):
+                self.walk.after = saved["after"]
+                self.done_before = saved["done"]
+        elif self.options.cursor:
+            raise ConfigurationError(
+                "cursor=True keeps its place in the checkpoint of the slot, which holds a value "
+                "of the handler; use one of the two"
+            )
+        rows = self.aside.rows(self.ctx.name, self.options.name)
+        self.walk.leave_out(row.row_key for row in rows)
+
+    # -- the next batch ---------------------------------------------------------------------------
+
+    def may_go_on(self) -> bool:
+        """Whether another batch may begin. Raises JobCancelled, Resume or Snooze."""
+        self.ctx.check()
+        if self.ctx.stopping:
+            raise Resume()
+        if not self.options.pacing.is_over(self._since, self.batches):
+            return True
+        self.ctx.log.info("batches end here, by their budget: %s", self.progress())
+        if self.options.resume_after is not None:
+            raise Snooze(self.options.resume_after)
+        return False
+
+    def next(self) -> Wanted | None:
+        """Return what to take next; None at the end."""
+        if not self._is_second:
+            return self.walk.next_rows()
+        return self.walk.next_again()
+
+    def is_at_end(self, wanted: Wanted | None) -> bool:
+        """Note that there was no row; return whether nothing is left to do. Waits for the
+        database.
+        """
+        if wanted is not None and wanted.only is not None:
+            self.forget(wanted.only)
+            return False
+        self._is_second = True
+        rows = self.aside.rows(self.ctx.name, self.options.name)
+        keys = [row.row_key for row in rows if row.state is AsideState.FAILING]
+        tries = self.options.tries
+        self.walk.again.extend(key for key in keys if self._tried[key] < tries)
+        self.is_complete = not self.walk.again
+        if self.is_complete:
+            self.ctx.log.info("batches are through: %s", self.progress())
+        return self.is_complete
+
+    def pause_before_again(self) -> float:
+        """Return how many seconds to wait before rows are tried again that failed in this run."""
+        has_failed = any(self._tried[key] for key in self.walk.again)
+        return self.options.retry_pause.total_seconds() if has_failed else 0.0
+
+    # -- the end of a batch -----------------------------------------------------------------------
+
+    def to_save(self, places: Sequence[Place]) -> object:
+        """Return the checkpoint that commits with this batch; None if none is due."""
+        if self._others is None:
+            return None
+        if not self.options.cursor and elapsed() - self._saved < SAVE:
+            return None
+        state = {
+            "after": self.walk.place_after(places) if self.options.cursor else None,
+            "done": self.done + len(places),
+            "total": self.total,
+            "rate": round(self.rate, 1),
+        }
+        self._saved = elapsed()
+        return {OURS: {**self._others, self.options.name: state}}
+
+    def succeeded(self, places: Sequence[Place]) -> None:
+        self.batches += 1
+        self._refused = 0
+        self.walk.succeeded(places)
+        if elapsed() - self._told >= TELL:
+            self._told = elapsed()
+            self.ctx.log.info("batches: %s", self.progress())
+
+    def pause_after(self, rows: int, took: float) -> float:
+        return self.options.pacing.pause_after(rows, took)
+
+    def is_refused(self, error: BaseException) -> float | None:
+        """Return how many seconds to wait before a batch is taken again that the database has
+        refused for the moment; None if it has not, or too often.
+        """
+        if not _is_of_database(error) or not is_transient(error):
+            return None
+        self._refused += 1
+        if self._refused >= DATABASE_TRIES:
+            return None
+        return FIRST_PAUSE * 2.0 ** (self._refused - 1)
+
+    def may_set_aside(self, error: BaseException) -> bool:
+        """Whether an error may be that of one row."""
+        if self.options.tries == 0 or not isinstance(error, Exception):
+            return False
+        if isinstance(error, Steering | SlotwiseError):
+            return False
+        return not (_is_of_database(error) and is_transient(error))
+
+    def blame(self, places: Sequence[Place], error: BaseException) -> Place | None:
+        """Note the row that failed alone; return it if it is set aside now. Raises the error if
+        ten rows failed in a row. Waits for the database.
+        """
+        is_first = not self._is_second
+        place = self.walk.failed(places)
+        if place is None:
+            return None
+        noted = self.aside.note(
+            self.ctx.name, self.options.name, place.key, error, self.options.tries
+        )
+        self._tried[place.key] += 1
+        self.ctx.log.warning(
+            "batches: the row %s failed (%s of %s): %s",
+            noted.key,
+            noted.tries,
+            self.options.tries,
+            error,
+        )
+        if is_first and self.walk.in_a_row >= HOPELESS:
+            error.add_note(f"{HOPELESS} rows in a row failed, so the batches end here")
+            raise error
+        return place if noted.state is AsideState.SET_ASIDE else None
+
+    def forget(self, key: Key) -> None:
+        self.aside.forget(self.ctx.name, self.options.name, key)
+
+    @property
+    def is_trying_again(self) -> bool:
+        return self._is_second
+
+    # -- progress ---------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> int:
+        """How many rows were processed for this slot, by all its attempts."""
+        return self.done_before + self.walk.done
+
+    @property
+    def rate(self) -> float:
+        """Rows a second in this attempt."""
+        return self.walk.done / max(elapsed() - self._since, 1e-9)
+
+    def progress(self) -> str:
+        """Return how far the run is, as a line for people."""
+        line = f"{self.done:,} rows, {self.rate:,.0f} rows/s"
+        if self.total is None:
+            return line
+        rest = max(self.total - self.done, 0)
+        line = f"{self.done:,} of {self.total:,} rows, {self.rate:,.0f} rows/s"
+        if not rest or not self.walk.done:
+            return line
+        left = short_duration(timedelta(seconds=round(rest / self.rate)))
+        return f"{line}, about {left} left"
+
+
+def _is_of_database(error: BaseException) -> bool:
+    """Whether a driver has raised an error, or SQLAlchemy or Django for it."""
+    if isinstance(error, SQLAlchemyError):
+        return True
+    for name in ("psycopg", "django.db"):
+        module = sys.modules.get(name)
+        kind = getattr(module, "Error", None)
+        if isinstance(kind, type) and isinstance(error, kind):
+            return True
+    return False
+
+
+
+
+def add_cure(error: ConfigurationError) -> None:
+    """Add what to do if a transaction cannot be guarded."""
+    error.add_note(
+        "rows in another database than slotwise's tables: batches(…, guard=False); a batch may "
+        "then run twice, so a unique key must make that harmless"
+    )

@@ -1,0 +1,339 @@
+"""Rows of a select of SQLAlchemy: as objects by a Session, as rows by an engine; both also async."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import UnaryExpression
+
+from slotwise import ConfigurationError
+from slotwise.contrib.batches.keys import Key
+from slotwise.contrib.batches.source import Taken, skips
+from slotwise.contrib.batches.walk import Place, Wanted
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+R = TypeVar("R")
+#: A column, or one with ``.desc()``.
+Column: TypeAlias = "sa.ColumnElement[object] | orm.InstrumentedAttribute[object]"
+Condition: TypeAlias = sa.ColumnElement[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A column of the order, and its direction."""
+
+    column: sa.ColumnElement[object]
+    is_down: bool = False
+
+    @property
+    def clause(self) -> sa.ColumnElement[object]:
+        return self.column.desc() if self.is_down else self.column.asc()
+
+    def behind(self, value: object) -> Condition:
+        return self.column < value if self.is_down else self.column > value
+
+
+@dataclass(frozen=True)
+class Statement(Generic[R]):
+    """A select with its key and its order, which contains the key."""
+
+    select: sa.Select[tuple[R]]
+    key: Sequence[sa.ColumnElement[object]]
+    order: Sequence[Ordered]
+    #: The positions of the key in the order.
+    places_of_key: Sequence[int]
+    #: Whether rows are walked by a cursor; else locked ones are skipped.
+    by_cursor: bool
+    locks: bool = True
+
+    @cached_property
+    def is_of_one(self) -> bool:
+        """Whether each row is one object or one value."""
+        return len(self.select.column_descriptions) == 1
+
+    def to_take(self, wanted: Wanted) -> sa.Select[tuple[R]]:
+        """Return the statement that locks and returns rows."""
+        found = self.select.order_by(None).limit(wanted.limit)
+        found = found.order_by(*(one.clause for one in self.order))
+        if wanted.only is not None:
+            found = found.where(self._is(wanted.only))
+        if wanted.without:
+            found = found.where(self._is_none_of(wanted.without))
+        if wanted.after is not None and wanted.only is None:
+            found = found.where(self._is_behind(wanted.after))
+        if self.locks:
+            found = found.with_for_update(skip_locked=skips(self, wanted), of=self._table)
+        own = [
+            column.label(f"slotwise_{place}")
+            for place, column in enumerate(self._columns)
+        ]
+        return cast("sa.Select[tuple[R]]", found.add_columns(*own))
+
+    def to_count(self) -> sa.Select[tuple[int]]:
+        rows = self.select.order_by(None).with_only_columns(*self.key).subquery()
+        return sa.select(sa.func.count()).select_from(rows)
+
+    def to_count_nulls(self) -> sa.Select[tuple[int]] | None:
+        """Return the statement that counts up to one row with NULL in the order; None if there can
+        be none.
+        """
+        doubtful = [one.column.is_(None) for one in self.order if _may_be_null(one)]
+        if not doubtful or not self.by_cursor:
+            return None
+        rows = self.select.order_by(None).with_only_columns(*self.key)
+        first = rows.where(sa.or_(*doubtful)).limit(1).subquery()
+        return sa.select(sa.func.count()).select_from(first)
+
+    def taken(self, rows: Sequence[sa.Row[tuple[R]]]) -> Taken[R]:
+        """Part what the statement has returned into rows of the user's and places."""
+        width = len(self.order)
+        places = []
+        found = []
+        for row in rows:
+            order = tuple(row[-width:])
+            key = tuple(order[position] for position in self.places_of_key)
+            places.append(Place(key, order))
+            found.append(row[0] if self.is_of_one else cast("R", row))
+        return found, places
+
+    @property
+    def _columns(self) -> list[sa.ColumnElement[object]]:
+        return [one.column for one in self.order]
+
+    @property
+    def _table(self) -> sa.FromClause | None:
+        """Return the table whose rows are locked: that of the key."""
+        found: sa.FromClause | None = getattr(self.key[0], "table", None)
+        return found
+
+    def _is(self, key: Key) -> Condition:
+        pairs = zip(self.key, key, strict=True)
+        return sa.and_(*(column == value for column, value in pairs))
+
+    def _is_none_of(self, keys: Sequence[Key]) -> Condition:
+        if len(self.key) == 1:
+            return self.key[0].not_in([key[0] for key in keys])
+        return sa.not_(sa.or_(*map(self._is, keys)))
+
+    def _is_behind(self, after: Key) -> Condition:
+        """Compare the whole order: as a row where all columns go one way, which an index serves;
+        else column by column.
+        """
+        directions = {one.is_down for one in self.order}
+        if len(directions) == 1 and len(after) > 1:
+            columns = sa.tuple_(*self._columns)
+            values = sa.tuple_(
+                *(
+                    sa.literal(value, column.type)
+                    for column, value in zip(self._columns, after, strict=True)
+                )
+            )
+            return columns < values if directions == {True} else columns > values
+        found: Condition = sa.false()
+        for one, value in reversed([*zip(self.order, after, strict=True)]):
+            found = sa.or_(
+                one.behind(value), sa.and_(one.column == value, found)
+            )
+        return found
+
+
+def statement(
+    select: sa.Select[tuple[R]],
+    *,
+    key: object,
+    order: object,
+    by_cursor: bool,
+    locks: bool,
+) -> Statement[R]:
+    """Return the select with its key, by default the primary key, and its order, by default that
+    of the select. Raises ConfigurationError.
+    """
+    if select._limit_clause is not None or select._for_update_arg is not None:
+        raise ConfigurationError(
+            "select has a limit or FOR UPDATE already; leave both out, size= and the batches "
+            "add them"
+        )
+    keys = [_ordered(one).column for one in _listed(key)] or _primary_key(select)
+    given = _listed(order) or list(select._order_by_clauses)
+    ordered = [_ordered(one) for one in given]
+    is_down = ordered[-1].is_down if ordered else False
+    for column in keys:
+        if _position(column, ordered) is None:
+            ordered.append(Ordered(column, is_down))
+    places = [_position(column, ordered) or 0 for column in keys]
+    return Statement(select, keys, ordered, places, by_cursor, locks)
+
+
+def _position(
+    column: sa.ColumnElement[object], ordered: Sequence[Ordered]
+) -> int | None:
+    for place, one in enumerate(ordered):
+        if one.column is column or one.column.compare(column):
+            return place
+    return None
+
+
+def _listed(given: object) -> list[object]:
+    if given is None:
+        return []
+    return [*given] if isinstance(given, list | tuple) else [given]
+
+
+def _ordered(given: object) -> Ordered:
+    if isinstance(given, orm.attributes.QueryableAttribute):
+        given = given.__clause_element__()
+    if isinstance(given, UnaryExpression):
+        if given.modifier is operators.desc_op:
+            return Ordered(given.element, is_down=True)
+        if given.modifier is operators.asc_op:
+            return Ordered(given.element)
+    elif isinstance(given, sa.ColumnElement):
+        return Ordered(given)
+    raise ConfigurationError(
+        f"{str(given)!r:.60} is no column to order by; pass columns, or column.desc()"
+    )
+
+
+def _primary_key(select: sa.Select[tuple[R]]) -> list[sa.ColumnElement[object]]:
+    """Return the primary key of the first table of a select."""
+    for table in select.get_final_froms():
+        found = [*table.primary_key]
+        if found:
+            return found
+    raise ConfigurationError(
+        "select has no primary key to know a row by; pass columns that are unique together: "
+        "key=table.c.id"
+    )
+
+
+def _may_be_null(one: Ordered) -> bool:
+    return bool(getattr(one.column, "nullable", True))
+
+
+# -- transactions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EngineSource(Generic[R]):
+    """Rows, in transactions of an engine."""
+
+    statement: Statement[R]
+    engine: sa.Engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        with self.engine.begin() as connection:
+            _lock_file(connection)
+            yield connection
+
+    def take(self, connection: sa.Connection, wanted: Wanted) -> Taken[R]:
+        rows = connection.execute(self.statement.to_take(wanted)).all()
+        return self.statement.taken(rows)
+
+    def count(self, connection: sa.Connection) -> int:
+        return connection.execute(self.statement.to_count()).scalar_one()
+
+    def count_nulls(self, connection: sa.Connection) -> int:
+        wanted = self.statement.to_count_nulls()
+        return 0 if wanted is None else connection.execute(wanted).scalar_one()
+
+
+@dataclass(frozen=True)
+class SessionSource(Generic[R]):
+    """Objects, in a session for each batch."""
+
+    statement: Statement[R]
+    make: Callable[[], orm.Session]
+
+    @contextmanager
+    def transaction(self) -> Iterator[orm.Session]:
+        with self.make() as session, session.begin():
+            _lock_file(session.connection())
+            yield session
+
+    def take(self, session: orm.Session, wanted: Wanted) -> Taken[R]:
+        rows = session.execute(self.statement.to_take(wanted)).all()
+        return self.statement.taken(rows)
+
+    def count(self, session: orm.Session) -> int:
+        return session.execute(self.statement.to_count()).scalar_one()
+
+    def count_nulls(self, session: orm.Session) -> int:
+        wanted = self.statement.to_count_nulls()
+        return 0 if wanted is None else session.execute(wanted).scalar_one()
+
+
+@dataclass(frozen=True)
+class AsyncEngineSource(Generic[R]):
+    """Rows, in transactions of an async engine."""
+
+    statement: Statement[R]
+    engine: AsyncEngine
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        async with self.engine.begin() as connection:
+            await connection.run_sync(_lock_file)
+            yield connection
+
+    async def take(self, connection: AsyncConnection, wanted: Wanted) -> Taken[R]:
+        found = await connection.execute(self.statement.to_take(wanted))
+        return self.statement.taken(found.all())
+
+    async def count(self, connection: AsyncConnection) -> int:
+        return (await connection.execute(self.statement.to_count())).scalar_one()
+
+    async def count_nulls(self, connection: AsyncConnection) -> int:
+        wanted = self.statement.to_count_nulls()
+        if wanted is None:
+            return 0
+        return (await connection.execute(wanted)).scalar_one()
+
+
+@dataclass(frozen=True)
+class AsyncSessionSource(Generic[R]):
+    """Objects, in an async session for each batch."""
+
+    statement: Statement[R]
+    make: Callable[[], AsyncSession]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        async with self.make() as session, session.begin():
+            await (await session.connection()).run_sync(_lock_file)
+            yield session
+
+    async def take(self, session: AsyncSession, wanted: Wanted) -> Taken[R]:
+        found = await session.execute(self.statement.to_take(wanted))
+        return self.statement.taken(found.all())
+
+    async def count(self, session: AsyncSession) -> int:
+        return (await session.execute(self.statement.to_count())).scalar_one()
+
+    async def count_nulls(self, session: AsyncSession) -> int:
+        wanted = self.statement.to_count_nulls()
+        return (
+            0 if wanted is None else (await session.execute(wanted)).scalar_one()
+        )
+
+
+def _lock_file(connection: sa.Connection) -> None:
+    """On SQLite, which cannot lock rows, lock the file before rows are read.
+
+    Race: two workers that read first could both process the same rows, for its driver begins no
+    transaction before the first write.
+    """
+    if connection.dialect.name != "sqlite":
+        return
+    driver = connection.connection.driver_connection
+    if driver is not None and not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
