@@ -90,7 +90,7 @@ class BatchOptions(TypedDict, total=False):
 @overload
 def batches(
     ctx: Context[object],
-    select: sa.Select[tuple[R]],
+    select: sa.Select[R],
     on: orm.sessionmaker[orm.Session],
     *,
     set_aside: HandOver[orm.Session] | None = None,
@@ -99,7 +99,7 @@ def batches(
 @overload
 def batches(
     ctx: Context[object],
-    select: sa.Select[tuple[R]],
+    select: sa.Select[R],
     on: sa.Engine,
     *,
     set_aside: HandOver[sa.Connection] | None = None,
@@ -108,7 +108,7 @@ def batches(
 @overload
 def batches(
     ctx: Context[object],
-    select: sa.Select[tuple[R]],
+    select: sa.Select[R],
     on: async_sessionmaker[AsyncSession],
     *,
     set_aside: HandOver[AsyncSession] | None = None,
@@ -117,7 +117,7 @@ def batches(
 @overload
 def batches(
     ctx: Context[object],
-    select: sa.Select[tuple[R]],
+    select: sa.Select[R],
     on: AsyncEngine,
     *,
     set_aside: HandOver[AsyncConnection] | None = None,
@@ -172,9 +172,7 @@ def batches(
     source = _source(select, on, options)
     hand_over = cast("HandOver[object] | None", set_aside)
     read = _read(options)
-    if isinstance(
-        source, AsyncEngineSource | AsyncSessionSource | AsyncPsycopgSource
-    ):
+    if isinstance(source, AsyncEngineSource | AsyncSessionSource | AsyncPsycopgSource):
         return AsyncBatches(
             ctx, cast("AsyncSource[object, object]", source), read, hand_over
         )

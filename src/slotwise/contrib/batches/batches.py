@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.keys import Key
-from slotwise.contrib.batches.run import NULLS, Options, Run, add_cure
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
+from slotwise.contrib.batches.run import NULLS, Options, Run, add_cure
 from slotwise.contrib.batches.source import Source
 from slotwise.contrib.batches.walk import Place, Wanted
 from slotwise.spi import elapsed
@@ -224,7 +224,9 @@ class Batches(Generic[C, R]):
             left = end - elapsed()
             if left <= 0 and (condition is None or not condition()):
                 return
-            run.ctx.wait(timedelta(seconds=min(left, LOOK_AGAIN) if left > 0 else LOOK_AGAIN))
+            run.ctx.wait(
+                timedelta(seconds=min(left, LOOK_AGAIN) if left > 0 else LOOK_AGAIN)
+            )
             run.may_go_on()
 
 

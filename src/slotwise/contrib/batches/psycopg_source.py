@@ -33,7 +33,9 @@ DictRow: TypeAlias = dict[str, object]
 Values: TypeAlias = dict[str, object]
 
 #: What the batches add themselves, and what may not stand at the outer level of a select.
-_OURS: Final = re.compile(r"\b(order\s+by|limit|offset|for\s+(no\s+key\s+)?update)\b", re.I)
+_OURS: Final = re.compile(
+    r"\b(order\s+by|limit|offset|for\s+(no\s+key\s+)?update)\b", re.I
+)
 _NESTED: Final = re.compile(r"\([^()]*\)|'[^']*'|--[^\n]*")
 _COLUMN: Final = re.compile(r"-?[A-Za-z_][A-Za-z0-9_]*")
 
@@ -116,9 +118,7 @@ class TextSelect:
             sign = "<" if downs == {True} else ">"
             return f"({', '.join(names)}) {sign} ({', '.join(slots)})"
         found = "false"
-        for one, name, slot in reversed(
-            [*zip(self.order, names, slots, strict=True)]
-        ):
+        for one, name, slot in reversed([*zip(self.order, names, slots, strict=True)]):
             sign = "<" if one.startswith("-") else ">"
             found = f"({name} {sign} {slot} OR ({name} = {slot} AND {found}))"
         return found

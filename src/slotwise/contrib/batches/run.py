@@ -281,8 +281,6 @@ def _is_of_database(error: BaseException) -> bool:
     return False
 
 
-
-
 def add_cure(error: ConfigurationError) -> None:
     """Add what to do if a transaction cannot be guarded."""
     error.add_note(

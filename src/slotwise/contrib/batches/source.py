@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext import asyncio as async_sa
 
     #: What ``ctx.guard`` takes; of Django, its wrapper passes for one of psycopg.
-    SyncConnection: TypeAlias = sa.Connection | orm.Session | psycopg.Connection[object]
+    SyncConnection: TypeAlias = (
+        sa.Connection | orm.Session | psycopg.Connection[object]
+    )
     AsyncConnection: TypeAlias = (
         async_sa.AsyncConnection
         | async_sa.AsyncSession
@@ -51,9 +53,7 @@ class AsyncSource(Protocol[C, R_co]):
 
     def transaction(self) -> AbstractAsyncContextManager[C]: ...
 
-    async def take(
-        self, connection: C, wanted: Wanted
-    ) -> Taken[R_co]: ...
+    async def take(self, connection: C, wanted: Wanted) -> Taken[R_co]: ...
 
     async def count(self, connection: C) -> int: ...
 

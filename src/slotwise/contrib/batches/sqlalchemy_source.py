@@ -1,11 +1,10 @@
-"""Rows of a select of SQLAlchemy: as objects by a Session, as rows by an engine; both also async."""
+"""Rows of a select of SQLAlchemy: objects by a Session, rows by an engine; both also async."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
@@ -46,7 +45,7 @@ class Ordered:
 class Statement(Generic[R]):
     """A select with its key and its order, which contains the key."""
 
-    select: sa.Select[tuple[R]]
+    select: sa.Select[R]
     key: Sequence[sa.ColumnElement[object]]
     order: Sequence[Ordered]
     #: The positions of the key in the order.
@@ -55,12 +54,7 @@ class Statement(Generic[R]):
     by_cursor: bool
     locks: bool = True
 
-    @cached_property
-    def is_of_one(self) -> bool:
-        """Whether each row is one object or one value."""
-        return len(self.select.column_descriptions) == 1
-
-    def to_take(self, wanted: Wanted) -> sa.Select[tuple[R]]:
+    def to_take(self, wanted: Wanted) -> sa.Select[R]:
         """Return the statement that locks and returns rows."""
         found = self.select.order_by(None).limit(wanted.limit)
         found = found.order_by(*(one.clause for one in self.order))
@@ -71,18 +65,20 @@ class Statement(Generic[R]):
         if wanted.after is not None and wanted.only is None:
             found = found.where(self._is_behind(wanted.after))
         if self.locks:
-            found = found.with_for_update(skip_locked=skips(self, wanted), of=self._table)
+            found = found.with_for_update(
+                skip_locked=skips(self, wanted), of=self._table
+            )
         own = [
             column.label(f"slotwise_{place}")
             for place, column in enumerate(self._columns)
         ]
-        return cast("sa.Select[tuple[R]]", found.add_columns(*own))
+        return cast("sa.Select[R]", found.add_columns(*own))
 
-    def to_count(self) -> sa.Select[tuple[int]]:
+    def to_count(self) -> sa.Select[int]:
         rows = self.select.order_by(None).with_only_columns(*self.key).subquery()
         return sa.select(sa.func.count()).select_from(rows)
 
-    def to_count_nulls(self) -> sa.Select[tuple[int]] | None:
+    def to_count_nulls(self) -> sa.Select[int] | None:
         """Return the statement that counts up to one row with NULL in the order; None if there can
         be none.
         """
@@ -93,8 +89,9 @@ class Statement(Generic[R]):
         first = rows.where(sa.or_(*doubtful)).limit(1).subquery()
         return sa.select(sa.func.count()).select_from(first)
 
-    def taken(self, rows: Sequence[sa.Row[tuple[R]]]) -> Taken[R]:
+    def taken(self, rows: Sequence[sa.Row[R]], *, by_session: bool) -> Taken[R]:
         """Part what the statement has returned into rows of the user's and places."""
+        is_of_one = by_session and len(self.select.column_descriptions) == 1
         width = len(self.order)
         places = []
         found = []
@@ -102,7 +99,7 @@ class Statement(Generic[R]):
             order = tuple(row[-width:])
             key = tuple(order[position] for position in self.places_of_key)
             places.append(Place(key, order))
-            found.append(row[0] if self.is_of_one else cast("R", row))
+            found.append(cast("R", row[0] if is_of_one else row))
         return found, places
 
     @property
@@ -140,14 +137,12 @@ class Statement(Generic[R]):
             return columns < values if directions == {True} else columns > values
         found: Condition = sa.false()
         for one, value in reversed([*zip(self.order, after, strict=True)]):
-            found = sa.or_(
-                one.behind(value), sa.and_(one.column == value, found)
-            )
+            found = sa.or_(one.behind(value), sa.and_(one.column == value, found))
         return found
 
 
 def statement(
-    select: sa.Select[tuple[R]],
+    select: sa.Select[R],
     *,
     key: object,
     order: object,
@@ -157,13 +152,13 @@ def statement(
     """Return the select with its key, by default the primary key, and its order, by default that
     of the select. Raises ConfigurationError.
     """
-    if select._limit_clause is not None or select._for_update_arg is not None:
+    if _part(select, "_limit_clause") is not None or _has_lock(select):
         raise ConfigurationError(
             "select has a limit or FOR UPDATE already; leave both out, size= and the batches "
             "add them"
         )
     keys = [_ordered(one).column for one in _listed(key)] or _primary_key(select)
-    given = _listed(order) or list(select._order_by_clauses)
+    given = _listed(order) or _own_order(select)
     ordered = [_ordered(one) for one in given]
     is_down = ordered[-1].is_down if ordered else False
     for column in keys:
@@ -171,6 +166,20 @@ def statement(
             ordered.append(Ordered(column, is_down))
     places = [_position(column, ordered) or 0 for column in keys]
     return Statement(select, keys, ordered, places, by_cursor, locks)
+
+
+def _part(select: object, name: str) -> object:
+    """Return a part of a select that SQLAlchemy has no public name for."""
+    return getattr(select, name, None)
+
+
+def _has_lock(select: object) -> bool:
+    return _part(select, "_for_update_arg") is not None
+
+
+def _own_order(select: object) -> list[object]:
+    found = _part(select, "_order_by_clauses")
+    return [*found] if isinstance(found, tuple) else []
 
 
 def _position(
@@ -203,10 +212,10 @@ def _ordered(given: object) -> Ordered:
     )
 
 
-def _primary_key(select: sa.Select[tuple[R]]) -> list[sa.ColumnElement[object]]:
+def _primary_key(select: sa.Select[R]) -> list[sa.ColumnElement[object]]:
     """Return the primary key of the first table of a select."""
     for table in select.get_final_froms():
-        found = [*table.primary_key]
+        found: list[sa.ColumnElement[object]] = [*table.primary_key]
         if found:
             return found
     raise ConfigurationError(
@@ -237,7 +246,7 @@ class EngineSource(Generic[R]):
 
     def take(self, connection: sa.Connection, wanted: Wanted) -> Taken[R]:
         rows = connection.execute(self.statement.to_take(wanted)).all()
-        return self.statement.taken(rows)
+        return self.statement.taken(rows, by_session=False)
 
     def count(self, connection: sa.Connection) -> int:
         return connection.execute(self.statement.to_count()).scalar_one()
@@ -262,7 +271,7 @@ class SessionSource(Generic[R]):
 
     def take(self, session: orm.Session, wanted: Wanted) -> Taken[R]:
         rows = session.execute(self.statement.to_take(wanted)).all()
-        return self.statement.taken(rows)
+        return self.statement.taken(rows, by_session=True)
 
     def count(self, session: orm.Session) -> int:
         return session.execute(self.statement.to_count()).scalar_one()
@@ -287,7 +296,7 @@ class AsyncEngineSource(Generic[R]):
 
     async def take(self, connection: AsyncConnection, wanted: Wanted) -> Taken[R]:
         found = await connection.execute(self.statement.to_take(wanted))
-        return self.statement.taken(found.all())
+        return self.statement.taken(found.all(), by_session=False)
 
     async def count(self, connection: AsyncConnection) -> int:
         return (await connection.execute(self.statement.to_count())).scalar_one()
@@ -314,16 +323,14 @@ class AsyncSessionSource(Generic[R]):
 
     async def take(self, session: AsyncSession, wanted: Wanted) -> Taken[R]:
         found = await session.execute(self.statement.to_take(wanted))
-        return self.statement.taken(found.all())
+        return self.statement.taken(found.all(), by_session=True)
 
     async def count(self, session: AsyncSession) -> int:
         return (await session.execute(self.statement.to_count())).scalar_one()
 
     async def count_nulls(self, session: AsyncSession) -> int:
         wanted = self.statement.to_count_nulls()
-        return (
-            0 if wanted is None else (await session.execute(wanted)).scalar_one()
-        )
+        return 0 if wanted is None else (await session.execute(wanted)).scalar_one()
 
 
 def _lock_file(connection: sa.Connection) -> None:

@@ -1,0 +1,331 @@
+"""What a walk does beside the plain case: rows that fail, cursors, budgets, deploys, bad input."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+from tests.contrib.batches.shop import ELIGIBLE, Card, Proposal, Shop, make_cards
+
+from slotwise import Client, Daily, JobContext, Retry
+from slotwise.contrib.batches import AsideState, SetAside, batches
+
+EVERY = sa.select(Proposal)
+
+
+def fail_at(*poisoned: int):
+    """Make cards of a batch, but for these proposals."""
+
+    def process(session: orm.Session, proposals: list[Proposal]) -> None:
+        for one in proposals:
+            if one.id in poisoned:
+                raise ValueError(f"no card for {one.id}")
+        make_cards(session, proposals)
+
+    return process
+
+
+def aside(shop: Shop) -> dict[str, tuple[AsideState, int]]:
+    with Client.open(shop.url) as client:
+        rows = SetAside(client.database).listed()
+        return {row.key: (row.state, row.tries) for row in rows}
+
+
+def cards(shop: Shop, process=make_cards, select=ELIGIBLE, **options):
+    def execute(ctx: JobContext) -> None:
+        for batch in batches(
+            ctx, select, shop.sessions, retry_pause="0s", **{"size": 4, **options}
+        ):
+            with batch as proposals:
+                process(batch.session, [*proposals])
+
+    return execute
+
+
+def note_cards(session: orm.Session, proposals: list[Proposal]) -> None:
+    """Make cards, and leave no mark at the proposals."""
+    session.add_all(Card(proposal_id=one.id) for one in proposals)
+
+
+# -- rows that fail -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cursor", [False, True], ids=["status", "cursor"])
+def test_rows_that_fail_are_set_aside_and_the_others_go_on(
+    shop: Shop, cursor: bool
+) -> None:
+    """By halving their batches: also two in one batch, the first and the last."""
+    shop.add(20)
+    process = fail_at(1, 6, 7, 20)
+    select = EVERY if cursor else ELIGIBLE
+    (ended,) = shop.run(cards(shop, process, select, cursor=cursor, size=8))
+    assert ended.outcome == "succeeded", ended
+    assert sorted(shop.carded()) == sorted({*range(1, 21)} - {1, 6, 7, 20})
+    assert aside(shop) == dict.fromkeys(
+        ["1", "6", "7", "20"], (AsideState.SET_ASIDE, 3)
+    )
+
+
+@pytest.mark.parametrize("cursor", [False, True], ids=["status", "cursor"])
+def test_a_row_that_fails_once_is_processed_in_the_end(
+    shop: Shop, cursor: bool
+) -> None:
+    shop.add(9)
+    tried = []
+
+    def process(session: orm.Session, proposals: list[Proposal]) -> None:
+        ids = [one.id for one in proposals]
+        if 5 in ids:
+            tried.append(ids)
+            if tried.count([5]) < 2:
+                raise OSError("the service is away")
+        make_cards(session, proposals)
+
+    select = EVERY if cursor else ELIGIBLE
+    (ended,) = shop.run(cards(shop, process, select, cursor=cursor))
+    assert ended.outcome == "succeeded", ended
+    assert sorted(shop.carded()) == [*range(1, 10)]
+    assert tried[-2:] == [[5], [5]]
+    assert aside(shop) == {}
+
+
+def test_what_was_set_aside_stays_out_until_it_is_retried_or_dropped(
+    shop: Shop,
+) -> None:
+    shop.add(6)
+    handler = cards(shop, fail_at(2, 3))
+    shop.run(handler)
+    seen = []
+
+    def process(session: orm.Session, proposals: list[Proposal]) -> None:
+        seen.extend(one.id for one in proposals)
+        make_cards(session, proposals)
+
+    shop.run(cards(shop, process))
+    assert seen == []
+    with Client.open(shop.url) as client:
+        table = SetAside(client.database)
+        assert table.retry("cards", ["2"]) == 1
+        assert table.drop("cards", ["3"]) == 1
+    shop.run(cards(shop, process))
+    assert (seen, aside(shop)) == ([2], {})
+    assert shop.statuses() == {"done": [1, 2, 4, 5, 6], "eligible": [3]}
+
+
+def test_a_callable_takes_the_rows_in_place_of_the_table(shop: Shop) -> None:
+    """In a transaction of its own; the error and the key are given."""
+    shop.add(5)
+    taken = []
+
+    def set_aside(
+        session: orm.Session, key: tuple[object, ...], error: Exception
+    ) -> None:
+        taken.append((key, str(error)))
+        session.get_one(Proposal, key).status = "failed"
+
+    shop.run(cards(shop, fail_at(4), set_aside=set_aside, tries=2))
+    assert taken == [((4,), "no card for 4")]
+    assert shop.statuses() == {"done": [1, 2, 3, 5], "failed": [4]}
+    assert aside(shop) == {}
+
+
+def test_ten_rows_in_a_row_end_the_attempt(shop: Shop) -> None:
+    """Then not the rows are to blame."""
+    shop.add(30)
+    (ended,) = shop.run(cards(shop, fail_at(*range(1, 31)), size=16))
+    assert (ended.outcome, shop.carded()) == ("failed", [])
+    assert len(aside(shop)) == 10
+
+
+def test_without_tries_the_first_error_ends_the_attempt(shop: Shop) -> None:
+    shop.add(9)
+    (ended,) = shop.run(cards(shop, fail_at(6), tries=0))
+    assert (ended.outcome, shop.carded()) == ("failed", [1, 2, 3, 4])
+    assert aside(shop) == {}
+
+
+# -- cursors --------------------------------------------------------------------------------------
+
+ORDERS = [
+    (Proposal.created_at,),
+    (Proposal.created_at.desc(),),
+    (Proposal.region, Proposal.created_at.desc()),
+    (Proposal.region.desc(), Proposal.created_at, Proposal.id.desc()),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=range(len(ORDERS)))
+def test_a_cursor_goes_on_where_an_attempt_has_failed(
+    shop: Shop, order: tuple[sa.ColumnElement[object], ...]
+) -> None:
+    """In any order; each row once."""
+    shop.add(23)
+    fails = [True]
+
+    def process(session: orm.Session, proposals: list[Proposal]) -> None:
+        if len(shop.carded()) == 10 and fails:
+            fails.clear()
+            raise MemoryError
+        note_cards(session, proposals)
+
+    handler = cards(shop, process, EVERY, cursor=True, size=5, order=order, tries=0)
+    retry = Retry(max_attempts=2, wait=lambda state: 0.0)
+    ended = shop.run(
+        handler, times=2, step="15h", schedule=Daily("12:00", tz="UTC"), retry=retry
+    )
+    assert [one.outcome for one in ended] == ["failed", "succeeded"]
+    with shop.sessions() as session:
+        wanted = EVERY.order_by(
+            *order, Proposal.id.desc() if order == ORDERS[1] else Proposal.id
+        )
+        if order == ORDERS[2]:
+            wanted = EVERY.order_by(*order, Proposal.id.desc())
+        if order == ORDERS[3]:
+            wanted = EVERY.order_by(*order)
+        expected = [one.id for one in session.scalars(wanted)]
+    assert shop.carded() == expected
+
+
+def test_a_budget_hands_the_cursor_to_the_same_slot(shop: Shop) -> None:
+    """Which goes on after the pause; without that pause, the budget is refused."""
+    shop.add(10)
+    handler = cards(
+        shop, note_cards, EVERY, cursor=True, max_batches=2, resume_after="10m"
+    )
+    ended = shop.run(handler, times=2, step="15h", schedule=Daily("12:00", tz="UTC"))
+    assert [one.outcome for one in ended] == ["snoozed", "succeeded"]
+    assert shop.carded() == [*range(1, 11)]
+    (refused,) = shop.run(cards(shop, note_cards, EVERY, cursor=True, max_batches=2))
+    assert 'pass resume_after="1h"' in (refused.error or "")
+
+
+def test_rows_locked_by_others_are_waited_for(shop: Shop) -> None:
+    """A cursor that skipped them would lose them."""
+    shop.add(5)
+    handler = cards(shop, note_cards, EVERY, cursor=True)
+    with shop.worker(handler) as worker, shop.engine.connect() as other:
+        other.execute(sa.text("SET lock_timeout = '5s'"))
+        other.execute(EVERY.where(Proposal.id == 2).with_for_update())
+        worker.tick("1h")
+        import threading
+
+        thread = threading.Thread(target=worker.run_due)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        other.rollback()
+        thread.join(20)
+    assert shop.carded() == [1, 2, 3, 4, 5]
+
+
+# -- budgets and deploys --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"max_batches": 2},
+        {"time_budget": datetime(2026, 1, 1, tzinfo=UTC), "max_batches": None},
+        {"time_budget": "0s"},
+    ],
+    ids=["batches", "instant", "duration"],
+)
+def test_a_budget_ends_the_slot_and_the_next_one_goes_on(
+    shop: Shop, budget: dict[str, object]
+) -> None:
+    shop.add(10)
+    counts = []
+
+    def execute(ctx: JobContext) -> None:
+        cards(shop, **budget)(ctx)
+        counts.append(len(shop.carded()))
+
+    ended = shop.run(execute, times=2)
+    assert [one.outcome for one in ended] == ["succeeded"] * 2
+    assert counts == ([8, 10] if budget.get("max_batches") else [0, 0])
+
+
+def test_a_drain_ends_the_run_by_resume(shop: Shop) -> None:
+    shop.add(10)
+
+    def execute(ctx: JobContext) -> None:
+        ctx._stopping = lambda: ctx.attempt == 1 and bool(shop.carded())
+        cards(shop)(ctx)
+
+    ended = shop.run(execute)
+    assert [one.outcome for one in ended] == ["snoozed", "succeeded"]
+    assert [one.attempt for one in ended] == [1, 2]
+    assert shop.carded() == [*range(1, 11)]
+
+
+# -- two workers ----------------------------------------------------------------------------------
+
+
+def test_locked_rows_are_left_to_who_has_locked_them(shop: Shop) -> None:
+    shop.add(6)
+    with shop.engine.connect() as other:
+        other.execute(ELIGIBLE.where(Proposal.id.in_([2, 3])).with_for_update())
+        shop.run(cards(shop))
+    assert shop.carded() == [1, 4, 5, 6]
+
+
+def test_a_stale_claim_commits_nothing(shop: Shop) -> None:
+    shop.add(6)
+
+    def execute(ctx: JobContext) -> None:
+        def process(session: orm.Session, proposals: list[Proposal]) -> None:
+            make_cards(session, proposals)
+            with shop.engine.begin() as other:
+                other.execute(sa.text("UPDATE scheduled_slots SET token = token + 1"))
+
+        cards(shop, process)(ctx)
+
+    shop.run(execute)
+    assert shop.carded() == []
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"size": 0}, "size=0: expected a whole number of rows, 1 to 100,000"),
+        ({"size": 10_000_000}, "all rows of a batch are in memory at once"),
+        ({"tries": -1}, "tries=-1: expected a whole number"),
+        ({"rate": "fast"}, "rate='fast': write rows and a period"),
+        ({"max_batches": 0}, "max_batches=0: expected a whole number"),
+        ({"time_budget": datetime(2026, 1, 1)}, "has no offset"),  # noqa: DTZ001
+        ({"order": "created_at"}, "is no column to order by"),
+        ({"order": Proposal.region, "cursor": True}, "NULL in a column of its order"),
+        ({"key": Proposal.status}, "two rows have the key 'eligible'"),
+        ({"select": ELIGIBLE.limit(5)}, "select has a limit or FOR UPDATE already"),
+        ({"select": EVERY, "process": note_cards}, "was processed and still matches"),
+        ({"select": 17}, "batches(select=17): pass a select"),
+        ({"select": sa.text("SELECT 1")}, "pass a select of SQLAlchemy"),
+        (
+            {"select": "SELECT * FROM proposals"},
+            "select is text, so key= must name columns",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(
+    shop: Shop, options: dict[str, object], words: str
+) -> None:
+    shop.add(6)
+    if "NULL" in words:
+        with shop.engine.begin() as connection:
+            connection.execute(
+                sa.update(Proposal).where(Proposal.id == 3).values(region=None)
+            )
+    options = dict(options)
+    process = options.pop("process", make_cards)
+    (ended,) = shop.run(
+        cards(shop, process, options.pop("select", ELIGIBLE), **options)
+    )
+    assert ended.outcome == "failed"
+    assert words in (ended.error or "")
+    assert len(shop.carded()) <= 4
