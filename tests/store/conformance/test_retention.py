@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from tests.kit.breaks import always
 from tests.kit.records import Failed, FollowUps, Succeeded
 from tests.kit.store import Page, Pruner
-from tests.store.bench import Bench, a_job, a_task, at
+from tests.store.bench import NOON, Bench, a_job, a_task, at
 
 from slotwise import ConfigurationError, Every
+from slotwise.store.slots.counts import Counts, Ended
 
 HOUR = timedelta(hours=1)
 
@@ -72,16 +73,56 @@ def test_a_job_shortens_its_retention(brief: Bench) -> None:
     """
     ran(brief, "plain", range(1, 11), failing=2)
     ran(brief, "retried", range(11, 13))
-    brief.clock.set(at(170))
-    assert (
-        prune(brief, 10 * HOUR, 10 * HOUR) == Page()
-    )  # its hour is not closed: a worker may yet count it
+    brief.clock.set(at(14))
+    assert prune(brief, 10 * HOUR, 10 * HOUR) == Page(slots=7)
     brief.clock.set(at(185))
-    assert prune(brief, 10 * HOUR, 10 * HOUR) == Page(slots=9)
+    assert prune(brief, 10 * HOUR, 10 * HOUR) == Page(slots=2)
     assert brief.outcomes("plain") == [(10, "succeeded")]
     assert len(brief.outcomes("retried")) == 2
     assert counted(brief, "plain") == {"succeeded": 9, "failed": 1}
     assert counted(brief, "retried")["succeeded"] == 2
+
+
+@pytest.mark.parametrize("is_counted", [True, False], ids=["counted", "killed before"])
+def test_what_goes_after_minutes_stays_counted(brief: Bench, is_counted: bool) -> None:
+    """Whether the worker counts it before the deletion, later, or never."""
+    ran(brief, "plain", range(58, 63))
+    brief.clock.set(at(75))
+    assert prune(brief, 10 * HOUR, 10 * HOUR) == Page(slots=4)
+    if is_counted:
+        hours = {NOON: 2, NOON + HOUR: 3}
+        for hour, count in hours.items():
+            ended = Ended("plain", hour, "slot", "succeeded", "")
+            Counts(brief.store).add({ended: count})
+        assert counted(brief, "plain")["succeeded"] == 5
+    brief.clock.set(at(250))
+    prune(brief, 10 * HOUR, 10 * HOUR)
+    assert counted(brief, "plain")["succeeded"] == 5
+
+
+def test_a_triggered_slot_waits_for_its_hour(brief: Bench) -> None:
+    """No newer row of its kind leads the recount to it."""
+    ran(brief, "plain", range(1, 2))
+    brief.client.operations.trigger("plain")
+    brief.settle(brief.claim_one("plain"))
+    brief.clock.set(at(30))
+    assert prune(brief, 10 * HOUR, 10 * HOUR) == Page()
+    brief.clock.set(at(250))
+    assert prune(brief, 10 * HOUR, 10 * HOUR) == Page(slots=1)
+    assert counted(brief, "plain") == {"succeeded": 2}
+
+
+def test_workers_take_turns_for_brief_jobs(brief: Bench) -> None:
+    """Each half of the shortest retention, whoever it is; without such a job, nobody."""
+    pruners = [
+        Pruner(brief.store, keep=HOUR, failure_retention=HOUR) for _ in range(2)
+    ]
+    assert pruners[0].rest == timedelta(minutes=2.5)
+    assert [one.take_short_turn() for one in pruners] == [True, False]
+    brief.tick(2.5)
+    assert [one.take_short_turn() for one in pruners] == [True, False]
+    ran(brief, "plain", range(3, 12))
+    assert sum(page.slots for page in pruners[1].short_pages()) == 3
 
 
 def test_successes_go_before_failures(bench: Bench) -> None:

@@ -185,12 +185,10 @@ class Pruning(Service):
         self._slots = self._gaps = 0
 
     def run_once(self) -> timedelta:
-        if self._walk is None and not self._pruner.take_turn(PRUNE_INTERVAL):
-            return PRUNE_INTERVAL / 4
-        walk, self._walk = (
-            self._walk or self._pruner.pages(),
-            None,
-        )  # after an error it begins where it stopped
+        walk = self._walk or self._next_walk()
+        if walk is None:
+            return min(PRUNE_INTERVAL / 4, self._pruner.rest)
+        self._walk = None  # after an error it begins where it stopped
         began = self.elapsed()
         count = 0
         for page in islice(walk, PRUNE_ROUND):
@@ -207,7 +205,17 @@ class Pruning(Service):
                 Pruned(worker=self.worker, slots=self._slots, gaps=self._gaps)
             )
         self._slots = self._gaps = 0
-        return PRUNE_INTERVAL
+        return min(PRUNE_INTERVAL, self._pruner.rest)
+
+    def _next_walk(self) -> Iterator[Page] | None:
+        """Return a walk through the whole ledger, or through jobs that keep little of it; None if
+        others have the turns.
+        """
+        if self._pruner.take_turn(PRUNE_INTERVAL):
+            return self._pruner.pages()
+        if self._pruner.take_short_turn():
+            return self._pruner.short_pages()
+        return None
 
     @property
     def is_walking(self) -> bool:

@@ -171,12 +171,22 @@ class Counts:
             end = min(hour_of(utc(found)) + RECOUNTED, walk.until)
             self._recount(connection, walk.name, walk.after, end)
             return walk._replace(after=end)
+        if walk.after < walk.until and self._has_pruned(connection, walk):
+            self._recount(connection, walk.name, walk.after, walk.until)
         name = next_name(connection, part, walk.name, part.slot >= walk.since)
         if name is not None:
             return walk._replace(name=name, after=walk.since)
         if walk.part + 1 < len(self.parts):
             return Walk(walk.until, walk.since, walk.part + 1, after=walk.until)
         return Walk(until=walk.until)
+
+    def _has_pruned(self, connection: sa.Connection, walk: Walk) -> bool:
+        """Whether slots were deleted in hours of which the ledger has nothing more."""
+        counts = self._counts.c
+        mine = counts.task_name == walk.name, counts.kind == SLOT, counts.pruned > 0
+        hours = counts.hour >= walk.after, counts.hour < walk.until
+        found = sa.select(sa.exists().where(*mine, *hours))
+        return bool(connection.scalar(found))
 
     def _recount(
         self, connection: sa.Connection, name: str, begin: datetime, end: datetime

@@ -30,9 +30,10 @@ from slotwise.store.schema.tables import Condition
 from slotwise.store.slots import checkpoints, ledger
 from slotwise.store.slots.counts import HOUR, SLOT, Counts, Part, next_name
 from slotwise.store.slots.store import Store
-from slotwise.store.slots.tuning import PRUNED, REMEMBERED, STALLED
+from slotwise.store.slots.tuning import PRUNED, REMEMBERED, SHORTEST_REST, STALLED
 
 TURN = "pruning"
+SHORT_TURN = "pruning_short"
 PRUNED_UNTIL = "pruned_until"
 Where: TypeAlias = Callable[
     [sa.ColumnElement[str], sa.ColumnElement[str]], sa.ColumnElement[bool]
@@ -143,6 +144,36 @@ class Pruner:
         self._noted = noted
         return noted is not None
 
+    @property
+    def rest(self) -> timedelta:
+        """How long successes of a job may wait for their deletion: half of the shortest
+        retention, between a minute and an hour.
+        """
+        bounded = [span for spans in self._own.values() for span in spans.bounded]
+        return max(min(bounded, default=HOUR) / 2, SHORTEST_REST)
+
+    def take_short_turn(self) -> bool:
+        """Return whether no worker has pruned the jobs that shorten their retention for ``rest``;
+        then it is this worker's turn. Two at once delete no row twice.
+        """
+        if not self._own:
+            return False
+        with self._store.transaction() as connection:
+            now = self._store.dialect.now(connection)
+            before = _text(now - self.rest)
+            return _note(
+                connection,
+                self._store,
+                SHORT_TURN,
+                _text(now),
+                lambda old, new: old <= before,
+            )
+
+    def short_pages(self) -> Iterator[Page]:
+        """Delete slots of the jobs that shorten their retention. Each page is a transaction."""
+        for name, spans in self._own.items():
+            yield from self._pages_of(name, spans)
+
     def pages(self) -> Iterator[Page]:
         """Recount hours that have closed, delete expired results, then slots and gaps task by
         task, and histories. Each page is a transaction.
@@ -158,8 +189,7 @@ class Pruner:
             yield Page(slots=expired)
         with self._store.transaction() as connection:
             self._store.dialect.delete_receipts(connection)
-        for name, spans in self._own.items():
-            yield from self._pages_of(name, spans)
+        yield from self.short_pages()
         with self._store.transaction() as connection:
             place: Place | None = _place_in(self._turn(connection))
         while place is not None and place.part < len(self._parts):
@@ -193,18 +223,22 @@ class Pruner:
     def _delete_counted(
         self, part: Part, name: str, after: datetime, spans: Spans
     ) -> Deleted:
-        """Delete old rows of a job, of hours that are counted.
+        """Delete old rows of a job.
 
-        Race: the worker that has settled a slot ends before it counts it. So only hours are pruned
-        that are closed, and recounted from the ledger.
+        Race: the worker that has settled a slot may count it later, or end before. Until the hour
+        is recounted, its count lacks what was deleted. The recount finds the job by its newest
+        slot, which stays. Other rows stay until their hours are closed.
         """
         with self._store.transaction() as connection:
             walk = self._counts.lock(connection)
             counted = walk.until if walk.part is None else walk.since
             now = self._store.dialect.now(connection)
-            horizon = min(now - min(spans.bounded), counted)
-            place = Range(part, name, after, horizon)
-            return self._delete(connection, place, now, spans, PRUNED)
+            place = Range(part, name, after, now - min(spans.bounded))
+            columns = part.table.c
+            may_go = part.slot < counted
+            if part.table is self._store.tables.slots:
+                may_go |= columns.origin.in_(PLANNED)
+            return self._delete(connection, place, now, spans, PRUNED, may_go)
 
     def _forget(self) -> bool:
         """Delete the oldest entries of histories and counts, and checkpoints of what is gone;
@@ -286,6 +320,7 @@ class Pruner:
         now: datetime,
         spans: Spans,
         most: int,
+        *only: Condition,
     ) -> Deleted:
         """Delete old rows of one task, of ``most`` that are read, and count them."""
         part = of.part
@@ -293,7 +328,7 @@ class Pruner:
         last, count = _batch(connection, of, mine, most)
         if not count:
             return Deleted(None, 0, 0, None)
-        old = [*mine, part.slot <= last, *self._old(part.table, now, spans)]
+        old = [*mine, part.slot <= last, *only, *self._old(part.table, now, spans)]
         pruned = ledger.prune(
             connection, self._store.dialect, part.table, part.slot, old, most
         )
@@ -447,4 +482,4 @@ def pruned_until(connection: sa.Connection, store: Store, job: str) -> datetime 
     if hour is None or (usual is not None and hour <= usual):
         return usual
     end: datetime = hour + HOUR - TICK
-    return end
+    return min(end, store.dialect.now(connection))

@@ -69,6 +69,8 @@ LOOKED_AT = 100
 #: Rows that one transaction of the pruner reads, and deletes at most. Measured: 20,000 rows a
 #: second at a twentieth of the load.
 PRUNED = 2000
+#: Between two walks through the jobs that keep their successes for minutes. Judged.
+SHORTEST_REST = timedelta(minutes=1)
 #: A walk of the pruner that has written nothing for this long has lost its process. Judged.
 STALLED = timedelta(minutes=5)
 
