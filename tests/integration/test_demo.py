@@ -12,9 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import psycopg
 import pytest
@@ -27,14 +26,28 @@ DEADLINE = 110.0
 class Demo:
     """A demo process whose output is read as it comes."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(
+        self,
+        *command: str,
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "slotwise.demo", *options],
+            command,
+            cwd=cwd,
+            env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         self.output = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()  # closes the pipe, too
 
     def read_until(self, pattern: str) -> re.Match[str]:
         """Wait for output that matches."""
@@ -55,14 +68,8 @@ class Demo:
         return self.process.returncode
 
 
-@contextmanager
-def demo(*options: str) -> Iterator[Demo]:
-    found = Demo(*options)
-    try:
-        yield found
-    finally:
-        found.process.kill()
-        found.process.communicate()  # closes the pipe, too
+def demo(*options: str) -> Demo:
+    return Demo(sys.executable, "-u", "-m", "slotwise.demo", *options)
 
 
 def judged(home: str) -> subprocess.CompletedProcess[str]:

@@ -72,21 +72,26 @@ def dev(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.extended
 def test_it_sets_itself_up_once_and_passes_everything_on(checkout: Path) -> None:
     """From nothing: environment, installation, program; its arguments, directory and exit status
-    are right.
+    are right. After a failed installation no program runs, and the next run goes on from there.
     """
+    (checkout / "backend.py").write_text("")
+    failed = dev(checkout, "test")
+    assert steps(failed)[:2] == ["making", "installing"]
+    assert "dev: pip failed" in failed.stderr
+    assert failed.returncode == 1
+    (checkout / "backend.py").write_text(BACKEND)
     first = dev(checkout, "test", "-k", "two words")
-    assert "making" in first.stderr
-    assert "installing" in first.stderr
     assert (
         first.stdout.strip()
         == f"{['-n', '4', '--dist', 'worksteal', '--progress', '-k', 'two words']} {checkout}"
     )
-    assert first.returncode == 7
+    assert (steps(first), first.returncode) == (["installing"], 7)
     everything = dev(checkout, "test", "--all", "tests/unit")
     assert "'-m', 'not slow', '--maxfail', '30', 'tests/unit']" in everything.stdout
     second = dev(checkout, "test")
     assert (second.stderr, second.returncode) == ("", 7)
     _ctrl_c_waits_until_the_demo_can_end_in_order(checkout)
+    _what_is_outdated_is_installed_again(checkout)
 
 
 def _ctrl_c_waits_until_the_demo_can_end_in_order(checkout: Path) -> None:
@@ -106,7 +111,8 @@ def _ctrl_c_waits_until_the_demo_can_end_in_order(checkout: Path) -> None:
 
 def steps(answer: subprocess.CompletedProcess[str]) -> list[str]:
     """What it says it does, by first words."""
-    return [line.split()[1] for line in answer.stderr.splitlines()]
+    said = answer.stderr.splitlines()
+    return [line.split()[1] for line in said if line.startswith("dev: ")]
 
 
 def _lose_pip(venv: Path) -> None:
@@ -118,26 +124,9 @@ def _lose_python(venv: Path) -> None:
     (venv / "bin/python").unlink()
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "lose", [_lose_pip, pytest.param(_lose_python, marks=pytest.mark.slow)]
-)
-def test_what_was_made_half_is_made_anew(
-    checkout: Path, lose: Callable[[Path], None]
-) -> None:
-    """Ctrl-C at any moment of the first run costs no more than another run."""
-    dev(checkout, "test")
-    lose(checkout / ".venv")
-    (checkout / ".venv/.slotwise-stamp").unlink()
-    again = dev(checkout, "test")
-    assert (steps(again), again.returncode) == (["making", "installing"], 7)
-    if lose is _lose_pip:
-        _what_is_outdated_is_installed_again(checkout)
-
-
 def _what_is_outdated_is_installed_again(checkout: Path) -> None:
-    """An interrupted installation, a changed pyproject.toml, a moved checkout: each is put right,
-    once.
+    """An interrupted installation, a changed pyproject.toml, a moved checkout, an environment
+    without pip: each is put right, once.
     """
     (checkout / ".venv/.slotwise-stamp").unlink()
     assert steps(dev(checkout, "test")) == ["installing"]
@@ -146,17 +135,21 @@ def _what_is_outdated_is_installed_again(checkout: Path) -> None:
     moved = checkout.rename(checkout.parent / "moved")
     assert steps(dev(moved, "test")) == ["installing"]
     assert steps(dev(moved, "test")) == []
+    _is_made_anew_without(moved, _lose_pip)
 
 
-@pytest.mark.extended
-def test_a_failing_installation_is_told_and_can_be_repeated(checkout: Path) -> None:
-    """No program runs in half an environment; the next run goes on where this one stopped."""
-    (checkout / "backend.py").write_text("")
-    failed = dev(checkout, "test")
-    assert failed.returncode == 1
-    assert "dev: pip failed" in failed.stderr
-    (checkout / "backend.py").write_text(BACKEND)
-    assert dev(checkout, "test").returncode == 7
+def _is_made_anew_without(checkout: Path, lose: Callable[[Path], None]) -> None:
+    lose(checkout / ".venv")
+    (checkout / ".venv/.slotwise-stamp").unlink()
+    again = dev(checkout, "test")
+    assert (steps(again), again.returncode) == (["making", "installing"], 7)
+
+
+@pytest.mark.slow
+def test_an_environment_without_python_is_made_anew(checkout: Path) -> None:
+    """Ctrl-C at any moment of the first run costs no more than another run."""
+    dev(checkout, "test")
+    _is_made_anew_without(checkout, _lose_python)
 
 
 def test_clean_removes_what_was_made(checkout: Path) -> None:

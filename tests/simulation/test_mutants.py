@@ -23,11 +23,13 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 
 #: So many worlds may pass before a mutant must have been found out.
 WORLDS = 40
+#: A world that has found out a rule which few worlds miss. It is looked at first, to save time.
+SOON = {"a settlement minds the claim's version and holder": 8}
 
 
-def first_breach(mutant: Mutant, *, restores: bool = False) -> str:
+def first_breach(mutant: Mutant, *, first: int = 0, restores: bool = False) -> str:
     """What the first world says that finds the mutant out; empty if none does."""
-    for seed in range(WORLDS):
+    for seed in (first, *range(WORLDS)):
         database = Database(Settings(database_url=IN_MEMORY))
         Schema.create_in(database)
         try:
@@ -40,10 +42,11 @@ def first_breach(mutant: Mutant, *, restores: bool = False) -> str:
     return ""
 
 
-@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_an_engine_without_a_rule_is_found_out(mutant: Mutant) -> None:
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_an_engine_without_a_rule_is_found_out(rule: str) -> None:
     """What is told is enough to play the world again."""
-    headline, *events = first_breach(mutant).splitlines()
+    told = first_breach(MUTANTS[rule], first=SOON.get(rule, 0))
+    headline, *events = told.splitlines()
     assert headline.startswith("seed ")
     assert 1 < len(events) <= 50
     assert all(len(event.split()) > 3 for event in events)
