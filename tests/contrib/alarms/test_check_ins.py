@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,9 @@ from slotwise import (
     JobContext,
     JobRegistry,
     Retry,
+    TaskContext,
     job,
+    task,
 )
 from slotwise.contrib.alarms import CheckIns, Healthchecks, SentryCrons
 from slotwise.contrib.alarms.check_ins import CheckIn, slug_of
@@ -109,6 +112,69 @@ def test_sentry_hears_of_a_monitor(runs: Runs, receiver: Receiver) -> None:
         "type": "crontab",
         "value": "0 * * * *",
     }
+
+
+@pytest.mark.parametrize("runs", [of_sentry], indirect=True)
+def test_all_attempts_are_one_run(runs: Runs, receiver: Receiver) -> None:
+    """Else the check-in of the first attempt would stay open, and Sentry report a time-out."""
+    runs.fails = True
+    runs.run("1h")
+    runs.fails = False
+    runs.run("10s")
+    found = [one.json for one in receiver.requests]
+    assert [one["status"] for one in found] == ["in_progress", "in_progress", "ok"]
+    assert len({one["check_in_id"] for one in found}) == 1
+    runs.run("1h")
+    assert receiver.requests[-1].json["check_in_id"] != found[0]["check_in_id"]
+
+
+def test_a_task_that_is_tried_again_is_one_run(receiver: Receiver) -> None:
+    """And one that has the id of an earlier one is another."""
+    fails = [True, False, False]
+
+    @task(name="mail", retry=Retry.exponential(max_attempts=2, initial="1s"))
+    def mail(ctx: TaskContext[str]) -> None:
+        if fails.pop(0):
+            raise OSError("no space left")
+
+    registry = JobRegistry(tasks=[mail])
+    check_ins = CheckIns(registry, {"mail": of_sentry(receiver)})
+    with ManualWorker(registry, clock=ManualClock(NOON)) as worker:
+        for _ in range(2):
+            worker.client.schedule(mail, "x", id="1")
+            worker.run_due()
+            worker.tick("10s")
+            worker.run_due()
+        assert check_ins.flush(60)
+    found = [
+        (one.json["status"], one.json["check_in_id"]) for one in receiver.requests
+    ]
+    assert [status for status, _ in found] == [
+        *["in_progress", "in_progress", "ok"],
+        *["in_progress", "ok"],
+    ]
+    ids = [id for _, id in found]
+    assert len(set(ids[:3])) == len(set(ids[3:])) == 1
+    assert ids[0] != ids[3]
+
+
+def test_a_slow_service_delays_no_other(receiver: Receiver) -> None:
+    """Each has a queue and a thread of its own."""
+    blocked = threading.Event()
+
+    class Slow:
+        def send(self, check_in: CheckIn) -> None:
+            blocked.wait(60)
+
+    runs = Runs([Slow(), of_healthchecks(receiver)])
+    with runs.worker:
+        runs.worker.tick("1h")
+        runs.worker.run_due()
+        assert receiver.arrived.acquire(timeout=20)
+        assert receiver.arrived.acquire(timeout=20)
+        assert not runs.check_ins.flush(0.0)
+        blocked.set()
+        assert runs.check_ins.flush(60)
 
 
 class Down:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -267,6 +268,37 @@ def test_a_rejected_message_stops_no_other(
     here.worker.run_due()
     alarms.run_once()
     assert (good == ["mail"]) is told_others
+
+
+def test_a_slow_target_sends_nothing_after_its_round(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another watcher may send the rest then."""
+    tried: list[str] = []
+    answers = threading.Event()
+
+    def slow(message: Message) -> None:
+        tried.append(message.name)
+        answers.wait(60)
+
+    monkeypatch.setattr("slotwise.contrib.alarms.delivery.ROUND", 0.2)
+    alarms = here.another(targets=[Call(slow, name="slow")])
+    here.fails = {"hourly"}
+    here.worker.tick(HOUR)
+    here.worker.run_due()
+    here.worker.client.schedule(here.mail, "ann", id="1")
+    here.worker.tick("1s")
+    here.worker.run_due()
+    alarms.run_once()
+    assert len(tried) == 1
+    answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "slotwise-alarms-slow":
+            thread.join(60)
+    assert len(tried) == 1
+    here.worker.tick("2m")
+    alarms.run_once()
+    assert sorted(set(tried)) == ["hourly", "mail"]
 
 
 def test_a_new_message_is_sent_before_one_that_has_failed(here: Cluster) -> None:

@@ -1,8 +1,8 @@
 """Check-ins outward: a service hears of the start and the end of each run, and raises an alarm of
 its own when it hears nothing.
 
-A listener puts them into a queue; a thread sends them. So no handler, claim or settlement waits
-for the service, and none fails with it.
+A listener puts them into a queue for each service; a thread sends them. So no handler, claim or
+settlement waits for the service, and none fails with it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import queue
 import re
 import threading
 import uuid
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol
 from urllib.parse import quote, urlsplit
@@ -37,6 +38,8 @@ logger = logging.getLogger("slotwise.alarms")
 
 #: Check-ins that wait to be sent. With more, the oldest are dropped.
 MOST_WAITING: Final = 1_000
+#: Runs of one-time tasks of which a worker remembers the id.
+MOST_OPEN: Final = 10_000
 #: How often a check-in is sent that is not accepted, and the pause between, in seconds.
 TRIES: Final = 3
 PAUSE: Final = 2.0
@@ -54,7 +57,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckIn:
-    """The phase of one attempt. ``run`` is the same for its start and its end."""
+    """The phase of one run. ``run`` is the same for the starts of all its attempts and its end."""
 
     job: str
     run: uuid.UUID
@@ -179,16 +182,22 @@ class CheckIns:
                 f"check-ins: {unknown[0]!r:.80} is not registered; "
                 f"known are {', '.join(sorted(registry.definitions))[:200]}"
             )
-        self._services = {
-            name: one if isinstance(one, list) else [one]
-            for name, one in services.items()
-        }
-        self._waiting: queue.Queue[CheckIn] = queue.Queue(MOST_WAITING)
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        #: Check-ins that were never accepted.
-        self.lost = 0
+        #: By the service itself: one that several jobs have keeps the order of their check-ins.
+        outboxes = dict[int, _Outbox]()
+        self._outboxes = dict[str, list[_Outbox]]()
+        for name, given in services.items():
+            listed = given if isinstance(given, list) else [given]
+            self._outboxes[name] = [
+                outboxes.setdefault(id(one), _Outbox(one)) for one in listed
+            ]
+        self._all = list(outboxes.values())
+        self._runs = _Runs()
         registry.listen(self)
+
+    @property
+    def lost(self) -> int:
+        """How many check-ins a service has never accepted."""
+        return sum(one.lost for one in self._all)
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether this listener wants events of this kind."""
@@ -201,18 +210,41 @@ class CheckIns:
             self.flush(LAST)
         elif isinstance(event, (HandlerStarted, Settled, Reaped)):
             phase = phase_of(event)
-            if event.job in self._services and phase is not None:
-                self._put(_check_in(event, phase))
+            if event.job in self._outboxes and phase is not None:
+                check_in = _check_in(event, phase, self._runs.id_of(event, phase))
+                for outbox in self._outboxes[event.job]:
+                    outbox.put(check_in)
 
     def flush(self, within: float) -> bool:
         """Wait until all is sent, for at most this many seconds; return whether all is."""
         end = elapsed() + within
         pause = threading.Event()
-        while self._waiting.unfinished_tasks and elapsed() < end:
+        while self._is_sending() and elapsed() < end:
             pause.wait(0.05)
-        return not self._waiting.unfinished_tasks
+        return not self._is_sending()
 
-    def _put(self, check_in: CheckIn) -> None:
+    def _is_sending(self) -> bool:
+        return any(one.is_sending for one in self._all)
+
+
+class _Outbox:
+    """What one service has not received yet, and the thread that sends it: a service that is slow
+    delays no other.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._waiting: queue.Queue[CheckIn] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.lost = 0
+
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._waiting.unfinished_tasks)
+
+    def put(self, check_in: CheckIn) -> None:
+        """Send it later; if too many wait, without the oldest."""
         while True:
             try:
                 self._waiting.put_nowait(check_in)
@@ -238,15 +270,14 @@ class CheckIns:
         while True:
             check_in = self._waiting.get()
             try:
-                for service in self._services[check_in.job]:
-                    self._send(service, check_in)
+                self._send(check_in)
             finally:
                 self._waiting.task_done()
 
-    def _send(self, service: Service, check_in: CheckIn) -> None:
+    def _send(self, check_in: CheckIn) -> None:
         for attempt in range(1, TRIES + 1):
             try:
-                service.send(check_in)
+                self._service.send(check_in)
                 return
             except Exception as error:  # whatever a service of the application raises
                 if attempt == TRIES:
@@ -263,6 +294,35 @@ class CheckIns:
         )
 
 
+class _Runs:
+    """The ids of runs. That of a slot is the same in every worker. A one-time task may follow one
+    with its id, so its id is made of the first attempt, which its worker remembers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = OrderedDict[tuple[str, str], uuid.UUID]()
+
+    def id_of(
+        self, event: HandlerStarted | Settled | Reaped, phase: Phase
+    ) -> uuid.UUID:
+        if event.slot is not None:
+            return _made_of(event.job, event.id, event.slot.isoformat())
+        key = event.job, event.id
+        with self._lock:
+            made = _made_of(event.job, event.id, str(event.token))
+            found = self._open.setdefault(key, made)
+            if phase is not Phase.START:
+                del self._open[key]
+            elif len(self._open) > MOST_OPEN:
+                self._open.popitem(last=False)
+            return found
+
+
+def _made_of(*parts: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_URL, "slotwise:" + "/".join(parts))
+
+
 def phase_of(event: HandlerStarted | Settled | Reaped) -> Phase | None:
     """Return what an event says about a run; None if the run continues."""
     if isinstance(event, HandlerStarted):
@@ -274,15 +334,10 @@ def phase_of(event: HandlerStarted | Settled | Reaped) -> Phase | None:
     return None if event.reason in (Reason.RETRY, Reason.RERUN) else Phase.FAIL
 
 
-def _check_in(event: HandlerStarted | Settled | Reaped, phase: Phase) -> CheckIn:
+def _check_in(
+    event: HandlerStarted | Settled | Reaped, phase: Phase, run: uuid.UUID
+) -> CheckIn:
     text = ""
     if phase is Phase.FAIL and isinstance(event, Settled):
         text = event.error or event.reason or ""
-    return CheckIn(job=event.job, run=_run_id(event), phase=phase, text=text)
-
-
-def _run_id(event: HandlerStarted | Settled | Reaped) -> uuid.UUID:
-    """Return an id of the attempt that its start and its end have in common."""
-    slot = event.slot.isoformat() if isinstance(event.slot, datetime) else ""
-    parts = (event.job, event.id, slot, str(event.attempt), str(event.token))
-    return uuid.uuid5(uuid.NAMESPACE_URL, "slotwise:" + "/".join(parts))
+    return CheckIn(job=event.job, run=run, phase=phase, text=text)

@@ -58,12 +58,12 @@ class Courier:
         again when its thread has returned.
         """
         reports = [Report(incident) for incident in incidents]
+        end = elapsed() + ROUND
         threads = {
-            name: self._start(target, reports, now)
+            name: self._start(target, reports, now, end)
             for name, target in self.targets.items()
             if not self._is_hanging(name)
         }
-        end = elapsed() + ROUND
         for name, thread in threads.items():
             thread.join(max(end - elapsed(), 0.0))
             if thread.is_alive():
@@ -73,11 +73,15 @@ class Courier:
         return reports
 
     def _start(
-        self, target: Target, reports: Sequence[Report], now: datetime
+        self,
+        target: Target,
+        reports: Sequence[Report],
+        now: datetime,
+        end: float,
     ) -> threading.Thread:
         thread = threading.Thread(
             target=_send_all,
-            args=(target, reports, now),
+            args=(target, reports, now, end),
             name=f"slotwise-alarms-{target.name}",
             daemon=True,
         )
@@ -98,13 +102,18 @@ class Courier:
                 report.errors.setdefault(name, f"no answer within {ROUND:.0f} s")
 
 
-def _send_all(target: Target, reports: Sequence[Report], now: datetime) -> None:
-    """Send to one target, until it cannot be reached. After a message that it rejects, the next
+def _send_all(
+    target: Target, reports: Sequence[Report], now: datetime, end: float
+) -> None:
+    """Send to one target, until it cannot be reached, or until the ``end`` of the round: what it
+    would send then, another watcher may send as well. After a message that it rejects, the next
     incident's is sent.
     """
     unreachable: str | None = None
     for report in reports:
         for event in report.incident.due_events(target.name):
+            if elapsed() >= end:
+                return
             failure = unreachable
             if failure is None and (error := _failure(target, report, event)):
                 failure = _described(error)
