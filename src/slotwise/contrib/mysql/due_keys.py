@@ -193,13 +193,8 @@ class DueKeys:
         self, connection: Joinable, names: Collection[str], now: datetime
     ) -> set[str]:
         """Return those of these names that are paused now."""
-        tasks = sa.union_all(
-            *(
-                sa.select(sa.literal(name, sa.Text).label("task_name"))
-                for name in names
-            )
-        ).subquery(self._tasks.name)
-        query = sa.select(tasks.c.task_name).where(*self._unpaused(now))
+        query = self._look("queue", self._name)
+        query = query.where(*self._claimable(names, now)).group_by(self._name)
         awake = {row[0] for row in connection.execute(query).fetchall()}
         return {*names} - awake
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.records import Claim, Key, LedgerKey, Row
+from slotwise.model.records import EARLIEST, Claim, Key, LedgerKey, Row
 from slotwise.model.vocabulary import Outcome, PauseScope
 from slotwise.store.schema.tables import (
     PAUSED_KEY,
@@ -23,6 +24,19 @@ All: TypeAlias = list[Condition]
 def of_key(rows: Columns, row: Key | LedgerKey | Row | Columns) -> All:
     """Whether a row has the key of this row, which may be one of another table."""
     return [rows.task_name == row.task_name, rows.task_instance == row.task_instance]
+
+
+def among_newest(
+    tables: Tables, mine: Callable[[Columns], All], number: int
+) -> Condition:
+    """Whether a row of the ledger is among so many of the newest of a plan row that meet these
+    conditions. In FROM, MySQL allows no reference to the row of the statement around it.
+    """
+    newest = tables.slots.alias("newest").c
+    query = sa.select(newest.slot).where(*mine(newest)).correlate(tables.tasks)
+    oldest = query.order_by(newest.slot.desc()).limit(1).offset(number - 1)
+    first = sa.literal(EARLIEST, newest.slot.type)
+    return tables.slots.c.slot >= sa.func.coalesce(oldest.scalar_subquery(), first)
 
 
 class Conditions:

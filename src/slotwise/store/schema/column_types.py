@@ -62,6 +62,8 @@ class Instant(TypeDecorator[datetime]):
         if value is None:
             return None
         if dialect.name in _WITHOUT_ZONES:
+            if isinstance(value, str):  # a parameter that was selected
+                value = datetime.fromisoformat(value)
             instant: datetime = value.replace(tzinfo=UTC)
             return instant
         return (

@@ -35,10 +35,11 @@ from slotwise.model.records import TICK, Claim, Key, Row, from_micros, to_micros
 from slotwise.model.vocabulary import PLANNED, Origin, Reason
 from slotwise.schedules.text import readable
 from slotwise.settings.settings import Settings
+from slotwise.store.dialects.conditions import among_newest
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import Condition, Tables, is_detached
+from slotwise.store.schema.tables import Columns, Condition, Tables, is_detached
 from slotwise.store.slots.tuning import BUSY, FULL_PAUSE, LATE, NEWEST, SLACK
 
 
@@ -378,20 +379,18 @@ def last_start(
     """Return when a slot of this plan started last. After a clock step back, a start in the future
     does not count.
     """
+
+    def mine(rows: Columns) -> list[Condition]:
+        return [
+            rows.task_name == name,
+            rows.task_instance == instance,
+            rows.started <= now,
+        ]
+
     slots = tables.slots.c
-    newest = (
-        sa.select(slots.started)
-        .where(
-            slots.task_name == name,
-            slots.task_instance == instance,
-            slots.started <= now,
-        )
-        .order_by(slots.slot.desc())
-        .limit(NEWEST)
-        .correlate(tables.tasks)
-        .subquery("newest")
-    )
-    return sa.select(sa.func.max(newest.c.started, type_=Instant)).scalar_subquery()
+    started = sa.select(sa.func.max(slots.started, type_=Instant))
+    started = started.where(*mine(slots), among_newest(tables, mine, NEWEST))
+    return started.correlate(tables.tasks).scalar_subquery()
 
 
 _SECOND = timedelta(seconds=1)

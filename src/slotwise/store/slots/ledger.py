@@ -25,7 +25,7 @@ from slotwise.decide.pause import as_decided
 from slotwise.model.records import Claim, Key, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.conditions import among_newest, of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, expect, utc
@@ -366,13 +366,15 @@ def has_orphans(tables: Tables) -> Condition:
     """Whether a plan row, in a statement that reads it, has slots for ``end_orphans``."""
     slots = tables.slots.c
     plan = tables.tasks
-    rows = tables.tasks.alias("standing").c
-    key = slots.task_name, slots.task_instance, slots.slot
-    read = sa.select(*key, slots.finished).where(*of_key(slots, plan.c))
-    read = read.order_by(slots.slot.desc()).limit(LOOKED_AT)
-    newest = read.correlate(plan).subquery("newest").c
-    stands = _has_row(rows, newest.task_name, newest.task_instance, newest.slot)
-    return sa.select(newest.slot).where(newest.finished.is_(None), ~stands).exists()
+    rows = plan.alias("standing").c
+    stands = _has_row(rows, slots.task_name, slots.task_instance, slots.slot)
+    mine = [
+        *of_key(slots, plan.c),
+        slots.finished.is_(None),
+        ~stands,
+        among_newest(tables, lambda newest: of_key(newest, plan.c), LOOKED_AT),
+    ]
+    return sa.select(slots.slot).where(*mine).correlate(plan).exists()
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,16 @@
+SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
+    scheduled_tasks."plan", EXISTS (SELECT scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = scheduled_tasks.task_name AND scheduled_slots.task_instance =
+    scheduled_tasks.task_instance AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
+FROM scheduled_tasks AS standing
+WHERE standing.task_name = scheduled_slots.task_name AND standing.slot = scheduled_slots.slot AND
+    (standing.task_instance = scheduled_slots.task_instance OR standing.plan_instance =
+    scheduled_slots.task_instance))) AND scheduled_slots.slot >= coalesce((SELECT newest.slot
+FROM scheduled_slots AS newest
+WHERE newest.task_name = scheduled_tasks.task_name AND newest.task_instance = scheduled_tasks.task_instance ORDER BY
+    newest.slot DESC
+ LIMIT ? OFFSET ?), ?)) AS orphaned
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name IN (?) AND scheduled_tasks.task_instance = ? ORDER BY scheduled_tasks.task_name,
+    scheduled_tasks.task_instance;
