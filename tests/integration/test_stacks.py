@@ -161,6 +161,27 @@ def test_a_frozen_worker_is_named(
         assert connection.scalar(receipts) == 0
 
 
+def test_a_heartbeat_asks_for_questions_only_when_told(
+    registry: JobRegistry, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a notification; where none arrives, each time."""
+    run(registry, "send")
+    worker = registry.worker
+    assert worker is not None
+    worker.heartbeat.run_once()
+    looks = list[None]()
+    monkeypatch.setattr(worker.heartbeat, "_answer", lambda: looks.append(None))
+    worker.heartbeat.stop()
+    worker.heartbeat.join()
+    looks.clear()
+    for _ in range(3):
+        worker.heartbeat.run_once()
+    assert len(looks) == (0 if worker.wake_up.is_listening else 3)
+    worker.heartbeat.heed()
+    worker.heartbeat.run_once()
+    assert len(looks) == (1 if worker.wake_up.is_listening else 4)
+
+
 def test_an_answer_that_cannot_be_written_stops_nothing(
     registry: JobRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,6 +194,7 @@ def test_an_answer_that_cannot_be_written_stops_nothing(
     worker = registry.worker
     assert worker is not None
     for _ in range(3):
+        worker.heartbeat.heed()
         worker.heartbeat.run_once()
     lines = [
         one.getMessage()

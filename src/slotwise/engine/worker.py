@@ -211,7 +211,11 @@ class Worker:
         self.lease_watch = LeaseWatch(common, self.settler)
         self.runner.on_end = self.settler.put
         self.runner.limit = self.lease_watch.limit
-        self.heartbeat = Heartbeat(common, sign_in=membership.renew)
+        self.heartbeat = Heartbeat(
+            common,
+            sign_in=membership.renew,
+            is_listening=lambda: self.wake_up.is_listening,
+        )
         self.reaper = Reaper(
             common,
             names=sorted(self.definitions),
@@ -340,14 +344,14 @@ class Worker:
         self.database.wake_ups.tell(LOOK, within=IN_A_MOMENT)
 
     def _heed(self, words: Collection[str]) -> None:
-        """Wake the poller, and for an operation the heartbeat: an operator may have written it
-        into a held row.
+        """Wake the poller, and for an operation the heartbeat. Without words, some may have been
+        lost.
         """
         self.poller.wake_for(words)
         if OPERATIONS in words:
             self.pause_ends.wake()
-        if OPERATIONS in words and len(self.active_claims):
-            self.heartbeat.wake()
+        if OPERATIONS in words or not words:
+            self.heartbeat.heed()
 
     # -- stop -------------------------------------------------------------------------------------
 

@@ -308,10 +308,17 @@ class Heartbeat(Service):
     name = "heartbeat"
 
     def __init__(
-        self, common: WorkerCommon, *, sign_in: Callable[[], float | None]
+        self,
+        common: WorkerCommon,
+        *,
+        sign_in: Callable[[], float | None],
+        is_listening: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``is_listening``: whether notifications arrive, and ``heed`` is called for them."""
         super().__init__(common)
         self._answer = StackAnswers(common)
+        self._is_listening = is_listening
+        self._is_told = True
         self._store = common.store
         self._active_claims = common.active_claims
         self._interval = common.interval
@@ -341,7 +348,8 @@ class Heartbeat(Service):
         if held or is_in_doubt or self._active_claims.quiet() != self._compared:
             self._compare()
         skew = self._sign_in()
-        if held:
+        if held and (self._is_told or not self._is_listening()):
+            self._is_told = False
             self._answer()
         self.listeners.publish(
             events.HeartbeatSent(
@@ -354,6 +362,12 @@ class Heartbeat(Service):
         return max(
             self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0)
         )
+
+    def heed(self) -> None:
+        """Beat now: an operator may have written into a held row, or asked where handlers are."""
+        self._is_told = True
+        if len(self._active_claims):
+            self.wake()
 
     def _compare(self) -> None:
         """Stop handlers whose slots were cancelled, and hand back rows of ours that are not held:
