@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
 from slotwise.store.schema.tables import WINDOW
-from slotwise.store.slots.tuning import FEW, FULL_PAUSE, MANY, SHARED
+from slotwise.store.slots.tuning import FEW, FULL_PAUSE, LONGEST_REST, MANY, SHARED
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -51,6 +51,8 @@ class Due:
         self.is_behind_others = False
         self._until = 0.0
         self._is_overdue = False
+        #: When a worker without jobs looks for slots again, in elapsed seconds.
+        self._slots_again_at = 0.0
         #: The names of rows that were due, for how many more claims, and until when.
         self._found = DueNames((), is_level=False, since=None)
         self._left = 0
@@ -86,7 +88,9 @@ class Due:
         if due is None or tasks:
             is_known = due is not None
             # A task may have recurring instances, whose rows wait for slots as those of jobs do.
-            no_slots = is_known or not names
+            has_jobs = len(tasks) < len(names)
+            is_too_soon = not has_jobs and began < self._slots_again_at
+            no_slots = is_known or not names or is_too_soon
             unknown = () if is_known else names
             with self.reading() as connection:
                 later, begin = self.dialect.next_due(
@@ -98,6 +102,11 @@ class Due:
                     no_slots=no_slots,
                 )
             due = _earliest(due, later)
+            if is_too_soon:
+                rest = self._slots_again_at - began
+                due = _earliest(due, timedelta(seconds=rest))
+            elif not (no_slots or has_jobs):
+                self._rest_from_slots(began)
         if since is not None:  # it may have passed over a slot
             return _earliest(due, timedelta(seconds=left))
         if begin is not None or self._begin[0] is names:
@@ -107,6 +116,13 @@ class Due:
             self._until = began + max(LOOK_BACK, SHARE * took)
             self._is_overdue = False
         return due
+
+    def _rest_from_slots(self, began: float) -> None:
+        """Look for slots of tasks again after a while. Where no task has an instance, a look reads
+        all that wait of others.
+        """
+        now = self.dialect.clock.elapsed()
+        self._slots_again_at = now + min(SHARE * (now - began), LONGEST_REST)
 
     def _first(
         self, names: Sequence[str], lost: int, since: datetime | None

@@ -38,6 +38,9 @@ MANY = 200
 FEW = 50
 #: Seconds for which full claims share the names that were found due. Judged.
 SHARED = 0.1
+#: Seconds for which a worker without jobs looks for no slots, at most: its tasks may get an
+#: instance. Judged.
+LONGEST_REST = 5.0
 
 # -- gates ----------------------------------------------------------------------------------------
 

@@ -234,7 +234,8 @@ coalesce(
      WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.execution_time <= {now}
      ORDER BY d.execution_time LIMIT 1),
     (SELECT true FROM {tasks} AS d
-     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+         AND d.execution_time <= {now}{unpaused}
      ORDER BY d.execution_time LIMIT 1),
     false)"""
 

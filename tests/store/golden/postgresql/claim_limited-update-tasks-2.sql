@@ -35,7 +35,10 @@ WHERE t.ctid = ANY (ARRAY(
           AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= pg_catalog.statement_timestamp()
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
-        LIMIT %(limit)s
+        LIMIT least(%(limit)s::integer, (
+            SELECT m.most
+            FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
+            WHERE m.task_name = p.task_name))
         FOR UPDATE SKIP LOCKED) AS d
     LIMIT %(limit)s))
   AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.kind <> 'task' THEN false
@@ -52,7 +55,9 @@ RETURNING -coalesce(t.priority, 50), t.execution_time, t.task_name, t.task_insta
          pg_catalog.statement_timestamp()
      ORDER BY d.execution_time LIMIT 1),
     (SELECT true FROM scheduled_tasks AS d
-     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <=
-         pg_catalog.statement_timestamp()
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+         AND d.execution_time <= pg_catalog.statement_timestamp()
+          AND d.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
+            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
      ORDER BY d.execution_time LIMIT 1),
     false);
