@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -209,8 +210,6 @@ def test_rows_locked_by_others_are_waited_for(shop: Shop) -> None:
         other.execute(sa.text("SET lock_timeout = '5s'"))
         other.execute(EVERY.where(Proposal.id == 2).with_for_update())
         worker.tick("1h")
-        import threading
-
         thread = threading.Thread(target=worker.run_due)
         thread.start()
         thread.join(0.3)
@@ -267,8 +266,20 @@ def test_locked_rows_are_left_to_who_has_locked_them(shop: Shop) -> None:
     shop.add(6)
     with shop.engine.connect() as other:
         other.execute(ELIGIBLE.where(Proposal.id.in_([2, 3])).with_for_update())
+        shop.run(cards(shop, wait_for_locked="0s"))
+        assert shop.carded() == [1, 4, 5, 6]
+
+
+def test_a_run_does_not_end_while_others_may_give_rows_back(shop: Shop) -> None:
+    """As a frozen worker does, whose claim is lost when it thaws."""
+    shop.add(6)
+    with shop.engine.connect() as other:
+        other.execute(ELIGIBLE.where(Proposal.id.in_([2, 3])).with_for_update())
+        giving_back = threading.Timer(0.5, other.rollback)
+        giving_back.start()
         shop.run(cards(shop))
-    assert shop.carded() == [1, 4, 5, 6]
+        giving_back.join()
+    assert shop.carded() == [1, 4, 5, 6, 2, 3]
 
 
 def test_a_stale_claim_commits_nothing(shop: Shop) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from slotwise.contrib.batches.api import BatchOptions, batches
 from slotwise.contrib.batches.awaited import AsyncBatch, AsyncBatches
 from slotwise.contrib.batches.batches import Batch, Batches
+from slotwise.contrib.batches.jobs import BatchJob, BatchTask, in_parallel
 from slotwise.contrib.batches.pacing import replica_is_behind
 from slotwise.contrib.batches.set_aside import AsideRow, AsideState, SetAside
 
@@ -17,9 +18,12 @@ __all__ = [
     "AsyncBatch",
     "AsyncBatches",
     "Batch",
+    "BatchJob",
     "BatchOptions",
+    "BatchTask",
     "Batches",
     "SetAside",
     "batches",
+    "in_parallel",
     "replica_is_behind",
 ]

@@ -69,6 +69,8 @@ class BatchOptions(TypedDict, total=False):
     tries: int
     #: The pause before rows that failed in this run are tried again.
     retry_pause: timedelta | str
+    #: How long a run waits in the end for rows that other transactions have locked.
+    wait_for_locked: timedelta | str
     #: How long the run may take, or until when; then it ends after a batch.
     time_budget: timedelta | str | datetime | None
     #: How many batches a run has at most.
@@ -188,6 +190,7 @@ def _read(options: BatchOptions) -> Options:
         name=options.get("name", ""),
         tries=options.get("tries", 3),
         retry_pause=parse_duration(options.get("retry_pause", "1s")),
+        wait_for_locked=parse_duration(options.get("wait_for_locked", "1m")),
         resume_after=None if resume_after is None else parse_duration(resume_after),
         total=options.get("total"),
         pacing=pacing(

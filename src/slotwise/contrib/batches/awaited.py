@@ -135,6 +135,8 @@ class AsyncBatches(Generic[C, R]):
         self._source = source
         self._hand_over = hand_over
         self._run = Run(ctx, options)
+        #: Whether the last look found only rows that others have locked.
+        self._is_left = False
 
     @property
     def is_complete(self) -> bool:
@@ -156,7 +158,9 @@ class AsyncBatches(Generic[C, R]):
             wanted = run.next()
             batch = None if wanted is None else await self._take(wanted)
             if batch is None:
-                if await asyncio.to_thread(run.is_at_end, wanted):
+                if await asyncio.to_thread(
+                    run.is_at_end, wanted, is_left=self._is_left
+                ):
                     return
                 pause = run.pause_before_again()
                 continue
@@ -187,11 +191,16 @@ class AsyncBatches(Generic[C, R]):
             await transaction.__aexit__(type(error), error, error.__traceback__)
             raise
         if not rows:
+            self._is_left = await self._is_locked_elsewhere(connection, wanted)
             await transaction.__aexit__(None, None, None)
             return None
         return AsyncBatch(
             connection, rows, places, transaction, run, self._source, self._hand_over
         )
+
+    async def _is_locked_elsewhere(self, connection: C, wanted: Wanted) -> bool:
+        is_skipping = not self._run.options.cursor and wanted.only is None
+        return is_skipping and await self._source.is_left(connection, wanted)
 
     async def _rest(self, seconds: float) -> None:
         run = self._run

@@ -144,6 +144,8 @@ class Batches(Generic[C, R]):
         self._source = source
         self._hand_over = hand_over
         self._run = Run(ctx, options)
+        #: Whether the last look found only rows that others have locked.
+        self._is_left = False
 
     @property
     def is_complete(self) -> bool:
@@ -170,7 +172,7 @@ class Batches(Generic[C, R]):
             wanted = run.next()
             batch = None if wanted is None else self._take(wanted)
             if batch is None:
-                if run.is_at_end(wanted):
+                if run.is_at_end(wanted, is_left=self._is_left):
                     return
                 pause = run.pause_before_again()
                 continue
@@ -212,8 +214,13 @@ class Batches(Generic[C, R]):
                 self._source,
                 self._hand_over,
             )
+        self._is_left = self._is_locked_elsewhere(connection, wanted)
         transaction.__exit__(None, None, None)
         return None
+
+    def _is_locked_elsewhere(self, connection: C, wanted: Wanted) -> bool:
+        is_skipping = not self._run.options.cursor and wanted.only is None
+        return is_skipping and self._source.is_left(connection, wanted)
 
     def _rest(self, seconds: float) -> None:
         """Wait, and look each second whether the handler is to stop."""

@@ -49,6 +49,20 @@ class DjangoSource(Generic[R]):
             yield connections[self.queryset.db]
 
     def take(self, connection: object, wanted: Wanted) -> Taken[R]:
+        found = self._wanted(wanted)
+        if self.locks:
+            found = found.select_for_update(
+                skip_locked=skips(self, wanted), of=("self",)
+            )
+        rows = [*found[: wanted.limit]]
+        return rows, [
+            Place(_values(row, self.key), _values(row, self.order)) for row in rows
+        ]
+
+    def is_left(self, connection: object, wanted: Wanted) -> bool:
+        return self._wanted(wanted).exists()
+
+    def _wanted(self, wanted: Wanted) -> QuerySet[R]:
         from django.db.models import Q
 
         found = self.queryset.order_by(*self.order)
@@ -62,14 +76,7 @@ class DjangoSource(Generic[R]):
         else:
             for key in wanted.without:
                 found = found.exclude(Q(**self._is(key)))
-        if self.locks:
-            found = found.select_for_update(
-                skip_locked=skips(self, wanted), of=("self",)
-            )
-        rows = [*found[: wanted.limit]]
-        return rows, [
-            Place(_values(row, self.key), _values(row, self.order)) for row in rows
-        ]
+        return found
 
     def count(self, connection: object) -> int:
         return self.queryset.order_by().count()

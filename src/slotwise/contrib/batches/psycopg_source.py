@@ -52,7 +52,7 @@ class TextSelect:
     locks: bool
     values: Mapping[str, object] = field(default_factory=dict)
 
-    def to_take(self, wanted: Wanted) -> tuple[bytes, Values]:
+    def to_take(self, wanted: Wanted, *, locks: bool = True) -> tuple[bytes, Values]:
         """Return the statement that locks and returns rows, and its values."""
         values: Values = {**self.values, "slotwise_limit": wanted.limit}
         conditions = []
@@ -68,7 +68,7 @@ class TextSelect:
             for one in self.order
         )
         lock = ""
-        if self.locks:
+        if self.locks and locks:
             lock = " FOR UPDATE SKIP LOCKED" if skips(self, wanted) else " FOR UPDATE"
         text = (
             f"SELECT * FROM ({self.text}) AS slotwise_rows WHERE {where} "
@@ -190,6 +190,10 @@ class PsycopgSource:
             self._rows(connection, self.statement.to_take(wanted))
         )
 
+    def is_left(self, connection: psycopg.Connection[object], wanted: Wanted) -> bool:
+        statement = self.statement.to_take(wanted, locks=False)
+        return bool(self._rows(connection, statement))
+
     def count(self, connection: psycopg.Connection[object]) -> int:
         return _number(self._rows(connection, self.statement.to_count()))
 
@@ -225,6 +229,12 @@ class AsyncPsycopgSource:
     ) -> Taken[DictRow]:
         rows = await self._rows(connection, self.statement.to_take(wanted))
         return self.statement.taken(rows)
+
+    async def is_left(
+        self, connection: psycopg.AsyncConnection[object], wanted: Wanted
+    ) -> bool:
+        statement = self.statement.to_take(wanted, locks=False)
+        return bool(await self._rows(connection, statement))
 
     async def count(self, connection: psycopg.AsyncConnection[object]) -> int:
         return _number(await self._rows(connection, self.statement.to_count()))

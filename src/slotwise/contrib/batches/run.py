@@ -20,7 +20,7 @@ from slotwise import (
     Snooze,
 )
 from slotwise.contrib.batches.keys import Key
-from slotwise.contrib.batches.pacing import Pacing
+from slotwise.contrib.batches.pacing import LOOK_AGAIN, Pacing
 from slotwise.contrib.batches.set_aside import AsideState, SetAside
 from slotwise.contrib.batches.walk import HOPELESS, Place, Walk, Wanted
 from slotwise.spi import Steering, elapsed, is_transient, short_duration
@@ -53,6 +53,7 @@ class Options:
     name: str
     tries: int
     retry_pause: timedelta
+    wait_for_locked: timedelta
     resume_after: timedelta | None
     total: int | bool | None
     pacing: Pacing
@@ -88,6 +89,9 @@ class Run:
     done_before: int = 0
     total: int | None = None
     _is_second: bool = False
+    _is_waiting: bool = False
+    #: Since when rows are left that others have locked, in elapsed seconds.
+    _left_locked: float | None = None
     _tried: Counter[Key] = field(default_factory=Counter)
     _refused: int = 0
     _others: dict[str, object] | None = None
@@ -144,10 +148,16 @@ class Run:
             return self.walk.next_rows()
         return self.walk.next_again()
 
-    def is_at_end(self, wanted: Wanted | None) -> bool:
-        """Note that there was no row; return whether nothing is left to do. Waits for the
+    def is_at_end(self, wanted: Wanted | None, *, is_left: bool) -> bool:
+        """Note that no row could be locked; return whether nothing is left to do. Waits for the
         database.
+
+        Race: rows that another worker has locked come back if that worker is frozen, loses its
+        claim and rolls back. So a run does not end while such rows are there, for a while.
         """
+        self._is_waiting = is_left and not self._is_second and self._may_wait()
+        if self._is_waiting:
+            return False
         if wanted is not None and wanted.only is not None:
             self.forget(wanted.only)
             return False
@@ -156,13 +166,28 @@ class Run:
         keys = [row.row_key for row in rows if row.state is AsideState.FAILING]
         tries = self.options.tries
         self.walk.again.extend(key for key in keys if self._tried[key] < tries)
-        self.is_complete = not self.walk.again
-        if self.is_complete:
+        is_end = not self.walk.again
+        if is_end:
+            self.is_complete = self._left_locked is None
             self.ctx.log.info("batches are through: %s", self.progress())
-        return self.is_complete
+        return is_end
+
+    def _may_wait(self) -> bool:
+        if self._left_locked is None:
+            self._left_locked = elapsed()
+        limit = self.options.wait_for_locked.total_seconds()
+        if elapsed() - self._left_locked < limit:
+            return True
+        self.ctx.log.warning(
+            "batches: rows that other transactions have locked for %s are left to the next run",
+            short_duration(self.options.wait_for_locked),
+        )
+        return False
 
     def pause_before_again(self) -> float:
-        """Return how many seconds to wait before rows are tried again that failed in this run."""
+        """Return how many seconds to wait for rows that are locked, or that failed in this run."""
+        if self._is_waiting:
+            return LOOK_AGAIN
         has_failed = any(self._tried[key] for key in self.walk.again)
         return self.options.retry_pause.total_seconds() if has_failed else 0.0
 
@@ -186,6 +211,8 @@ class Run:
     def succeeded(self, places: Sequence[Place]) -> None:
         self.batches += 1
         self._refused = 0
+        if not self._is_second:
+            self._left_locked = None
         self.walk.succeeded(places)
         if elapsed() - self._told >= TELL:
             self._told = elapsed()

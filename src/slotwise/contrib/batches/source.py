@@ -41,6 +41,9 @@ class Source(Protocol[C, R_co]):
     def take(self, connection: C, wanted: Wanted) -> Taken[R_co]:
         """Lock rows and return them."""
 
+    def is_left(self, connection: C, wanted: Wanted) -> bool:
+        """Whether such rows are there, locked or not."""
+
     def count(self, connection: C) -> int:
         """Return how many rows the select has now."""
 
@@ -54,6 +57,8 @@ class AsyncSource(Protocol[C, R_co]):
     def transaction(self) -> AbstractAsyncContextManager[C]: ...
 
     async def take(self, connection: C, wanted: Wanted) -> Taken[R_co]: ...
+
+    async def is_left(self, connection: C, wanted: Wanted) -> bool: ...
 
     async def count(self, connection: C) -> int: ...
 

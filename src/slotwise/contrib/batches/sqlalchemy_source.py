@@ -54,7 +54,7 @@ class Statement(Generic[R]):
     by_cursor: bool
     locks: bool = True
 
-    def to_take(self, wanted: Wanted) -> sa.Select[R]:
+    def to_take(self, wanted: Wanted, *, locks: bool = True) -> sa.Select[R]:
         """Return the statement that locks and returns rows."""
         found = self.select.order_by(None).limit(wanted.limit)
         found = found.order_by(*(one.clause for one in self.order))
@@ -64,7 +64,7 @@ class Statement(Generic[R]):
             found = found.where(self._is_none_of(wanted.without))
         if wanted.after is not None and wanted.only is None:
             found = found.where(self._is_behind(wanted.after))
-        if self.locks:
+        if self.locks and locks:
             found = found.with_for_update(
                 skip_locked=skips(self, wanted), of=self._table
             )
@@ -248,6 +248,10 @@ class EngineSource(Generic[R]):
         rows = connection.execute(self.statement.to_take(wanted)).all()
         return self.statement.taken(rows, by_session=False)
 
+    def is_left(self, connection: sa.Connection, wanted: Wanted) -> bool:
+        rows = connection.execute(self.statement.to_take(wanted, locks=False))
+        return rows.first() is not None
+
     def count(self, connection: sa.Connection) -> int:
         return connection.execute(self.statement.to_count()).scalar_one()
 
@@ -273,6 +277,10 @@ class SessionSource(Generic[R]):
         rows = session.execute(self.statement.to_take(wanted)).all()
         return self.statement.taken(rows, by_session=True)
 
+    def is_left(self, session: orm.Session, wanted: Wanted) -> bool:
+        rows = session.execute(self.statement.to_take(wanted, locks=False))
+        return rows.first() is not None
+
     def count(self, session: orm.Session) -> int:
         return session.execute(self.statement.to_count()).scalar_one()
 
@@ -297,6 +305,10 @@ class AsyncEngineSource(Generic[R]):
     async def take(self, connection: AsyncConnection, wanted: Wanted) -> Taken[R]:
         found = await connection.execute(self.statement.to_take(wanted))
         return self.statement.taken(found.all(), by_session=False)
+
+    async def is_left(self, connection: AsyncConnection, wanted: Wanted) -> bool:
+        rows = await connection.execute(self.statement.to_take(wanted, locks=False))
+        return rows.first() is not None
 
     async def count(self, connection: AsyncConnection) -> int:
         return (await connection.execute(self.statement.to_count())).scalar_one()
@@ -324,6 +336,10 @@ class AsyncSessionSource(Generic[R]):
     async def take(self, session: AsyncSession, wanted: Wanted) -> Taken[R]:
         found = await session.execute(self.statement.to_take(wanted))
         return self.statement.taken(found.all(), by_session=True)
+
+    async def is_left(self, session: AsyncSession, wanted: Wanted) -> bool:
+        rows = await session.execute(self.statement.to_take(wanted, locks=False))
+        return rows.first() is not None
 
     async def count(self, session: AsyncSession) -> int:
         return (await session.execute(self.statement.to_count())).scalar_one()

@@ -1,0 +1,101 @@
+"""Jobs and tasks whose whole handler is a walk in batches."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import sqlalchemy as sa
+
+from slotwise import (
+    ConfigurationError,
+    Context,
+    DistributedJob,
+    Item,
+    JobContext,
+    OneTimeTask,
+    TaskContext,
+)
+from slotwise.contrib.batches.api import BatchOptions, batches
+from slotwise.contrib.batches.batches import Batch, Batches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The most tasks that one slot is walked by.
+MOST_PARTS = 1_000
+
+
+class Walking:
+    """What BatchJob and BatchTask have in common: ``on``, ``select``, ``process``, ``options``."""
+
+    #: As the argument of ``batches``; a queryset of Django needs none.
+    on: object = None
+    #: A select, or a method that takes the context and returns one.
+    select: object
+    #: The keywords of ``batches``.
+    options: ClassVar[Mapping[str, object]] = {}
+
+    @abstractmethod
+    def process(self, batch: Batch[object, object]) -> object:
+        """Process ``batch.rows`` in the transaction of ``batch.connection``."""
+
+    def walk(self, ctx: Context[object]) -> Batches[object, object]:
+        """Return the batches of one run. Raises as ``batches``."""
+        select = self.select
+        if inspect.ismethod(select):
+            select = select(ctx)
+        found: object = batches(
+            ctx,
+            cast("sa.Select[object]", select),
+            cast("sa.Engine", self.on),
+            **cast("BatchOptions", dict(self.options)),
+        )
+        if not isinstance(found, Batches):
+            raise ConfigurationError(
+                f"{type(self).__name__}.on is async; write `async def execute` with `async for "
+                "batch in batches(…)` instead"
+            )
+        return found
+
+    def run(self, ctx: Context[object]) -> int:
+        """Process all batches; return how many rows were processed for this slot."""
+        found = self.walk(ctx)
+        for batch in found:
+            with batch:
+                self.process(batch)
+        return found.done
+
+
+class BatchJob(Walking, DistributedJob):
+    """A job that processes the rows of a select in batches.
+
+    Declare ``name``, ``schedule``, ``on``, ``select`` and ``process``; ``options`` are the
+    keywords of ``batches``.
+    """
+
+    def execute(self, ctx: JobContext, /) -> int:
+        return self.run(ctx)
+
+
+class BatchTask(Walking, OneTimeTask[None]):
+    """A one-time task that processes the rows of a select in batches; several may run at once."""
+
+    def execute(self, ctx: TaskContext, /) -> int:
+        return self.run(ctx)
+
+
+def in_parallel(ctx: JobContext, task: type[BatchTask], parts: int) -> None:
+    """Let this many tasks work on the rows at once, in the whole cluster, for this slot.
+
+    A repeated attempt of the slot schedules none twice. Raises ConfigurationError for a wrong
+    number.
+    """
+    if type(parts) is not int or not 1 <= parts <= MOST_PARTS:
+        raise ConfigurationError(
+            f"in_parallel({parts!r}): expected a whole number of tasks, 1 to {MOST_PARTS:,}"
+        )
+    slot = f"{ctx.slot:%Y-%m-%dT%H:%M:%SZ}"
+    items = [Item(None, id=f"{slot}-{part}") for part in range(1, parts + 1)]
+    ctx.client.schedule_many(task, items)
