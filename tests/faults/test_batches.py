@@ -53,7 +53,7 @@ class Cluster:
         settings = {
             f"SLOTWISE_{name.upper()}": text for name, text in SETTINGS.items()
         }
-        command = ["worker", "--app", "tests.faults.batch_shop", "--threads", "1"]
+        command = ["worker", "--app", "tests.faults.batch_shop", "--threads", "4"]
         where = {"DATABASE_URL": self.url, "CAST_URL": self.url}
         with (self.directory / f"worker-{self.started}.log").open("wb") as log:
             self.workers.append(
@@ -98,10 +98,11 @@ def prove(
     directory: Path,
     *,
     rows: int,
+    workers: int = 4,
     seconds: float | None = None,
     **environment: str,
 ) -> dict[str, float]:
-    """Let four tasks on four workers work on the rows through some trouble; judge by the rows."""
+    """Let four tasks on some workers work on the rows through some trouble; judge by the rows."""
     engine = sa.create_engine(
         sa.make_url(url).set(drivername="postgresql+psycopg"),
         isolation_level="AUTOCOMMIT",
@@ -118,7 +119,7 @@ def prove(
                 AttachCards, [Item(None, id=f"part-{number}") for number in range(4)]
             )
         began = time.monotonic()
-        for _ in range(4):
+        for _ in range(workers):
             shop.start()
         trouble = Trouble(connection, rows, seconds)
         while connection.execute(sa.text(LEFT)).scalar_one():
@@ -137,8 +138,8 @@ DONE = "SELECT count(*) FROM cards"
 
 @dataclass
 class Trouble:
-    """What befalls the workers: two kills, a deploy, a freeze, then kills; each after ``seconds``, or when
-    the next fifth of ``rows`` is done.
+    """What befalls the workers: a kill, a deploy, a freeze, then kills; each after ``seconds``, or
+    when the next quarter of ``rows`` is done.
     """
 
     connection: sa.Connection
@@ -153,10 +154,10 @@ class Trouble:
         if self.seconds is not None:
             return time.monotonic() >= self.last + self.seconds
         done = self.connection.execute(sa.text(DONE)).scalar_one()
-        return done * 5 >= self.rows * (sum(self.counts.values()) + 1)
+        return done * 4 >= self.rows * (sum(self.counts.values()) + 1)
 
     def befall(self, shop: Cluster) -> None:
-        if self.counts["kills"] < 2:
+        if not self.counts["kills"]:
             self.kill(shop)
         elif not self.counts["deploys"]:
             shop.replace_all()
@@ -178,10 +179,11 @@ class Trouble:
 
 
 def test_each_proposal_has_one_card(pg_url: str, tmp_path: Path) -> None:
-    """Through a freeze, a deploy and two kills, while the batches are slow."""
-    found = prove(pg_url, tmp_path, rows=3_000, CAST_SIZE="10", CAST_SLOW="0.05")
-    del found["seconds"]
-    assert found == {"rows": 3_000, "freezes": 1, "deploys": 1, "kills": 2}
+    """Through a kill, a deploy and a freeze, while the batches are slow."""
+    found = prove(
+        pg_url, tmp_path, workers=2, rows=2_000, CAST_SIZE="10", CAST_SLOW="0.05"
+    )
+    assert min(found[one] for one in ("kills", "deploys", "freezes")) == 1, found
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "on call": ("db restored", "top", "workers stack"),
     "the doctor": ("doctor",),
     "the statement of a month": ("statement",),
+    "batches": ("batches list", "batches retry", "batches drop"),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
     "pauses that end by themselves": ("--until",),

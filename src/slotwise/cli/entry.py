@@ -131,6 +131,9 @@ OWN_PLUGINS: Final = {
     "slotwise.contrib.alarms.command:WATCH": OwnPlugin(
         Section.SEE, "Raise alarms, as a separate process, until a signal stops it."
     ),
+    "slotwise.contrib.batches.command:BATCHES": OwnPlugin(
+        Section.OPERATE, "List rows that batches have set aside, retry or drop them."
+    ),
     "slotwise.cli.statement:STATEMENT": OwnPlugin(
         Section.SEE, "Account for each slot of a month, by job and in total."
     ),

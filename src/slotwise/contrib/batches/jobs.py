@@ -59,6 +59,19 @@ class Walking:
             )
         return found
 
+    def count(self) -> int:
+        """Return how many rows there are to do now, outside of any slot. A method ``select`` is
+        called with None. Raises ConfigurationError if it needs a slot.
+        """
+        try:
+            walk = self.walk(cast("Context[object]", None))
+        except AttributeError as error:
+            raise ConfigurationError(
+                f"{type(self).__name__}.select needs a slot ({error}); its rows cannot be counted "
+                "outside of one"
+            ) from error
+        return walk.count()
+
     def run(self, ctx: Context[object]) -> int:
         """Process all batches; return how many rows were processed for this slot."""
         found = self.walk(ctx)
