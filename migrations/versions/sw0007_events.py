@@ -53,9 +53,11 @@ def upgrade() -> None:
         sa.Column("since_id", sa.BigInteger, nullable=False),
         sa.Column("on_failure", sa.Text, nullable=False),
         sa.Column("priority", sa.SmallInteger),
+        sa.Column("former", sa.Text),
         sa.Column("created", _instant(), nullable=False),
+        sa.Column("retired", _instant()),
     ]
-    _create("event_handlers", handlers, ["created"])
+    _create("event_handlers", handlers, ["created", "retired"])
     set_aside = [
         sa.Column("task_name", sa.Text, primary_key=True),
         sa.Column("source", sa.Text, primary_key=True),

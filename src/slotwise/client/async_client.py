@@ -12,7 +12,11 @@ from slotwise.client.client import Client
 from slotwise.client.commands import BulkOptions, Commands, Options
 from slotwise.jobs.context import T
 from slotwise.jobs.functions import Call
-from slotwise.store.connect.caller_transaction import Result, call_within
+from slotwise.store.connect.caller_transaction import (
+    Joinable,
+    Result,
+    call_within,
+)
 
 if TYPE_CHECKING:
     from slotwise.jobs.context import AsyncConnection, TaskOf
@@ -70,6 +74,16 @@ class AsyncClient(Awaited[Client], Commands["AsyncConnection"]):
     ) -> BulkResult:
         """As ``Client.schedule_many``."""
         return await self._run(Client.schedule_many, task, items, **how)
+
+    async def within(
+        self,
+        work: Callable[[Joinable], Result],
+        *,
+        connection: AsyncConnection | None = None,
+        where: str = "within",
+    ) -> Result:
+        """As ``Client.within``; ``work`` is not awaited."""
+        return await self._run(Client.within, work, connection=connection, where=where)
 
     async def _run(
         self, body: Callable[..., Result], *given: object, **named: object

@@ -33,6 +33,11 @@ from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.functions import Call
 from slotwise.model.records import Follow, IfExists, Key, Wanted
+from slotwise.store.connect.caller_transaction import (
+    Joinable,
+    Result,
+    is_without_transaction,
+)
 from slotwise.store.connect.database_errors import lacks_tables
 from slotwise.store.queue.queue import BulkResult
 
@@ -44,10 +49,11 @@ if TYPE_CHECKING:
     from slotwise.jobs.context import ShardPlace, SyncConnection, TaskOf
     from slotwise.settings.settings import Settings
     from slotwise.store.connect.database import Database
+    from slotwise.store.dialects.port import Dialect
     from slotwise.store.slots.store import Store
 
 from slotwise.client.commands import BulkOptions, Commands, Options
-from slotwise.client.transactions import inserts_alone
+from slotwise.client.transactions import errors_of, inserts_alone
 
 
 class Client(Commands["SyncConnection"]):
@@ -323,6 +329,40 @@ class Client(Commands["SyncConnection"]):
                 return False
             raise
         return None if installation.learn() is None else True
+
+    def within(
+        self,
+        work: Callable[[Joinable], Result],
+        *,
+        connection: SyncConnection | None = None,
+        where: str = "within",
+    ) -> Result:
+        """Call ``work`` with an executor of SQLAlchemy statements in the caller's transaction;
+        without ``connection`` in one of our own, which is then committed.
+
+        ``where`` names the call in errors. Raises as ``schedule``, and ConfigurationError if the
+        connection commits every statement by itself.
+        """
+        store = self._make_store()
+        with errors_of(store, where, is_own=connection is None):
+            if connection is None:
+                with store.surely() as own:
+                    return work(own)
+            joined = store.installation.join(connection, where)
+            result = work(joined)
+            if is_without_transaction(
+                joined
+            ):  # some drivers know it only after a write
+                raise ConfigurationError(
+                    f"{where}: the connection commits every statement by itself "
+                    "(AUTOCOMMIT); pass one with a transaction"
+                )
+            return result
+
+    @property
+    def dialect(self) -> Dialect:
+        """The port to the database, for statements in ``within``."""
+        return self._make_store().dialect
 
     @staticmethod
     def wrong_id(id: object) -> str | None:

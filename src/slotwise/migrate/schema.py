@@ -167,8 +167,8 @@ class Schema:
             connection.commit()
 
     def keeps_data(self, revision: str) -> bool:
-        """Whether a downgrade to this revision loses nothing. Below ``sw0007`` events and rows
-        that were set aside are lost, below ``sw0006`` checkpoints, below ``sw0005`` pauses with
+        """Whether a downgrade to this revision loses nothing. Below ``sw0007`` events and
+        skipped rows of batches are lost, below ``sw0006`` checkpoints, below ``sw0005`` pauses with
         an end, below ``sw0004`` histories and counts; ``base`` drops all.
         """
         return revision in revisions.known() - revisions.WITHOUT_EVENTS

@@ -229,16 +229,19 @@ class JobRegistry(Generic[S_co]):
         """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
         return self.client.inspect
 
-    def add(self, jobs: Iterable[object]) -> Self:
-        """Add jobs, such as those of a file that the command line names; for hosts, before a
-        start.
+    def add(
+        self, jobs: Iterable[object] = (), *, tasks: Iterable[object] = ()
+    ) -> Self:
+        """Add jobs, such as those of a file that the command line names, and tasks; for hosts,
+        before a start.
 
         Raises ConfigurationError if a name is taken.
         """
-        added = {found.name: found for found in defined(jobs, "jobs")}
+        given = [*defined(jobs, "jobs"), *defined(tasks, "tasks")]
+        added = unique(given) if given else {}
         if double := sorted(added.keys() & self.definitions.keys()):
             raise ConfigurationError(
-                f"the registry has jobs of the same names already: {', '.join(double)}"
+                f"the registry has jobs or tasks of the same names already: {', '.join(double)}"
             )
         self.definitions = {**self.definitions, **added}
         return self

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from slotwise.model.records import Key, When
+from slotwise.model.records import FOREVER, Key, When
 from slotwise.model.vocabulary import ListedState, RowState
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import OPERATIONS
@@ -19,6 +19,7 @@ from slotwise.store.dialects.task_statements import (
     asked_key,
     named,
 )
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.tables import Columns, Condition, is_task
 
 #: Rows that are retried, or removed, in one statement.
@@ -170,10 +171,14 @@ class TaskCommands:
             dead.append(tasks.task_instance.in_(instances))
         again = self._tasks.update().where(self._some(connection, most, *dead))
         due = self._rows.due(when.at is not None)
+        # A row with a key for its order waits until it is the first one of its key.
+        is_ordered = tasks.order_key.is_not(None)
         again = again.values(
-            state=None,
-            parked_due=None,
-            execution_time=due,
+            state=sa.case((is_ordered, RowState.BLOCKED.value), else_=None),
+            parked_due=sa.case((is_ordered, due), else_=None),
+            execution_time=sa.case(
+                (is_ordered, sa.literal(FOREVER, Instant)), else_=due
+            ),
             slot=due,
             version=tasks.version + 1,
             **UNTRIED,

@@ -90,7 +90,8 @@ _COLUMNS = {
     "scopes": "task_name* scope* token! begun! finished",
     "checkpoints": "task_name* task_instance* slot* token! updated! value! done total",
     "events": "id#* name! key data published! fanned_out handlers=0!",
-    "event_handlers": "handler* event* since_id! on_failure! priority created!",
+    "event_handlers": """
+        handler* event* since_id! on_failure! priority former created! retired""",
     "set_aside": """
         task_name* source* row_key* state! tries! error first_failed! last_failed!""",
 }
@@ -114,7 +115,7 @@ TYPES: dict[str, Any] = {
             "begun",
         ),
         (Instant, "opened seen closed next_attempt"),
-        (Instant, "published fanned_out first_failed last_failed"),
+        (Instant, "published fanned_out first_failed last_failed retired"),
         (Duration, "lease"),
         (BigInteger, "version created_version token collapsed count pruned control"),
         (BigInteger().with_variant(Integer, "sqlite"), "id"),

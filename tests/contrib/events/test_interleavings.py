@@ -1,0 +1,374 @@
+"""Two connections held at each step: publishers, fan-outs, ends and operators, on PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.contrib.events.shop import NOON, Shop
+
+from slotwise.contrib.events import events as module
+from slotwise.contrib.events import fan_out as fanning
+from slotwise.testing import ManualClock
+
+
+@pytest.fixture
+def shop(pg_url: str) -> Iterator[Shop]:
+    with Shop(pg_url, "mail") as shop:
+        yield shop
+
+
+class Stopped:
+    """A call in a thread, which stops at a named point until ``go``."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        owner: Any,
+        point: str,
+        call: Callable[[], object],
+        *,
+        before: bool,
+    ) -> None:
+        self.is_there = threading.Event()
+        self._may_go = threading.Event()
+        self.result: object = None
+        self.error: BaseException | None = None
+        original = getattr(owner, point)
+
+        def stopped(*given: Any, **named: Any) -> object:
+            if threading.current_thread() is not self._thread:
+                return original(*given, **named)
+            if not before:
+                found: object = original(*given, **named)
+            self.is_there.set()
+            assert self._may_go.wait(30)
+            return original(*given, **named) if before else found
+
+        monkeypatch.setattr(owner, point, stopped)
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self.is_there.wait(30), self.error
+
+    def _run(self) -> None:
+        try:
+            self.result = self._call()
+        except BaseException as error:
+            self.error = error
+            self.is_there.set()
+
+    def go(self) -> None:
+        self._may_go.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+def aside(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def waits_for_a_lock(shop: Shop) -> bool:
+    found = shop.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND datname = current_database()"
+    )
+    return bool(found[0][0])
+
+
+# -- publishers ----------------------------------------------------------------------------------
+
+
+def test_the_first_transaction_is_open_while_the_second_is_given_out(
+    shop: Shop,
+) -> None:
+    """Both were open at once, so the order is that of the looks; nothing is lost."""
+    with shop.database.main.connect() as first:
+        shop.put(first, "a", 1)
+        shop.publish("a", 2)
+        assert shop.fan_out().events == 1
+        shop.publish("a", 3)
+        assert shop.fan_out().events == 1
+        first.commit()
+    assert shop.fan_out().events == 1
+    shop.run()
+    assert shop.seen("mail", "a") == [2, 3, 1]
+
+
+def test_the_second_transaction_is_open_while_the_first_is_given_out(
+    shop: Shop,
+) -> None:
+    shop.publish("a", 1)
+    with shop.database.main.connect() as second:
+        shop.put(second, "a", 2)
+        assert shop.fan_out().events == 1
+        second.commit()
+    shop.run()
+    assert shop.seen("mail", "a") == [1, 2]
+
+
+def test_both_are_open_and_the_one_with_the_lower_number_is_committed_last(
+    shop: Shop,
+) -> None:
+    with shop.database.main.connect() as first, shop.database.main.connect() as second:
+        shop.put(first, "a", 1)
+        shop.put(second, "a", 2)
+        assert shop.fan_out().events == 0
+        second.commit()
+        first.commit()
+    assert shop.fan_out().events == 2  # in one look: by number
+    shop.run()
+    assert shop.seen("mail", "a") == [1, 2]
+
+
+@pytest.mark.parametrize("seen_first", [True, False])
+def test_what_was_published_after_a_commit_comes_after_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, seen_first: bool
+) -> None:
+    """A number below those of the look is committed late, and B is published after that commit.
+    The fan-out has looked before, and reads again after.
+    """
+    with shop.database.main.connect() as late:
+        shop.put(late, "a", 1)  # the lower number
+        if seen_first:
+            shop.publish("a", 0)
+        shop.publish("b", 5)
+        stopped = Stopped(monkeypatch, fanning, "look", shop.fan_out, before=False)
+        late.commit()
+    shop.publish("a", 2)
+    shop.publish("b", 6)
+    stopped.go()
+    shop.run()
+    seen = shop.seen("mail", "a")
+    assert seen.index(1) < seen.index(2)
+    assert shop.seen("mail", "b") == [5, 6]
+
+
+# -- fan-outs ------------------------------------------------------------------------------------
+
+
+def test_two_fan_outs_give_each_event_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(3):
+        shop.publish("a", step)
+        shop.publish(None, step)
+    stopped = Stopped(
+        monkeypatch,
+        fanning,
+        "look",
+        lambda: shop.fan_out(needs_turn=False),
+        before=False,
+    )
+    assert shop.fan_out(needs_turn=False).events == 6
+    stopped.go()
+    assert stopped.result.events == 0  # type: ignore[attr-defined]
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1, 2]
+    assert len(shop.log) == 6
+
+
+def test_a_fan_out_that_has_its_locks_is_not_overtaken(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.publish("a", 0)
+    shop.publish("b", 0)
+    stopped = Stopped(
+        monkeypatch,
+        fanning,
+        "_append",
+        lambda: shop.fan_out(needs_turn=False),
+        before=True,
+    )
+    shop.publish("a", 1)
+    shop.publish("c", 1)
+    # the keys a and b are locked: their events are left, and c goes on
+    other = shop.fan_out(needs_turn=False)
+    assert (other.events, other.left) == (1, 3)
+    stopped.go()
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1]
+    assert shop.seen("mail", "c") == [1]
+
+
+def test_a_fan_out_without_its_turn_does_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.publish("a", 0)
+    stopped = Stopped(monkeypatch, fanning, "_append", shop.fan_out, before=True)
+    assert shop.fan_out().is_busy
+    stopped.go()
+
+
+def test_a_fan_out_that_is_killed_leaves_all_or_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.publish("a", 0)
+    stopped = Stopped(monkeypatch, fanning, "_mark", shop.fan_out, before=True)
+    shop.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE state = 'idle in transaction' AND pid <> pg_backend_pid()"
+    )
+    with pytest.raises(Exception, match=r"connection|server"):
+        stopped.go()
+    assert shop.rows("mail") == []
+    shop.run()
+    assert shop.seen("mail", "a") == [0]
+
+
+def test_a_handler_is_registered_between_the_looks(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets what had no handler and what comes later, in order, and nothing twice."""
+    clock = ManualClock(NOON)
+    with Shop(pg_url, "mail", clock=clock) as shop:
+        shop.publish("a", 1, "order.sent")
+        shop.fan_out()  # without a handler
+        shop.publish("a", 2, "order.sent")
+        stopped = Stopped(monkeypatch, fanning, "look", shop.fan_out, before=False)
+        with Shop.sent(pg_url, clock) as later:
+            later.publish("a", 3, "order.sent")
+            stopped.go()
+            later.run()
+            assert later.seen("track", "a") == [1, 2, 3]
+
+
+# -- ends and fan-outs ---------------------------------------------------------------------------
+
+
+def test_an_end_is_stopped_between_its_lock_and_its_write(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fan-out leaves the key, and finds the lane empty later."""
+    shop.publish("a", 0)
+    shop.fan_out()
+    (claim,) = shop.worker.poll()
+    shop.worker.run(claim)
+    stopped = Stopped(monkeypatch, module, "promote", shop.worker.settle, before=True)
+    shop.publish("a", 1)
+    found = shop.fan_out()
+    assert (found.events, found.left) == (0, 1)
+    stopped.go()
+    assert shop.fan_out().events == 1
+    assert [state for _, state in shop.rows("mail")] == [None]
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1]
+
+
+def test_an_end_is_stopped_before_its_lock(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fan-out appends behind a row that is being deleted; the end then finds the new row."""
+    shop.publish("a", 0)
+    shop.fan_out()
+    (claim,) = shop.worker.poll()
+    shop.worker.run(claim)
+    stopped = Stopped(
+        monkeypatch, module, "lock_keys", shop.worker.settle, before=True
+    )
+    shop.publish("a", 1)
+    assert shop.fan_out().events == 1
+    assert [state for _, state in shop.rows("mail")] == [None, "blocked"]
+    stopped.go()
+    assert [state for _, state in shop.rows("mail")] == [None]
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1]
+
+
+@pytest.mark.parametrize("point", ["_append", "_mark"])
+def test_a_fan_out_is_stopped_between_its_lock_and_its_write(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The end waits for the lock of the key, and promotes what was appended."""
+    shop.publish("a", 0)
+    shop.fan_out()
+    (claim,) = shop.worker.poll()
+    shop.worker.run(claim)
+    shop.publish("a", 1)
+    stopped = Stopped(monkeypatch, fanning, point, shop.fan_out, before=True)
+    ending = aside(shop.worker.settle)
+    while not waits_for_a_lock(shop):
+        assert ending.is_alive()
+    stopped.go()
+    ending.join(30)
+    assert [state for _, state in shop.rows("mail")] == [None]
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1]
+
+
+def test_a_promotion_that_cannot_lock_its_key_is_made_up_for(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook's error costs its own writes, and the loop promotes after the settlement."""
+    for step in range(2):
+        shop.publish("a", step)
+    shop.fan_out()
+    (claim,) = shop.worker.poll()
+    shop.worker.run(claim)
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no lock")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "lock_keys", fails)
+        shop.worker.settle()
+    assert [state for _, state in shop.rows("mail")] == ["blocked"]
+    assert shop.events.repair_owed() == ["mail"]
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1]
+
+
+def test_two_settlements_of_many_keys_lock_them_in_one_order(pg_url: str) -> None:
+    """Each settles both keys, of another handler; without an order they would deadlock."""
+    with Shop(pg_url) as shop:
+        for step in range(20):
+            for key in ("a", "b", "c"):
+                shop.publish(key, step)
+        shop.fan_out()
+        while shop.worker.poll():
+            claims = shop.worker.waiting
+            for claim in claims:
+                shop.worker.run(claim)
+            shop.worker.settle()
+        assert shop.seen("mail", "a") == list(range(20))
+        assert shop.seen("index", "c") == list(range(20))
+
+
+def test_a_key_that_is_forgotten_meanwhile_is_made_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.publish("a", 0)
+    shop.run()
+    shop.publish("a", 1)
+    stopped = Stopped(monkeypatch, fanning, "look", shop.fan_out, before=False)
+    assert shop.events.forget_keys().deleted == 1
+    stopped.go()
+    shop.publish("a", 2)
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1, 2]
+
+
+def test_a_locked_key_starves_no_other_though_it_fills_the_look(shop: Shop) -> None:
+    for step in range(4):
+        shop.publish("a", step)
+    shop.fan_out()
+    shop.run()
+    for step in range(4, 8):
+        shop.publish("a", step)
+    shop.publish("b", 0)
+    with shop.database.main.connect() as other:
+        other.execute(
+            sa.text("SELECT * FROM scheduled_keys WHERE key = 'a' FOR UPDATE")
+        )
+        assert shop.fan_out(limit=4).events == 0
+        assert shop.fan_out(limit=8).events == 1
+        other.rollback()
+    shop.run()
+    assert shop.seen("mail", "a") == list(range(8))
