@@ -5,6 +5,7 @@ commands.
 from __future__ import annotations
 
 import asyncio
+import html
 import io
 import json
 import os
@@ -587,6 +588,54 @@ def test_the_admin_operates(shop: str) -> None:
     bob.user_permissions.clear()
     bob.user_permissions.add(Permission.objects.get(codename="view_job"))
     assert do("pause") == ""
+
+
+def test_the_admin_schedules(shop: str) -> None:
+    """A task, or a recurring instance, with data as JSON; Django's log has who did it, and why."""
+    from django.contrib.admin.models import LogEntry
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    schedule(send_mail_of_the_shop(), {"order": 1}, delay="1h")
+    page = "/admin/slotwise/task/send-mail/change/"
+    http = Client()
+    bob = User.objects.create_user("bob", is_staff=True)
+    bob.user_permissions.add(Permission.objects.get(codename="view_task"))
+    http.force_login(bob)
+    assert 'value="schedule"' not in http.get(page).content.decode()
+    assert http.post(page, {"operation": "schedule"}).status_code == 403
+    bob.user_permissions.add(Permission.objects.get(codename="change_task"))
+    assert 'value="schedule"' in http.get(page).content.decode()
+
+    def do(**given: str) -> str:
+        answer = http.post(
+            page, {"operation": "schedule", "note": "why", **given}, follow=True
+        )
+        assert answer.status_code == 200
+        return html.unescape(answer.content.decode())
+
+    data = '{"order": 7}'
+    assert "Scheduled: send-mail o-7" in do(data=data, id="o-7", delay="2h")
+    assert "Exists: send-mail o-7" in do(data=data, id="o-7")
+    recurring = do(data=data, id="o-8", schedule="30 4 * * *")
+    assert "Scheduled: send-mail o-8, 30 4 * * *, next slot" in recurring
+    assert "ata is no JSON" in do(data="{")
+    assert "an id and no delay" in do(data=data, schedule="@daily")
+    assert "delay" in do(data=data, delay="soon")
+    assert "errorlist" in (said := do(data="[1, 2]")) or "error" in said
+    with worker(shop) as made:
+        assert len(made.inspect.tasks("send-mail")) == 2
+        (line,) = made.inspect.instances("send-mail")
+    assert line.id == "o-8"
+    told = [(one.user.username, one.change_message) for one in LogEntry.objects.all()]
+    assert len(told) == 3
+    assert ("bob", "Scheduled: send-mail o-7: why") in told
+
+
+def send_mail_of_the_shop() -> Any:
+    from tests.contrib.djangoshop.jobs import send_mail
+
+    return send_mail
 
 
 def test_the_admin_without_the_tables(

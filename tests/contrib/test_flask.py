@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
@@ -56,6 +57,27 @@ def test_the_client_alone(registry: JobRegistry) -> None:
     assert app.test_client().post("/jobs").text == "scheduled"
     assert registry.worker is None
     assert [found.task for found in registry.inspect.tasks()] == ["work"]
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["function", "registry"])
+def test_settings_of_the_application(pg_url: str, is_made: bool) -> None:
+    """They count before the registry's own; a wrong one ends the start."""
+    made = JobRegistry(tasks=[work], database_url="sqlite://", threads=3)
+    app = Flask("shop")
+    app.config.from_mapping(
+        SLOTWISE_DATABASE_URL=pg_url, SLOTWISE_POLL_INTERVAL="7s", SECRET_KEY="x"
+    )
+    slotwise = Slotwise((lambda: made) if is_made else made, app)
+    settings = slotwise.registry.settings
+    assert settings.database_url == pg_url
+    assert settings.poll_interval == timedelta(seconds=7)
+    assert settings.threads == 3
+    assert slotwise.client.schedule(work).status == "scheduled"
+    made.stop()
+    wrong = Flask("wrong")
+    wrong.config["SLOTWISE_POLL_INTERVALL"] = "7s"
+    with pytest.raises(SlotwiseError, match="poll_interval"):
+        assert Slotwise((lambda: made) if is_made else made, wrong).registry
 
 
 def test_a_worker_starts_with_the_first_request(registry: JobRegistry) -> None:

@@ -30,6 +30,8 @@ except ImportError:
 
 #: The key in ``app.extensions``.
 EXTENSION: Final = "slotwise"
+#: Of settings in ``app.config``.
+PREFIX: Final = "SLOTWISE_"
 
 
 class Slotwise:
@@ -50,14 +52,22 @@ class Slotwise:
         worker: bool = False,
         start_wait: timedelta | str = START_WAIT,
     ) -> None:
+        self._given = registry
+        self._settings: dict[str, object] = {}
+        source = registry if isinstance(registry, JobRegistry) else self._make
         self.host = Host(
-            registry, worker=worker, start_wait=start_wait, caller="Slotwise"
+            source, worker=worker, start_wait=start_wait, caller="Slotwise"
         )
         if app is not None:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Add the extension and the command group to an application, once."""
+        """Add the extension and the command group to an application, once.
+
+        Keys of ``app.config`` that begin with ``SLOTWISE_`` are settings, such as
+        ``SLOTWISE_DATABASE_URL``: they count before keywords and the environment. Raises
+        InvalidSetting.
+        """
         if not isinstance(app, Flask):
             raise ConfigurationError(
                 f"init_app({app!r:.80}): pass the Flask application"
@@ -68,9 +78,19 @@ class Slotwise:
             raise ConfigurationError(
                 f"the application {app.name} has another Slotwise; create one for all its jobs"
             )
+        self._settings = app.config.get_namespace(PREFIX)
+        if isinstance(self._given, JobRegistry) and self._settings:
+            self._given.configure(**self._settings)
         app.extensions[EXTENSION] = self
         app.before_request(self._before_request)
         app.cli.add_command(commands)
+
+    def _make(self) -> JobRegistry:
+        """Make the registry of this process, with the settings of the application."""
+        if not callable(self._given):
+            return self._given
+        made = self._given()
+        return made.configure(**self._settings) if self._settings else made
 
     @property
     def registry(self) -> JobRegistry:

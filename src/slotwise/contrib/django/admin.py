@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import ADDITION, LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.http import (
     HttpRequest,
@@ -19,7 +22,7 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
 
-from slotwise import SlotwiseError
+from slotwise import ConfigurationError, SlotwiseError
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
 from slotwise.inspect import Inspection, describe_schedule
@@ -42,11 +45,17 @@ class Listing(admin.ModelAdmin):
     detail_columns: ClassVar[tuple[str, ...]] = ()
     #: The buttons on the page of one object.
     operations: ClassVar[tuple[str, ...]] = ()
+    #: What ``schedule`` takes, and how that is explained; empty: the page has no such button.
+    fields_of_schedule: ClassVar[Mapping[str, str]] = {}
 
     def operate(
         self, operations: Operations, name: str, word: str, note: str | None
     ) -> str:
         """Do what the button says; return what was done. Raises SlotwiseError."""
+        raise NotImplementedError
+
+    def schedule(self, name: str, given: Mapping[str, str]) -> str:
+        """Schedule what the form says; return what was done. Raises SlotwiseError."""
         raise NotImplementedError
 
     def rows(self, inspect: Inspection) -> Rows:
@@ -120,17 +129,40 @@ class Listing(admin.ModelAdmin):
         if not self.may_operate(request):
             raise PermissionDenied
         word = request.POST.get("operation", "")
-        if word not in self.operations:
+        is_schedule = word == "schedule" and bool(self.fields_of_schedule)
+        if word not in self.operations and not is_schedule:
             return HttpResponseBadRequest("no such operation")
         note = request.POST.get("note", "").strip() or None
         operations = registry().operations.by(request.user.get_username())
         try:
-            done = self.operate(operations, name, word, note)
+            if is_schedule:
+                done = self._schedule(request, name, note)
+            else:
+                done = self.operate(operations, name, word, note)
         except SlotwiseError as error:
             messages.error(request, str(error))
         else:
             messages.success(request, done)
         return HttpResponseRedirect(request.path)
+
+    def _schedule(self, request: HttpRequest, name: str, note: str | None) -> str:
+        """Schedule, and write it into Django's log of changes: the audit of slotwise has
+        operations on what is scheduled already.
+        """
+        given = {
+            field: request.POST.get(field, "").strip()
+            for field in self.fields_of_schedule
+        }
+        done = self.schedule(name, given)
+        LogEntry.objects.create(
+            user_id=request.user.pk,
+            content_type=ContentType.objects.get_for_model(self.model),
+            object_id=name,
+            object_repr=name[:200],
+            action_flag=ADDITION,
+            change_message=f"{done}: {note}" if note else done,
+        )
+        return done
 
     def _page(
         self,
@@ -157,6 +189,7 @@ class Listing(admin.ModelAdmin):
             "rows": rows,
             "problem": problem,
             "operations": operations,
+            "fields": self.fields_of_schedule if operations else {},
             "opts": self.model._meta,
         }
         return TemplateResponse(request, "admin/slotwise/table.html", context)
@@ -272,6 +305,35 @@ class TaskPage(Listing):
     )
 
     operations = ("pause", "resume", "retry")
+    fields_of_schedule: ClassVar[Mapping[str, str]] = {
+        "data": "as JSON",
+        "id": "none: a new one",
+        "delay": "10m; none: now",
+        "schedule": "a recurring instance with this id: 0 2 * * *",
+    }
+
+    def schedule(self, name: str, given: Mapping[str, str]) -> str:
+        """Schedule a task, or a recurring instance of it."""
+        client = registry().client
+        try:
+            value = json.loads(given["data"] or "null")
+        except ValueError as error:
+            raise ConfigurationError(
+                f'data is no JSON ({error}); write for example {{"customer": 7}}'
+            ) from None
+        data = client.typed_data(name, value)
+        id = given["id"] or None
+        delay = given["delay"] or None
+        text = given["schedule"]
+        if not text:
+            found = client.schedule(name, data, id=id, delay=delay)
+            return f"{found.status.capitalize()}: {name} {found.id}"
+        if id is None or delay is not None:
+            raise ConfigurationError(
+                "a recurring instance has an id and no delay; its schedule says when"
+            )
+        slot = client.schedule_recurring(name, id, text, data)
+        return f"Scheduled: {name} {id}, {text}, next slot {slot}"
 
     def operate(
         self, operations: Operations, name: str, word: str, note: str | None
