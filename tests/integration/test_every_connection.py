@@ -116,6 +116,24 @@ def psycopg_of(url: str, _: str) -> psycopg.Connection[Any]:
     return psycopg.connect(url)
 
 
+@contextmanager
+def pymysql_of(url: str, _: str) -> Iterator[object]:
+    import pymysql
+
+    address = sa.make_url(url)
+    connection = pymysql.connect(
+        host=address.host or "",
+        port=address.port or 0,
+        user=address.username,
+        database=address.database,
+        client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
+        cursorclass=pymysql.cursors.DictCursor,
+    )
+    yield connection
+    connection.commit()
+    connection.close()
+
+
 @asynccontextmanager
 async def async_engine_of(url: str, name: str) -> AsyncIterator[object]:
     engine = create_async_engine(driver(url, name), poolclass=sa.NullPool)
@@ -162,6 +180,11 @@ KINDS: dict[str, tuple[Callable[[str, str], Any], str]] = {
     "sqlite session": (session_of, "sqlite3"),
     "aiosqlite": (async_engine_of, "aiosqlite"),
     "aiosqlite session": (async_session_of, "aiosqlite"),
+    "mysql engine": (engine_of, "pymysql"),
+    "mysql session": (session_of, "pymysql"),
+    "mysql driver": (pymysql_of, "pymysql"),
+    "mysql async engine": (async_engine_of, "asyncmy"),
+    "mysql async session": (async_session_of, "asyncmy"),
 }
 
 
@@ -181,7 +204,8 @@ def test_the_table_has_every_call() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_call_joins(request: pytest.FixtureRequest, kind: str) -> None:
     """Each call does its work in the caller's transaction, or is refused in one sentence."""
-    fixture = "sqlite_url" if "sqlite" in kind else "pg_url"
+    named = (name for name in ("sqlite", "mysql") if name in kind)
+    fixture = f"{next(named, 'pg')}_url"
     check_every_call(request.getfixturevalue(fixture), kind)
 
 

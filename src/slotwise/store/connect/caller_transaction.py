@@ -18,6 +18,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from slotwise.errors import ConfigurationError, SchemaMissing
 from slotwise.model.clock import elapsed
+from slotwise.model.plugged_in import plugged_in
 from slotwise.store.connect.database_errors import (
     describe_address,
     describe_error,
@@ -26,6 +27,7 @@ from slotwise.store.connect.database_errors import (
     lacks_tables,
     sqlstate,
 )
+from slotwise.store.connect.dsn import MYSQL
 from slotwise.store.connect.exact_names import qualified
 
 if TYPE_CHECKING:
@@ -152,12 +154,15 @@ def joined(connection: object, database: str, where: str) -> Joinable:
             f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)"
         )
     found = _executor(connection)
-    if found.dialect.name != database:
+    kind = MYSQL if is_mysql(found) else found.dialect.name
+    if kind != database:
         raise ConfigurationError(
             f"{where}: the connection leads to {found.dialect.name}, the tables "
             f"are in {database}; pass a connection "
             "to that database, or none"
         )
+    if is_mysql(found):
+        return found
     driver = _driver_of(found)
     info = getattr(_driver_of(found), "info", None)
     is_idle = (
@@ -220,6 +225,8 @@ def is_without_transaction(connection: Joinable) -> bool:
     told before.
     """
     driver: Any = _driver_of(connection)
+    if is_mysql(connection):
+        return bool(_mysql_callers().is_without_transaction(driver))
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
         return not driver.in_transaction
     if hasattr(driver, "is_in_transaction"):  # asyncpg
@@ -287,15 +294,34 @@ def _executor(connection: object) -> Joinable:
         return _wrapped_by_django(connection)
     if _is_psycopg(connection):
         return Joined(connection)
+    if _is_of_mysql(connection):
+        found: sa.Connection = _mysql_callers().executor(connection)
+        return found
     return _sqlalchemy_connection(connection)
 
 
-def _wrapped_by_django(wrapper: Any) -> Joined:
+def is_mysql(connection: Joinable) -> bool:
+    """Whether an executor speaks to MariaDB or MySQL."""
+    return connection.dialect.name in (MYSQL, "mariadb")
+
+
+def _is_of_mysql(driver: object) -> bool:
+    """Whether this is a connection of PyMySQL or mysqlclient."""
+    return type(driver).__module__.partition(".")[0] in ("pymysql", "MySQLdb")
+
+
+def _mysql_callers() -> Any:
+    """Return the module of the lodger that knows their connections."""
+    return plugged_in("slotwise.callers", MYSQL)
+
+
+def _wrapped_by_django(wrapper: Any) -> Joinable:
     """Return an executor on the connection in ``django.db.connection``. Raise ConfigurationError
     with the cure.
     """
     wrapper.ensure_connection()
-    if not _is_psycopg(wrapper.connection):
+    is_of_mysql = _is_of_mysql(wrapper.connection)
+    if not is_of_mysql and not _is_psycopg(wrapper.connection):
         raise ConfigurationError(
             f"Django's connection {wrapper.alias!r} is not one of psycopg 3; "
             "schedule in transaction.on_commit, "
@@ -307,6 +333,9 @@ def _wrapped_by_django(wrapper: Any) -> Joined:
             "with transaction.atomic(), or pass no "
             "connection"
         )
+    if is_of_mysql:
+        found: sa.Connection = _mysql_callers().executor(wrapper.connection)
+        return found
     return Joined(wrapper.connection, own_types=True)
 
 
@@ -329,6 +358,8 @@ def is_in_transaction(connection: object) -> bool:
         connection = connection.driver
     if hasattr(connection, "ensure_connection"):
         return bool(getattr(connection, "in_atomic_block", False))
+    if _is_of_mysql(connection):
+        return not _mysql_callers().is_without_transaction(connection)
     if _is_psycopg(connection) or _is_async_psycopg(connection):
         status = connection.info.transaction_status.name
         return status in ("ACTIVE", "INTRANS", "INERROR")
@@ -449,6 +480,7 @@ class Installation:
         database is unreachable.
         """
         own = joined(connection, self._database.dialect_name, where)
+        self._refuse_on_mysql(own, where)
         address = address_of(own)
         if (
             address not in self._ours
@@ -463,6 +495,7 @@ class Installation:
         commit apart.
         """
         _refuse_pipeline(connection, "ctx")
+        self._refuse_on_mysql(connection, "ctx")
         try:
             found = connection.execute(self._select()).fetchone()
         except Exception as error:
@@ -492,6 +525,11 @@ class Installation:
                 "this connection leads to another installation of slotwise; pass "
                 "one to the worker's own database"
             )
+
+    def _refuse_on_mysql(self, connection: Joinable, where: str) -> None:
+        """Raise ConfigurationError for a connection on which a fence would misfire."""
+        if is_mysql(connection):
+            _mysql_callers().refuse(connection, self._database.settings, where)
 
     @property
     def is_unknown(self) -> bool:
