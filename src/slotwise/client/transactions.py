@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,11 @@ from slotwise.store.connect.caller_transaction import (
     Joinable,
     Result,
 )
-from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
+from slotwise.store.connect.database_errors import (
+    in_callers_transaction,
+    in_its_letters,
+    lacks_tables,
+)
 from slotwise.store.connect.lent_connections import lent
 from slotwise.store.queue.queue import Queue, queue_of
 
@@ -130,7 +134,7 @@ def errors_of(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
         yield
     except Exception as error:
         with (
-            store.database.in_words() if is_own else nullcontext(),
+            store.database.in_words() if is_own else in_callers_transaction(),
             in_its_letters(f"task {name!r}"),
         ):
             if not lacks_tables(error):

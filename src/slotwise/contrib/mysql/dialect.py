@@ -84,9 +84,19 @@ class MySQL(Locking):
     def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
         """``wait_timeout`` ends an idle session on MySQL, which has no other limit for it."""
         limit = max(1, math.ceil(lease.total_seconds()))
-        is_mariadb = getattr(connection.dialect, "is_mariadb", True)
-        name = "idle_transaction_timeout" if is_mariadb else "wait_timeout"
+        name = _idle_limit(connection)
+        connection.execute(
+            sa.text(f"SET @slotwise_idle = coalesce(@slotwise_idle, @@SESSION.{name})")
+        )
         connection.execute(sa.text(f"SET SESSION {name} = {limit}"))
+
+    def end_guard(self, connection: Joinable) -> None:
+        """The bound is one of the session: it is set back to what the caller had."""
+        name = _idle_limit(connection)
+        before = f"coalesce(@slotwise_idle, @@SESSION.{name})"
+        connection.execute(
+            sa.text(f"SET SESSION {name} = {before}, @slotwise_idle = NULL")
+        )
 
     # -- parts of statements --------------------------------------------------------------------
 
@@ -185,6 +195,12 @@ class MySQL(Locking):
         if lost > 0:
             found += self._keys.first_lost(connection, names, now)
         return min(found, default=now) - now if found else None, None
+
+
+def _idle_limit(connection: Joinable) -> str:
+    """Return the variable that ends an idle transaction; on MySQL, any idle session."""
+    is_mariadb = getattr(connection.dialect, "is_mariadb", True)
+    return "idle_transaction_timeout" if is_mariadb else "wait_timeout"
 
 
 def error_number(error: BaseException) -> int | None:

@@ -128,6 +128,18 @@ _NUMBERS = {
     3572: "55P03",  # NOWAIT
     4031: "25P03",  # idle for longer than allowed
 }
+_GONE = (
+    "the database has rolled back your whole transaction: do all of its work again, in another one"
+)
+#: What an error leaves of a caller's transaction.
+_LEFT = {
+    1020: _GONE,
+    1205: (
+        "your transaction is still open, without this statement: roll it back, or go on; with "
+        "innodb_rollback_on_timeout it is gone"
+    ),
+    1213: _GONE,
+}
 _MYSQL_DRIVERS = ("pymysql", "asyncmy", "MySQLdb", "aiomysql")
 
 # Before a session exists, libpq gives the server's message without SQLSTATE.
@@ -261,6 +273,19 @@ def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
     if (_Kind.AWAY in kinds and _Kind.BUSY not in kinds) or _is_refusal(url, error):
         return unreachable(url, error)
     return DatabaseProblem(f"database error: {describe_error(error)}")
+
+
+@contextmanager
+def in_callers_transaction() -> Iterator[None]:
+    """Add a note to an error of MariaDB or MySQL in here that says what has become of the caller's
+    transaction, of which nothing is repeated.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if note := _LEFT.get(_number(error.orig)):
+            error.add_note(note)
+        raise
 
 
 @contextmanager

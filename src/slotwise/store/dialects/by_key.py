@@ -108,6 +108,9 @@ class ByKey(Dialect):
         where the database can do that.
         """
 
+    def end_guard(self, connection: Joinable) -> None:
+        """The bound of an idle transaction ends with it, where it is one of the transaction."""
+
     def claimed_columns(self) -> Sequence[Expression]:
         """Return what a claim reads of each row; see ``lock_due``."""
         return self._due.claimed_columns()

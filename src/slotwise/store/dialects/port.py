@@ -271,6 +271,10 @@ class Dialect(Protocol):
         open ends after the claim's lease, where the database can do that.
         """
 
+    @abstractmethod
+    def end_guard(self, connection: Joinable) -> None:
+        """After the success was written: let an idle transaction last as before the guard."""
+
     # -- claims ---------------------------------------------------------------------------------
 
     @abstractmethod

@@ -33,7 +33,7 @@ from slotwise.store.connect.caller_transaction import (
     within,
 )
 from slotwise.store.connect.database import Database, sure_transaction
-from slotwise.store.connect.database_errors import sqlstate
+from slotwise.store.connect.database_errors import in_callers_transaction, sqlstate
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.dialects.registered import dialect_of
@@ -348,8 +348,11 @@ class LedgerFence:
         return is_in_transaction(connection)
 
     def _guard(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
-        self._installation.check(own)
-        self._prove(own, claim, completes=completes)
+        with in_callers_transaction():
+            self._installation.check(own)
+            self._prove(own, claim, completes=completes)
+            if completes:
+                self._dialect.end_guard(own)
 
     def _prove(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
         try:
