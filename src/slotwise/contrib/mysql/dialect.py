@@ -93,7 +93,7 @@ class MySQL(Locking):
     def end_guard(self, connection: Joinable) -> None:
         """The bound is one of the session: it is set back to what the caller had."""
         name = _idle_limit(connection)
-        before = f"coalesce(@slotwise_idle, @@SESSION.{name})"
+        before = f"CAST(coalesce(@slotwise_idle, @@SESSION.{name}) AS UNSIGNED)"
         connection.execute(
             sa.text(f"SET SESSION {name} = {before}, @slotwise_idle = NULL")
         )

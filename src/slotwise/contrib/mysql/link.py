@@ -92,7 +92,7 @@ class MySQLLink:
         ) -> None:
             _replace_if_dead(engine, driver, record)
 
-        event.listen(engine, "connect", connect, insert=True)
+        event.listen(engine, "connect", connect)
         event.listen(engine, "checkin", _note_rest)
         event.listen(engine, "checkout", checkout)
         return engine

@@ -128,9 +128,7 @@ _NUMBERS = {
     3572: "55P03",  # NOWAIT
     4031: "25P03",  # idle for longer than allowed
 }
-_GONE = (
-    "the database has rolled back your whole transaction: do all of its work again, in another one"
-)
+_GONE = "the database has rolled back your whole transaction: do all of its work again, in another one"
 #: What an error leaves of a caller's transaction.
 _LEFT = {
     1020: _GONE,
@@ -322,10 +320,10 @@ def sqlstate(error: BaseException | None) -> str | None:
     MariaDB and MySQL have the code of what they mean.
     """
     inner = error.orig if isinstance(error, DBAPIError) else error
+    if number := _number(inner):
+        return _NUMBERS.get(number)
     state = getattr(inner, "sqlstate", None)
-    if isinstance(state, str):
-        return state
-    return _NUMBERS.get(_number(inner))
+    return state if isinstance(state, str) else None
 
 
 def _number(error: BaseException | None) -> int:
