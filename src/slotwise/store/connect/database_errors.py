@@ -128,7 +128,10 @@ _NUMBERS = {
     3572: "55P03",  # NOWAIT
     4031: "25P03",  # idle for longer than allowed
 }
-_GONE = "the database has rolled back your whole transaction: do all of its work again, in another one"
+_GONE = (
+    "the database has rolled back your whole transaction: do all of its work again, "
+    "in another one"
+)
 #: What an error leaves of a caller's transaction.
 _LEFT = {
     1020: _GONE,
