@@ -6,35 +6,23 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from slotwise.errors import ConfigurationError, SchemaMissing
-from slotwise.model.clock import elapsed
-from slotwise.model.plugged_in import plugged_in
-from slotwise.store.connect.database_errors import (
-    describe_address,
-    describe_error,
-    is_transient,
-    lacks_permission,
-    lacks_tables,
-    sqlstate,
-)
+from slotwise.errors import ConfigurationError
 from slotwise.store.connect.dsn import MYSQL
 from slotwise.store.connect.exact_names import qualified
+from slotwise.store.connect.mysql_callers import is_mysql, is_of_mysql, mysql_callers
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection, Cursor
     from psycopg.rows import TupleRow
 
-    from slotwise.store.connect.database import Database
 
 logger = logging.getLogger(__name__)
 
@@ -154,14 +142,14 @@ def joined(connection: object, database: str, where: str) -> Joinable:
             f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)"
         )
     found = _executor(connection)
-    kind = MYSQL if is_mysql(found) else found.dialect.name
+    kind = MYSQL if is_mysql(found.dialect) else found.dialect.name
     if kind != database:
         raise ConfigurationError(
             f"{where}: the connection leads to {found.dialect.name}, the tables "
             f"are in {database}; pass a connection "
             "to that database, or none"
         )
-    if is_mysql(found):
+    if is_mysql(found.dialect):
         return found
     driver = _driver_of(found)
     info = getattr(_driver_of(found), "info", None)
@@ -174,11 +162,11 @@ def joined(connection: object, database: str, where: str) -> Joinable:
             "(AUTOCOMMIT); pass one with a transaction, or "
             "none"
         )
-    _refuse_pipeline(found, where)
+    refuse_pipeline(found, where)
     return found
 
 
-def _refuse_pipeline(connection: Joinable, where: str) -> None:
+def refuse_pipeline(connection: Joinable, where: str) -> None:
     """Raise ConfigurationError within a pipeline of psycopg: results come after it."""
     pgconn = getattr(_driver_of(connection), "pgconn", None)
     if getattr(pgconn, "pipeline_status", 0):
@@ -225,8 +213,8 @@ def is_without_transaction(connection: Joinable) -> bool:
     told before.
     """
     driver: Any = _driver_of(connection)
-    if is_mysql(connection):
-        return bool(_mysql_callers().is_without_transaction(driver))
+    if is_mysql(connection.dialect):
+        return mysql_callers().is_without_transaction(driver)
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
         return not driver.in_transaction
     if hasattr(driver, "is_in_transaction"):  # asyncpg
@@ -294,25 +282,9 @@ def _executor(connection: object) -> Joinable:
         return _wrapped_by_django(connection)
     if _is_psycopg(connection):
         return Joined(connection)
-    if _is_of_mysql(connection):
-        found: sa.Connection = _mysql_callers().executor(connection)
-        return found
+    if is_of_mysql(connection):
+        return mysql_callers().executor(connection)
     return _sqlalchemy_connection(connection)
-
-
-def is_mysql(connection: Joinable) -> bool:
-    """Whether an executor speaks to MariaDB or MySQL."""
-    return connection.dialect.name in (MYSQL, "mariadb")
-
-
-def _is_of_mysql(driver: object) -> bool:
-    """Whether this is a connection of PyMySQL or mysqlclient."""
-    return type(driver).__module__.partition(".")[0] in ("pymysql", "MySQLdb")
-
-
-def _mysql_callers() -> Any:
-    """Return the module of the lodger that knows their connections."""
-    return plugged_in("slotwise.callers", MYSQL)
 
 
 def _wrapped_by_django(wrapper: Any) -> Joinable:
@@ -320,8 +292,8 @@ def _wrapped_by_django(wrapper: Any) -> Joinable:
     with the cure.
     """
     wrapper.ensure_connection()
-    is_of_mysql = _is_of_mysql(wrapper.connection)
-    if not is_of_mysql and not _is_psycopg(wrapper.connection):
+    is_lodgers = is_of_mysql(wrapper.connection)
+    if not is_lodgers and not _is_psycopg(wrapper.connection):
         raise ConfigurationError(
             f"Django's connection {wrapper.alias!r} is not one of psycopg 3; "
             "schedule in transaction.on_commit, "
@@ -333,9 +305,8 @@ def _wrapped_by_django(wrapper: Any) -> Joinable:
             "with transaction.atomic(), or pass no "
             "connection"
         )
-    if is_of_mysql:
-        found: sa.Connection = _mysql_callers().executor(wrapper.connection)
-        return found
+    if is_lodgers:
+        return mysql_callers().executor(wrapper.connection)
     return Joined(wrapper.connection, own_types=True)
 
 
@@ -358,8 +329,8 @@ def is_in_transaction(connection: object) -> bool:
         connection = connection.driver
     if hasattr(connection, "ensure_connection"):
         return bool(getattr(connection, "in_atomic_block", False))
-    if _is_of_mysql(connection):
-        return not _mysql_callers().is_without_transaction(connection)
+    if is_of_mysql(connection):
+        return not mysql_callers().is_without_transaction(connection)
     if _is_psycopg(connection) or _is_async_psycopg(connection):
         status = connection.info.transaction_status.name
         return status in ("ACTIVE", "INTRANS", "INERROR")
@@ -449,179 +420,3 @@ async def _copy_async(
     async with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
         for block in blocks:
             await copy.write(block)
-
-
-# -- which installation it leads to ---------------------------------------------------------------
-
-_ABORTED = "25P02"
-#: How long our own id is not asked for again after the database could not be reached.
-PAUSE = timedelta(minutes=1)
-
-
-class Installation:
-    """The id in our meta table, and the addresses that were seen to lead to it. Safe between
-    threads.
-    """
-
-    def __init__(self, database: Database, meta: sa.Table) -> None:
-        self._database = database
-        self._meta = meta
-        self._id: str | None = None
-        self._ask_again_at = 0.0
-        #: The addresses that were seen to lead here. Not the connections: Django opens one for
-        #: each request.
-        self._ours: set[Address] = set()
-
-    def join(self, connection: object, where: str) -> Joinable:
-        """Return an executor for the transaction of ``connection``. Raise ConfigurationError if it
-        leads elsewhere.
-
-        The id is read once per address, and not compared if the role may not read it or our
-        database is unreachable.
-        """
-        own = joined(connection, self._database.dialect_name, where)
-        self._refuse_on_mysql(own, where)
-        address = address_of(own)
-        if (
-            address not in self._ours
-            and not self._database.in_memory
-            and self._is_this(own, where)
-        ):
-            self._ours.add(address)
-        return own
-
-    def check(self, connection: Joinable) -> None:
-        """Raise ConfigurationError unless the connection leads here: else work and settlement
-        commit apart.
-        """
-        _refuse_pipeline(connection, "ctx")
-        self._refuse_on_mysql(connection, "ctx")
-        try:
-            found = connection.execute(self._select()).fetchone()
-        except Exception as error:
-            state = sqlstate(error)
-            if is_transient(error) or (
-                state is None and not isinstance(error, DBAPIError)
-            ):
-                raise
-            if state == _ABORTED:
-                raise ConfigurationError(
-                    "the transaction of this connection was aborted by an error "
-                    "before, and nothing of it will stay: "
-                    "roll back, and do its work again in another one"
-                ) from error
-            raise ConfigurationError(
-                f"this connection does not reach {self._meta.name}: pass one to "
-                "the database that holds slotwise's "
-                "tables"
-            ) from error
-        theirs = found[0] if found else None
-        if (
-            self._id is None
-        ):  # in memory there is but the one connection, which the caller has
-            self._id = theirs if self._database.in_memory else self.read()
-        if theirs != self._id:
-            raise ConfigurationError(
-                "this connection leads to another installation of slotwise; pass "
-                "one to the worker's own database"
-            )
-
-    def _refuse_on_mysql(self, connection: Joinable, where: str) -> None:
-        """Raise ConfigurationError for a connection on which a fence would misfire."""
-        if is_mysql(connection):
-            _mysql_callers().refuse(connection, self._database.settings, where)
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether ``learn`` would ask the database."""
-        return (
-            self._id is None
-            and not self._database.in_memory
-            and elapsed() >= self._ask_again_at
-        )
-
-    def learn(self) -> str | None:
-        """Return our id, read once; None while the database is unreachable. Raise SchemaMissing
-        without our tables.
-        """
-        if self.is_unknown:
-            try:
-                self._id = self.read()
-            except Exception as error:
-                if lacks_tables(error):
-                    raise SchemaMissing(
-                        f"the table {self._meta.name} is missing in "
-                        f"{describe_address(self._database.url)}; correct the database "
-                        "address, or run: slotwise db upgrade"
-                    ) from None
-                if not is_transient(error):
-                    raise
-                self._ask_again_at = elapsed() + PAUSE.total_seconds()
-                logger.warning(
-                    "callers' connections are not checked, as slotwise's own "
-                    "database cannot be reached: %s",
-                    describe_error(error),
-                )
-        return self._id
-
-    def read(self) -> str | None:
-        """Read our id without a transaction of ours: on SQLite that is a writer, and would wait
-        for the caller's.
-        """
-        engine = self._database.main
-        connection = engine.raw_connection()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(
-                str(
-                    self._select().compile(
-                        engine, compile_kwargs={"literal_binds": True}
-                    )
-                )
-            )
-            found = cursor.fetchone()
-        except BaseException:
-            # else the pool would clean it, and complain where it is broken
-            connection.invalidate()
-            raise
-        finally:
-            connection.close()
-        return found[0] if found else None
-
-    def _select(self) -> sa.Select[tuple[str]]:
-        return sa.select(self._meta.c.value).where(
-            self._meta.c.key == "installation_id"
-        )
-
-    def _is_this(self, own: Joinable, where: str) -> bool:
-        """Return whether the connection was compared, and leads here. Raise ConfigurationError for
-        another one.
-        """
-        try:
-            with whole(own):
-                found = own.execute(self._select()).fetchone()
-        except Exception as error:
-            if lacks_permission(error):
-                return True
-            raise
-        theirs = found[0] if found else None
-        if (ours := self.learn()) is None or theirs == ours:
-            return ours is not None
-        self._id = (
-            self.read()
-        )  # an operator may have changed it: slotwise db new-epoch
-        if theirs == self._id:
-            return True
-        address = address_of(own)
-        there = sa.URL.create(
-            own.dialect.name,
-            host=address.host,
-            port=address.port,
-            database=address.database,
-        )
-        raise ConfigurationError(
-            f"{where}: the connection leads to installation {theirs} in "
-            f"{describe_address(there)}, slotwise's tables "
-            f"are installation {self._id} in {describe_address(self._database.url)}; pass a "
-            "connection to that database, or none"
-        )

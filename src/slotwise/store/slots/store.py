@@ -26,7 +26,6 @@ from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.payload.checkpoints import decode_checkpoint, encode_checkpoint
 from slotwise.store.connect.caller_transaction import (
-    Installation,
     Joinable,
     is_in_transaction,
     is_without_transaction,
@@ -34,6 +33,7 @@ from slotwise.store.connect.caller_transaction import (
 )
 from slotwise.store.connect.database import Database, sure_transaction
 from slotwise.store.connect.database_errors import in_callers_transaction, sqlstate
+from slotwise.store.connect.installation import Installation
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.dialects.registered import dialect_of
