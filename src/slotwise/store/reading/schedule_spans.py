@@ -82,7 +82,7 @@ def _spans(
     for place, change in enumerate(changes):
         at = utc(change["at"])
         is_first = change["former"] is None
-        if place == 0 and not is_first:
+        if place == 0 and not is_first and not _was_planned(changes, deletions):
             yield _span(key, FIRST, at, change["former"])
         until, schedule = LAST, change["schedule"]
         if place + 1 < len(changes):
@@ -91,6 +91,17 @@ def _spans(
             schedule = schedule if former in (None, schedule) else UNKNOWN
         until = min((one for one in deletions if at < one <= until), default=until)
         yield _span(key, at, until, schedule, is_first=is_first)
+
+
+def _was_planned(
+    changes: Sequence[sa.RowMapping], deletions: Sequence[datetime]
+) -> bool:
+    """Whether the history has the first planning, although it begins with a change: the clock was
+    set back between. After a deletion, it is another planning.
+    """
+    planned = (utc(change["at"]) for change in changes if change["former"] is None)
+    first = next(planned, None)
+    return first is not None and not any(at <= first for at in deletions)
 
 
 def _span(
