@@ -15,6 +15,7 @@ import uvicorn
 
 from slotwise import ConfigurationError
 from slotwise.contrib.dashboard.access import Role
+from slotwise.contrib.dashboard.connections import Connection
 from slotwise.contrib.dashboard.dashboard import Dashboard
 from slotwise.spi import CommandLine, PluginCommand, Section
 
@@ -66,8 +67,17 @@ def dashboard(
     click.echo(f"the dashboard is at {address}; stop it with Ctrl+C")
     if opens:
         threading.Timer(0.5, webbrowser.open, (address,)).start()
-    config = uvicorn.Config(
+    try:
+        uvicorn.Server(config_of(page)).run(sockets=[listening])
+    finally:
+        page.close()
+
+
+def config_of(page: Dashboard) -> uvicorn.Config:
+    """Return how the dashboard is served."""
+    return uvicorn.Config(
         page.asgi,
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -75,10 +85,6 @@ def dashboard(
         ws="none",
         timeout_graceful_shutdown=1,
     )
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        page.close()
 
 
 def _listening(port: int) -> socket.socket:

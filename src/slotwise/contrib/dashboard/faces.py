@@ -34,6 +34,9 @@ Environ: TypeAlias = dict[str, Any]
 
 EVENTS = "/events"
 _TOO_MANY = text(503, "too many pages are open; this one goes on without live events")
+#: How long a form may take to arrive, in seconds.
+LONGEST_ARRIVAL = 10.0
+_TOO_SLOW = text(408, "the form did not arrive in time")
 _TOO_LONG = text(413, f"a form has at most {LONGEST_BODY} bytes")
 
 
@@ -62,7 +65,12 @@ class ASGIFace:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _body(receive)
+        try:
+            async with asyncio.timeout(LONGEST_ARRIVAL):
+                body = await _body(receive)
+        except TimeoutError:
+            await _send(_TOO_SLOW, send, is_head=False)
+            return
         request = _from_scope(scope, body or b"")
         if body is None:
             response = _TOO_LONG
