@@ -4,16 +4,17 @@ that lose races or data are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from tests.databases import _fast_directory
+from tests.databases import _fast_directory, provision
 from tests.mariadb import MariaDBServer
 
 from slotwise import DatabaseProblem, DatabaseRefused, DatabaseUnreachable, Settings
-from slotwise.contrib.mysql.server import Server, server_of
+from slotwise.contrib.mysql.server import Server, probe, server_of
 from slotwise.spi import Database
 
 #: Defaults of a server under which statements would mean something else.
@@ -135,3 +136,45 @@ def test_a_server_that_logs_statements_is_refused(
     with pytest.raises(DatabaseProblem, match="binlog_format = ROW"):
         database.verify()
     database.close()
+
+
+def test_a_table_without_transactions_is_refused(mysql_empty_url: str) -> None:
+    provision(mysql_empty_url)
+    database = Database(Settings(database_url=mysql_empty_url))
+    with database.migrations().begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE scheduled_workers ENGINE = MyISAM")
+    with pytest.raises(DatabaseProblem, match="ALTER TABLE scheduled_workers ENGINE"):
+        database.verify()
+    database.close()
+
+
+def test_a_server_that_answers_for_itself_passes(opened: Database) -> None:
+    opened.verify()
+    with opened.transaction() as connection:
+        left = "SELECT count(*) FROM scheduled_receipts"
+        assert connection.exec_driver_sql(left).scalar_one() == 0
+        assert value(connection, "tx_isolation") == "READ-COMMITTED"
+        assert value(connection, "autocommit") == 0
+
+
+@pytest.mark.parametrize("split", ["by row", "by server"])
+def test_a_proxy_that_splits_reads_and_writes_is_refused(split: str) -> None:
+    """It answers a read from a replica, where the row has not come yet, one time of three."""
+    reads = iter(range(1000))
+    rows: set[str] = set()
+
+    def ask(statement: str) -> Sequence[object] | None:
+        name = next(iter(re.findall("[0-9a-f]{32}", statement)), "")
+        if statement.startswith("INSERT"):
+            rows.add(name)
+            return None
+        if statement.startswith("DELETE"):
+            return None
+        is_elsewhere = next(reads) % 3 == 2
+        if "@@server_id" in statement:
+            return (2, 1) if is_elsewhere and split == "by server" else (1, 0)
+        is_there = name in rows and not (is_elsewhere and split == "by row")
+        return (name,) if is_there else None
+
+    with pytest.raises(DatabaseProblem, match="a proxy sends the reads"):
+        probe(ask, "scheduled_receipts")

@@ -19,7 +19,12 @@ from sqlalchemy.exc import DBAPIError, InvalidatePoolError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from slotwise import DatabaseProblem, DriverMissing, Settings
-from slotwise.contrib.mysql.server import Server, refuse_unsuitable, server_of
+from slotwise.contrib.mysql.server import (
+    Server,
+    refuse_splitting,
+    refuse_unsuitable,
+    server_of,
+)
 
 #: A connection that was idle for longer is pinged before its next use.
 REST_BEFORE_PING = timedelta(seconds=1)
@@ -111,7 +116,8 @@ class MySQLLink:
 
     def check(self, connection: Connection) -> None:
         """Raise `DatabaseProblem` for a server that cannot be used."""
-        refuse_unsuitable(connection)
+        refuse_unsuitable(connection, self._settings)
+        refuse_splitting(connection, self._settings)
 
     def limit_replies(self, within: timedelta | None) -> None:
         """The driver's own deadline stays: it was given when a connection opened."""
