@@ -47,7 +47,11 @@ BUILT_IN_ONLY = {
 }
 
 #: Tests that do not run on MariaDB, each with what they need; they begin so.
-NOT_YET: dict[str, str] = {}
+NOT_YET: dict[str, str] = {
+    "tests/store/conformance/test_queue.py::test_a_task_under_any_id_can_be_named[mysql-id3": (
+        "ids of more than 250 characters"
+    ),
+}
 
 
 def grant_receipts(owner: psycopg.Connection, role: str) -> None:

@@ -21,7 +21,9 @@ CHECKS = [
     for name, check in inspect.getmembers(DialectConformance, inspect.isfunction)
     if name.startswith("test_")
 ]
-LOCK = re.compile(r"\bFOR (NO KEY )?(UPDATE|SHARE)( SKIP LOCKED)?")
+LOCK = re.compile(
+    r"(\bFOR (NO KEY )?(UPDATE|SHARE)|\bLOCK IN SHARE MODE)( SKIP LOCKED)?"
+)
 
 
 def without_locks(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,6 +27,8 @@ def user_engine(url: str, **options: object) -> sa.Engine:
     address = sa.make_url(url)
     if address.get_backend_name() == "postgresql":
         address = address.set(drivername="postgresql+psycopg")
+    elif address.get_backend_name() == "mysql":
+        address = address.set(drivername="mysql+pymysql")
     return sa.create_engine(address, **options)
 
 

@@ -67,7 +67,10 @@ GENERATED = {
             "datetime(6)",
             f"CASE WHEN {_WAITS} lost_count > 0 THEN execution_time END",
         ),
-        "priority_rank": ("int", "-coalesce(priority, 50)"),
+        "priority_rank": (
+            "int",
+            f"CASE WHEN {_WAITS} lost_count = 0 THEN -coalesce(priority, 50) END",
+        ),
         "held": ("varchar(100)", "CASE WHEN picked THEN picked_by END"),
     }
 }

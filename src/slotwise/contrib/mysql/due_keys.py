@@ -21,6 +21,10 @@ Found: TypeAlias = "sa.Select[Any]"
 WINDOW = 1000
 #: Other claims may be taking rows: so many more keys are read than rows are wanted.
 MORE = 50
+#: Ranks are priorities, negated, of a smallint.
+MOST_RANK = 2**15
+#: Looks for heads that are sent as one statement.
+UNITED = 20
 
 
 class Look(NamedTuple):
@@ -107,9 +111,8 @@ class DueKeys:
     ) -> Iterator[Look]:
         """By priority, then by name as given, then by age."""
         places = {name: place for place, name in enumerate(request.names)}
-        heads = [
-            head for head in self._heads(connection, request.names) if head.due <= now
-        ]
+        found = self._heads(connection, request.names)
+        heads = self._awake(connection, [one for one in found if one.due <= now], now)
         heads.sort(key=lambda head: (head.rank, places[head.name]))
         for head in heads:
             query = self._look("queue", self._instance)
@@ -117,7 +120,7 @@ class DueKeys:
                 self._name == head.name,
                 self._rank == head.rank,
                 self._task <= now,
-                *self._unpaused(now),
+                self._conditions.not_all_paused(),
             )
             for one in request.ranges or ():
                 is_of_it = one.task_name == head.name and (
@@ -126,21 +129,44 @@ class DueKeys:
                 if is_of_it and one.since is not None:
                     query = query.where(self._task >= one.since)
             query = query.order_by(self._task, self._instance)
-            found = connection.execute(query.limit(request.limit + MORE)).fetchall()
-            keys = [Key(head.name, instance) for (instance,) in found]
+            rows = connection.execute(query.limit(request.limit + MORE)).fetchall()
+            keys = [Key(head.name, instance) for (instance,) in rows]
             most = request.most.get(head.name, request.limit)
             yield Look(head.name, keys, most)
 
     def _heads(self, connection: Joinable, names: Collection[str]) -> list[Head]:
-        """Read the priorities of these tasks with their earliest due times. One key is read of
-        each.
+        """Read the priorities of these tasks with their earliest due times: the first priority of
+        each, then the next ones. One key is read of each; no statement could skip the others by
+        itself.
         """
-        earliest = sa.func.min(self._task, type_=self._task.type)
-        query = self._look("queue", self._rank, self._name, earliest)
-        query = query.where(self._dialect.among(self._name, names))
-        query = query.group_by(self._name, self._rank)
-        found = connection.execute(query).fetchall()
-        return [Head(*row) for row in found if row[2] is not None]
+        found: list[Head] = []
+        asked = dict.fromkeys(names, -MOST_RANK)
+        while asked:
+            begun = list(asked.items())[:UNITED]
+            queries = [self._next_head(name, rank) for name, rank in begun]
+            query = queries[0] if len(queries) == 1 else sa.union_all(*queries)
+            heads = [Head(*row) for row in connection.execute(query).fetchall()]
+            found += heads
+            for name, _ in begun:
+                del asked[name]
+            asked |= {head.name: head.rank for head in heads}
+        return found
+
+    def _next_head(self, name: str, rank: int) -> Found:
+        query = self._look("queue", self._rank, self._name, self._task)
+        query = query.where(self._name == name, self._rank > rank)
+        query = query.where(self._task.is_not(None))
+        return query.order_by(self._name, self._rank, self._task).limit(1)
+
+    def _awake(
+        self, connection: Joinable, heads: list[Head], now: datetime
+    ) -> list[Head]:
+        """Return the heads of tasks that are not paused now."""
+        if not heads:
+            return heads
+        query = self._conditions.paused_tasks(now)
+        paused = {name for (name,) in connection.execute(query).fetchall()}
+        return [head for head in heads if head.name not in paused]
 
     def names(
         self, connection: Joinable, now: datetime, limit: int
@@ -162,11 +188,8 @@ class DueKeys:
     ) -> list[datetime]:
         """Return the earliest due times of slots, and of tasks."""
         found = self._earliest(connection, "due", self._slot, slots, now)
-        heads = self._heads(connection, tasks) if tasks else []
-        if heads:
-            paused = self._paused(connection, {head.name for head in heads}, now)
-            found += [head.due for head in heads if head.name not in paused]
-        return found
+        heads = self._awake(connection, self._heads(connection, tasks), now)
+        return found + [head.due for head in heads]
 
     def first_lost(
         self, connection: Joinable, names: Collection[str], now: datetime
@@ -189,15 +212,6 @@ class DueKeys:
         row = connection.execute(query.order_by(due).limit(1)).fetchone()
         return [] if row is None else [row[0]]
 
-    def _paused(
-        self, connection: Joinable, names: Collection[str], now: datetime
-    ) -> set[str]:
-        """Return those of these names that are paused now."""
-        query = self._look("queue", self._name)
-        query = query.where(*self._claimable(names, now)).group_by(self._name)
-        awake = {row[0] for row in connection.execute(query).fetchall()}
-        return {*names} - awake
-
     def _look(self, index: str, *columns: Expression) -> Found:
         hint = f"FORCE INDEX ({self._prefix}tasks_{index})"
         query = sa.select(*columns).select_from(self._tasks)
@@ -206,8 +220,6 @@ class DueKeys:
     def _claimable(
         self, names: Collection[str], now: datetime
     ) -> list[sa.ColumnElement[bool]]:
-        return [self._dialect.among(self._name, names), *self._unpaused(now)]
-
-    def _unpaused(self, now: datetime) -> list[sa.ColumnElement[bool]]:
         conditions = self._conditions
-        return [conditions.not_all_paused(), conditions.of_no_paused_tasks(now)]
+        is_awake = conditions.not_all_paused(), conditions.of_no_paused_tasks(now)
+        return [self._dialect.among(self._name, names), *is_awake]

@@ -98,10 +98,13 @@ class Conditions:
         return ~sa.exists().where(self._tables.meta.c.key == PAUSED_KEY)
 
     def of_no_paused_tasks(self, now: Expression | datetime) -> Condition:
-        """Whether a row is of no name of one-time tasks that is paused now; these are few."""
+        """Whether a row is of no name of one-time tasks that is paused now."""
+        return self._tasks.c.task_name.not_in(self.paused_tasks(now))
+
+    def paused_tasks(self, now: Expression | datetime) -> sa.Select[str]:
+        """Find the names of one-time tasks that are paused now; these are few."""
         pauses = self._tables.pauses.c
         lasts = pauses.until.is_(None) | (pauses.until > now)
-        names = sa.select(pauses.task_name).where(
+        return sa.select(pauses.task_name).where(
             pauses.scope == PauseScope.TASKS, lasts
         )
-        return self._tasks.c.task_name.not_in(names)

@@ -43,7 +43,7 @@ class FinishForecast(Value):
 _DECLARED = """
 SELECT task_name, plan, schedule FROM {tasks}
 WHERE kind = 'plan' AND task_instance = 'recurring'
-    AND CAST(plan AS text) LIKE '%finish_by%'{of_names} ORDER BY task_name"""
+    AND CAST(plan AS {text}) LIKE '%finish_by%'{of_names} ORDER BY task_name"""
 _DUE = """
 SELECT coalesce(t.plan_instance, t.task_instance) AS id, t.slot, s.started
 FROM {tasks} AS t LEFT JOIN {slots} AS s ON s.task_name = t.task_name

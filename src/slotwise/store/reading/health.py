@@ -312,7 +312,7 @@ def _tags_asked(
 
 #: Such a row keeps the slot, or the due time, that it had before.
 _UNREADABLE = """
-SELECT task_name AS task, {f}count(*) AS rows,
+SELECT task_name AS task, {f}count(*) AS number,
        {f}min(coalesce(parked_due, slot, execution_time)) AS since,
        {f}max({f}substr(last_error, 1, 1000)) AS error,
        coalesce(state, '') = 'dead' AS dead, last_error LIKE :newer AS newer
@@ -329,7 +329,8 @@ def _unreadable(at: ReadTransaction) -> list[Unreadable]:
     for row in at.read(_UNREADABLE, given):
         error = row["error"].removeprefix(UNREADABLE).removeprefix(NEWER)
         flags = {"dead": bool(row["dead"]), "newer": bool(row["newer"])}
-        found.append(filled(Unreadable, row, error=error, **flags))
+        rows = row["number"]
+        found.append(filled(Unreadable, row, rows=rows, error=error, **flags))
     return found
 
 

@@ -60,8 +60,9 @@ class ReadTransaction:
         """Return all rows of a query, with the types that the tables have for columns of these
         names.
 
-        ``{tasks}`` and others stand for the tables, ``{f}`` for the schema of a function, and
-        ``{name}`` for one of ``parts``; ``:name`` is a parameter, a list for an IN.
+        ``{tasks}`` and others stand for the tables, ``{f}`` for the schema of a function,
+        ``{text}`` for the type of a CAST to text, and ``{name}`` for one of ``parts``; ``:name``
+        is a parameter, a list for an IN.
         """
         words = _words(self.tables, self.connection.dialect) | parts
         kinds = tuple((name, *_kind(value)) for name, value in given.items())
@@ -128,6 +129,7 @@ def _words(tables: Tables, database: sa.Dialect) -> dict[str, str]:
     return {
         **{name: quote.format_table(getattr(tables, name)) for name in names},
         "f": "pg_catalog." if database.name == "postgresql" else "",
+        "text": "char" if database.name == "mysql" else "text",
         "has_slot": HAS_SLOT,
         "is_task": IS_TASK,
         "rank": RANK,

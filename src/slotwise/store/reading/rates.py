@@ -63,7 +63,7 @@ FROM {names} AS n JOIN {slots} AS s ON s.task_name = n.name AND {of_s}
         SELECT o.slot FROM {slots} AS o WHERE o.task_name = n.name AND {of_o}
         ORDER BY o.slot DESC LIMIT 1 OFFSET :others), :since)
 WHERE s.slot >= :since ORDER BY s.slot DESC"""
-_ONE = "(SELECT CAST(:name AS text) AS name)"
+_ONE = "(SELECT CAST(:name AS {text}) AS name)"
 _PLANNED = """(SELECT task_name AS name FROM {tasks}
                 WHERE task_name IN :names AND task_instance = 'recurring')"""
 #: Slots of jobs, and of their instances.

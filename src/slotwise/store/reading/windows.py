@@ -236,6 +236,7 @@ _PART_OF = {
     "postgresql": """CAST(pg_catalog.floor(
         EXTRACT(epoch FROM hour - :start) * :parts / :length) AS integer)""",
     "sqlite": "(hour - :start) * :parts / (:length * 1000000)",
+    "mysql": "timestampdiff(SECOND, :start, hour) * :parts DIV :length",
 }
 
 
