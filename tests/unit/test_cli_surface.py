@@ -25,11 +25,13 @@ BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "alarms": ("watch", "alarms list", "alarms silence", "alarms test"),
     "a schedule for every customer": ("schedule sync",),
     "on call": ("db restored", "top", "workers stack"),
+    "shards": ("shards list", "shards apply"),
     "the doctor": ("doctor",),
     "the statement of a month": ("statement",),
     "batches": ("batches list", "batches retry", "batches drop"),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
+    "shards": ("--shard",),
     "pauses that end by themselves": ("--until",),
     "the statement of a month": ("--csv", "--html"),
     "a schedule for every customer": (

@@ -17,9 +17,11 @@ from typing import Any, Final, NamedTuple
 import click
 from click.shell_completion import get_completion_class
 
+from slotwise import SlotwiseError, UnknownTask
 from slotwise.cli.plugins import BrokenCommand, plugin, plugins
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import DONE, Command, Group, common
+from slotwise.cli.shared.shards import run_on_each, shards_to_walk
 from slotwise.cli.shared.terminal import (
     discard_lost_output,
     say,
@@ -41,6 +43,10 @@ SECTIONS: Final = {
         "health": ("cluster", "One exit status for probes and alarms."),
         "jobs": ("jobs", "List the jobs in the database, by name, or show one."),
         "plan": ("deploys", "Preview what a deploy would change."),
+        "shards": (
+            "shards",
+            "List the shards of an application; apply its map of keys.",
+        ),
         "slots": ("slots", "What ran, what did not, and why."),
         "top": (
             "top",
@@ -352,18 +358,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def status(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, and return its exit status."""
+    """Run the command line, on each shard if it is about all of them; return the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
+    _open_streams()
+    try:
+        walked = shards_to_walk(given)
+    except SlotwiseError as error:
+        from slotwise.cli.shared.error_report import report_error
+
+        return report_error(error, as_json="--json" in given)
+    if walked:
+        return run_on_each(walked, given, _status)
+    return _status(given, None)
+
+
+def _status(given: Sequence[str], unknown: list[str] | None) -> int:
+    """Run one command line. An error about a name goes into ``unknown``, if that is a list."""
     DONE.rows = 0
     show_in(None)
-    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
                 errors="backslashreplace"
             )  # the terminal's encoding may lack a character of a name
     try:
-        result = cli.main(arguments, prog_name="slotwise", standalone_mode=False)
+        result = cli.main(given, prog_name="slotwise", standalone_mode=False)
         if not isinstance(
             result, int
         ):  # then the output is all that the command is for
@@ -376,6 +395,9 @@ def status(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from slotwise.cli.shared.error_report import report_error
 
+        if unknown is not None and isinstance(error, UnknownTask):
+            unknown.append(" ".join(str(error).split()))
+            return exits.FAILED
         return report_error(error, as_json="--json" in given)
     return result if isinstance(result, int) else exits.OK
 

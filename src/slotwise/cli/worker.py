@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slotwise import InvalidSetting, JobRegistry
+from slotwise import ConfigurationError, InvalidSetting, JobRegistry
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_errors
@@ -37,6 +37,8 @@ from slotwise.contrib.logging import (
 from slotwise.contrib.processes.foreground import Foreground
 from slotwise.contrib.processes.process_one import reap_as_process_one
 from slotwise.contrib.processes.supervisor import Lifeline, Supervisor
+from slotwise.contrib.shards import ShardedRegistry
+from slotwise.contrib.shards.fleet import Fleet
 from slotwise.spi import Worker, parse_duration
 
 if TYPE_CHECKING:
@@ -114,6 +116,22 @@ class Monitoring:
                 yield
 
         return show
+
+    @contextmanager
+    def of_fleet(self, fleet: Fleet) -> Iterator[None]:
+        """Count what the workers of several shards do, and show it while the block lasts."""
+        if not (self.is_shown or self.report):
+            yield
+            return
+        from slotwise.contrib.metrics.children import place_of_child
+        from slotwise.contrib.shards.monitoring import FleetMetrics
+
+        source = FleetMetrics(
+            fleet, max_names=self.max_names, stuck_after=self.stuck_after
+        )
+        child = None if self.report is None else place_of_child(Path(self.report))
+        with self._shown(source, child):
+            yield
 
     @contextmanager
     def of_children(self, processes: int) -> Iterator[list[str]]:
@@ -260,16 +278,32 @@ def worker(
     )
     if lifeline is None and settings.processes > 1:
         return supervise(given, settings.processes, crontabs, monitoring)
-    registry = given.registry(crontabs.jobs())
+    registry = given.whole_registry(crontabs.jobs())
     keep_one_console(handler, settings.log_level)
     if lifeline is None and registry.settings.processes > 1:
         return supervise(given, registry.settings.processes, crontabs, monitoring)
+    if given.shards and not isinstance(registry, ShardedRegistry):
+        raise ConfigurationError(
+            "--shard: the application's registry has no shards; make it a ShardedRegistry"
+        )
+    if isinstance(registry, ShardedRegistry):
+        return serve_shards(registry.choose(given.shards), monitoring, line)
     shown = monitoring.of_worker(registry.listen(LogListener()))
     made = registry.make_worker(born=born)
     if isinstance(handler.formatter, JsonFormatter):
         handler.formatter.worker = made.name
     with shown(made):
         return serve(made, line)
+
+
+def serve_shards(
+    registry: ShardedRegistry, monitoring: Monitoring, line: Lifeline | None
+) -> int:
+    """Run the workers of the chosen shards in the foreground; return the exit status."""
+    registry.listen(LogListener())
+    fleet = registry.make_fleet()
+    with monitoring.of_fleet(fleet):
+        return serve(fleet, line)
 
 
 def supervise(
@@ -301,7 +335,7 @@ def _flag(name: str, value: str | bool) -> str:
     return option if value is True else f"{option}={value}"
 
 
-def serve(worker: Worker, lifeline: Lifeline | None = None) -> int:
+def serve(worker: Worker | Fleet, lifeline: Lifeline | None = None) -> int:
     """Run one worker in this process, in the foreground; return the exit status."""
     foreground = Foreground(
         worker, lifeline=lifeline, end_now=lambda: end_now(exits.UNFINISHED)

@@ -18,6 +18,7 @@ from slotwise import ConfigurationError, DatabaseProblem, SlotwiseError
 
 if TYPE_CHECKING:
     from slotwise import JobRegistry
+    from slotwise.contrib.shards.fleet import Fleet
     from slotwise.spi import Worker
 
 _SPEC = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<name>\w+(?:\.\w+)*))?")
@@ -50,7 +51,7 @@ def load_registry(spec: str, app_dir: Path) -> JobRegistry:
 
 
 @contextlib.contextmanager
-def lifespan_errors(worker: Worker) -> Iterator[None]:
+def lifespan_errors(worker: Worker | Fleet) -> Iterator[None]:
     """Raise ApplicationFailed, with the application's own traceback, for what the worker's
     lifespan raises. Other errors pass.
     """

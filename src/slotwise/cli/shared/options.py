@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from slotwise import ConfigurationError, InvalidSchedule, InvalidSetting, Settings
+from slotwise.cli.shared.shards import configured_shards
 from slotwise.cli.shared.terminal import ask, say, show_in
 from slotwise.inspect import RECURRING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from slotwise import Client, JobRegistry
     from slotwise.contrib.commands import CommandJob
+    from slotwise.contrib.shards import Shard, ShardedRegistry
     from slotwise.inspect import Inspection
     from slotwise.operations import Operations
 
@@ -115,7 +117,7 @@ class Given:
         """The settings among the options, spelled as options, so that an error message names
         the option.
         """
-        others = {"json", "app_dir", "config"}
+        others = {"json", "app_dir", "config", "shard"}
         return {
             f"--{_kebab(name)}": value
             for name, value in self.values.items()
@@ -124,8 +126,14 @@ class Given:
 
     def settings(self) -> Settings:
         """The settings without the application's: the command line over the environment over
-        the file.
+        the file; those of the chosen shard, or the default one, if the file has shards.
         """
+        found = self.common_settings()
+        shard = self.shard_of_settings()
+        return found if shard is None else found.replace(**shard.settings)
+
+    def common_settings(self) -> Settings:
+        """The same without those of a shard."""
         config = self.text("config")
         found = Settings.load(
             config=Path(config) if config else None, **self.overrides
@@ -134,7 +142,56 @@ class Given:
             show_in(_zone(found.tz))
         return found
 
+    @property
+    def shards(self) -> list[str]:
+        """The names of the chosen shards; empty: none is chosen."""
+        text = self.text("shard") or os.environ.get("SLOTWISE_SHARD") or ""
+        return [name.strip() for name in text.split(",") if name.strip()]
+
+    def shard_of_settings(self) -> Shard | None:
+        """The chosen shard of the settings file, else the default one; None if it has none, or if
+        the command line has an address.
+        """
+        if "database_url" in self.values:
+            if "shard" in self.values:
+                raise click.UsageError(
+                    "--database-url and --shard both say where; leave one out"
+                )
+            return None
+        found = configured_shards(self.text("config"))
+        chosen = self.shards
+        if found is None:
+            if (
+                chosen
+                and "app" not in self.values
+                and not os.environ.get("SLOTWISE_APP")
+            ):
+                raise ConfigurationError(
+                    "--shard: the settings file has no shards; write [shards.members], or "
+                    "name the application with --app"
+                )
+            return None
+        return found[chosen[0] if chosen else found.default]
+
     def registry(self, jobs: Sequence[CommandJob] = ()) -> JobRegistry:
+        """The application's registry, of the chosen shard if there are several; see
+        ``whole_registry``.
+        """
+        found = self.whole_registry(jobs)
+        chosen = self.shards
+        if not isinstance(found, _sharded()):
+            if chosen:
+                raise ConfigurationError(
+                    "--shard: the application's registry has no shards; make it a "
+                    "ShardedRegistry"
+                )
+            return found
+        if len(chosen) > 1:
+            raise ConfigurationError("--shard: name one shard for this command")
+        name = chosen[0] if chosen else found.shards.default
+        return found.on(name)
+
+    def whole_registry(self, jobs: Sequence[CommandJob] = ()) -> JobRegistry:
         """The application's registry, with the command line's settings over its own; its
         ``customize`` runs last.
 
@@ -159,6 +216,8 @@ class Given:
         The application is imported only if ``--app`` names it, or if no other source has the
         database's address.
         """
+        if len(self.shards) > 1:
+            raise click.UsageError("--shard: name one shard for this command")
         settings = self.settings()
         if "app" in self.values or (settings.database_url is None and settings.app):
             return self.registry().settings
@@ -196,6 +255,12 @@ class Given:
                 operations.by(self.author) if self.author else operations,
                 client.inspect,
             )
+
+
+def _sharded() -> type[ShardedRegistry]:
+    from slotwise.contrib.shards import ShardedRegistry  # late: it brings the engine
+
+    return ShardedRegistry
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -252,6 +317,12 @@ COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
         metavar="URL",
         help="Where the tables are; or SLOTWISE_DATABASE_URL, or DATABASE_URL.",
     ),
+    kept(
+        "--shard",
+        metavar="NAME",
+        multiple=True,
+        help="This shard, of an application with several; or SLOTWISE_SHARD.",
+    ),
     kept("--schema", metavar="NAME", help="PostgreSQL schema of the tables."),
     kept(
         "--table-prefix",
@@ -287,6 +358,7 @@ COMMON_NAMES = frozenset(
         "app",
         "app_dir",
         "database_url",
+        "shard",
         "schema",
         "table_prefix",
         "config",

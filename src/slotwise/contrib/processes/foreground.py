@@ -14,6 +14,7 @@ from slotwise.contrib.processes.signals import StopSignals
 from slotwise.contrib.processes.supervisor import Lifeline
 
 if TYPE_CHECKING:
+    from slotwise.contrib.shards.fleet import Fleet
     from slotwise.spi import Worker
 
 #: Operators filter by this name.
@@ -34,7 +35,7 @@ class Foreground:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Worker | Fleet,
         *,
         end_now: Callable[[], object],
         lifeline: Lifeline | None = None,
