@@ -62,7 +62,13 @@ def test_the_help_loads_no_command() -> None:
         "from slotwise.cli.entry import status; status(['--help'])"
     )
     commands = {name for name in own if name.startswith("slotwise.cli.")}
-    shared = {"shared", "shared.exits", "shared.options", "shared.terminal"}
+    shared = {
+        "shared",
+        "shared.exits",
+        "shared.options",
+        "shared.shards",
+        "shared.terminal",
+    }
     expected = {f"slotwise.cli.{name}" for name in {"entry", "plugins"} | shared}
     assert commands == expected
     assert "slotwise.model.events" not in own

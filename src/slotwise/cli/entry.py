@@ -45,7 +45,7 @@ SECTIONS: Final = {
         "plan": ("deploys", "Preview what a deploy would change."),
         "shards": (
             "shards",
-            "List the shards of an application; apply its map of keys.",
+            "List the shards of an application, and apply its map of keys.",
         ),
         "slots": ("slots", "What ran, what did not, and why."),
         "top": (

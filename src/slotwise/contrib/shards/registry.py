@@ -79,6 +79,12 @@ class ShardedRegistry(JobRegistry):
             **self._arguments,  # type: ignore[arg-type]
             **default,  # type: ignore[arg-type]
         )
+        isolated = [one.name for one in self.definitions.values() if one.isolation]
+        if isolated:
+            raise ConfigurationError(
+                f'{", ".join(sorted(isolated))}: isolation="process" does not work with '
+                "shards: the child process would not know its shard; leave it out"
+            )
         self.client.shard = found[found.default]
         #: Schedules by shard, connection or key.
         self.sharded = ShardedClient(found, self.on)
