@@ -65,6 +65,7 @@ def test_the_help_loads_no_command() -> None:
     shared = {
         "shared",
         "shared.exits",
+        "shared.given",
         "shared.options",
         "shared.shards",
         "shared.terminal",

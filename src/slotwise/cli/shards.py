@@ -133,7 +133,11 @@ def apply_shards(given: Given, yes: bool, dry_run: bool) -> int:
         sure=yes or dry_run,
     )
     done = apply_map(
-        every, chosen, given.common_settings(), renames=bool(given.shards), dry_run=dry_run
+        every,
+        chosen,
+        given.common_settings(),
+        renames=bool(given.shards),
+        dry_run=dry_run,
     )
     if given.json:
         print_json_list(done)
