@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slotwise import ConfigurationError, InvalidSetting, JobRegistry
+from slotwise import InvalidSetting, JobRegistry
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_errors
@@ -282,12 +282,9 @@ def worker(
     keep_one_console(handler, settings.log_level)
     if lifeline is None and registry.settings.processes > 1:
         return supervise(given, registry.settings.processes, crontabs, monitoring)
-    if given.shards and not isinstance(registry, ShardedRegistry):
-        raise ConfigurationError(
-            "--shard: the application's registry has no shards; make it a ShardedRegistry"
-        )
     if isinstance(registry, ShardedRegistry):
         return serve_shards(registry.choose(given.shards), monitoring, line)
+    given.refuse_shards()
     shown = monitoring.of_worker(registry.listen(LogListener()))
     made = registry.make_worker(born=born)
     if isinstance(handler.formatter, JsonFormatter):

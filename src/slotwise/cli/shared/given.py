@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -103,7 +103,7 @@ class Given:
         ).resolve()
 
     @property
-    def overrides(self) -> dict[str, Any]:
+    def overrides(self) -> dict[str, object]:
         """The settings among the options, spelled as options, so that an error message names
         the option.
         """
@@ -170,16 +170,20 @@ class Given:
         found = self.whole_registry(jobs)
         chosen = self.shards
         if not isinstance(found, _sharded()):
-            if chosen:
-                raise ConfigurationError(
-                    "--shard: the application's registry has no shards; make it a "
-                    "ShardedRegistry"
-                )
+            self.refuse_shards()
             return found
         if len(chosen) > 1:
             raise ConfigurationError("--shard: name one shard for this command")
         name = chosen[0] if chosen else found.shards.default
         return found.on(name)
+
+    def refuse_shards(self) -> None:
+        """Raise ConfigurationError if a shard is chosen: the application has none."""
+        if self.shards:
+            raise ConfigurationError(
+                "--shard: the application's registry has no shards; make it a "
+                "ShardedRegistry"
+            )
 
     def whole_registry(self, jobs: Sequence[CommandJob] = ()) -> JobRegistry:
         """The application's registry, with the command line's settings over its own; its
@@ -197,7 +201,7 @@ class Given:
             # The registry reads its file when it is created.
             os.environ["SLOTWISE_CONFIG"] = str(Path(config).resolve())
         if app is None:
-            return JobRegistry(jobs=jobs, **self.overrides)
+            return JobRegistry(jobs=jobs).configure(**self.overrides)
         return load_registry(app, self.app_dir).configure(**self.overrides).add(jobs)
 
     def table_settings(self) -> Settings:

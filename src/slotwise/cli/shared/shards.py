@@ -44,6 +44,8 @@ ON_EACH: Final = frozenset(
 )
 #: Options without a value, before a command.
 _FLAGS: Final = frozenset({"--json", "--help", "-h", "--version"})
+#: Options of a command line that is about one place, or about none.
+_ONE: Final = frozenset({"--shard", "--database-url", "--help", "-h", "--sql"})
 #: Statuses of several shards become the first of these.
 _WORST: Final = (
     exits.BUG,
@@ -86,12 +88,9 @@ def shards_to_walk(arguments: Sequence[str]) -> list[str]:
     """
     before, command, after = _split(arguments)
     words = [*before, *after]
-    is_chosen = os.environ.get(VARIABLE) or any(
-        word.partition("=")[0] in ("--shard", "--database-url") for word in words
-    )
+    options = {word.partition("=")[0] for word in words}
     is_one = command == "tasks" and "schedule" in after
-    asks_help = any(word in ("--help", "-h", "--sql") for word in words)
-    if command not in ON_EACH or is_chosen or is_one or asks_help:
+    if command not in ON_EACH or is_one or options & _ONE or os.environ.get(VARIABLE):
         return []
     found = configured_shards(_value_of("--config", words))
     return [] if found is None or len(found) < 2 else [one.name for one in found]

@@ -16,7 +16,7 @@ from slotwise.contrib.shards.lifespan import Lifespan, SharedLifespan
 from slotwise.contrib.shards.listening import SharedPlace
 from slotwise.contrib.shards.one_shard import ShardRegistry
 from slotwise.contrib.shards.shards import Shards
-from slotwise.spi import Database, Event, check_lifespan, define
+from slotwise.spi import Database, Definition, Event, check_lifespan, define
 
 Listener: TypeAlias = Callable[[Event], None]
 
@@ -47,11 +47,7 @@ class ShardedRegistry(JobRegistry):
         config: Path | None = None,
         **arguments: object,
     ) -> None:
-        for name in _OWN:
-            if arguments.get(name) is not None:
-                raise ConfigurationError(
-                    f"{name} is that of each shard; write it in the shards, and leave it out here"
-                )
+        _refuse_own(arguments)
         found = Shards.load(config) if shards is None else shards
         if found is None:
             raise ConfigurationError(
@@ -60,8 +56,8 @@ class ShardedRegistry(JobRegistry):
             )
         self.shards = found
         self._chosen = list(found)
-        self._jobs = [one() if isinstance(one, type) else one for one in jobs]
-        self._tasks = [one() if isinstance(one, type) else one for one in tasks]
+        self._jobs = _instances(jobs)
+        self._tasks = _instances(tasks)
         self._lifespan = None
         if lifespan is not None:
             self._lifespan = SharedLifespan(check_lifespan(lifespan))
@@ -79,12 +75,7 @@ class ShardedRegistry(JobRegistry):
             **self._arguments,  # type: ignore[arg-type]
             **default,  # type: ignore[arg-type]
         )
-        isolated = [one.name for one in self.definitions.values() if one.isolation]
-        if isolated:
-            raise ConfigurationError(
-                f'{", ".join(sorted(isolated))}: isolation="process" does not work with '
-                "shards: the child process would not know its shard; leave it out"
-            )
+        _refuse_isolated(self.definitions.values())
         self.client.shard = found[found.default]
         #: Schedules by shard, connection or key.
         self.sharded = ShardedClient(found, self.on)
@@ -277,3 +268,25 @@ def _of_shard(listener: Listener, name: str) -> Listener:
     of_shard = getattr(listener, "of_shard", None)
     found: Listener = listener if of_shard is None else of_shard(name)
     return found
+
+
+def _instances(given: Iterable[object]) -> list[object]:
+    """Return these jobs or tasks, the same objects for all shards."""
+    return [one() if isinstance(one, type) else one for one in given]
+
+
+def _refuse_own(arguments: Mapping[str, object]) -> None:
+    for name in _OWN:
+        if arguments.get(name) is not None:
+            raise ConfigurationError(
+                f"{name} is that of each shard; write it in the shards, and leave it out here"
+            )
+
+
+def _refuse_isolated(definitions: Iterable[Definition]) -> None:
+    isolated = sorted(one.name for one in definitions if one.isolation)
+    if isolated:
+        raise ConfigurationError(
+            f'{", ".join(isolated)}: isolation="process" does not work with shards: the '
+            "child process would not know its shard; leave it out"
+        )
