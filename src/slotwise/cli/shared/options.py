@@ -7,7 +7,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,7 @@ from slotwise.cli.shared.given import confirm as confirm
 from slotwise.cli.shared.given import pass_given as pass_given
 from slotwise.inspect import RECURRING
 
+Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 
@@ -122,13 +123,14 @@ def common(function: AnyFunction) -> AnyFunction:
     return with_options(*COMMON)(function)
 
 
-def with_options(*options: Callable[..., Any]) -> Callable[[AnyFunction], AnyFunction]:
+def with_options(*options: Decorator) -> Callable[[AnyFunction], AnyFunction]:
     """One decorator for several options; help pages list them in this order."""
 
     def decorate(function: AnyFunction) -> AnyFunction:
+        decorated: Callable[..., object] = function
         for option in reversed(options):
-            function = option(function)
-        return function
+            decorated = option(decorated)
+        return cast("AnyFunction", decorated)
 
     return decorate
 
