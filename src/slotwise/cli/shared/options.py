@@ -239,7 +239,7 @@ job_name = named("job", "slotwise jobs")
 def job_command(
     short_help: str,
     examples: str,
-    *options: Callable[..., object],
+    *options: Decorator,
     optional: bool = False,
     notes: str = "",
 ) -> Callable[[Callable[..., int | None]], click.Command]:
