@@ -29,6 +29,7 @@ BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "the doctor": ("doctor",),
     "the statement of a month": ("statement",),
     "batches": ("batches list", "batches retry", "batches drop"),
+    "events": ("events list", "events show", "events retry", "events lag"),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
     "shards": ("--shard",),

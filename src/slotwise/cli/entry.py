@@ -137,6 +137,9 @@ OWN_PLUGINS: Final = {
     "slotwise.contrib.alarms.command:WATCH": OwnPlugin(
         Section.SEE, "Raise alarms, as a separate process, until a signal stops it."
     ),
+    "slotwise.contrib.events.command:EVENTS": OwnPlugin(
+        Section.SEE, "List events; retry what is dead; how far handlers are behind."
+    ),
     "slotwise.contrib.batches.command:BATCHES": OwnPlugin(
         Section.OPERATE, "List rows that batches have set aside, retry or drop them."
     ),
