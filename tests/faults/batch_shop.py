@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import sqlalchemy as sa
 
-from slotwise import JobRegistry, TaskContext
+from slotwise import JobRegistry, Retry, TaskContext
 from slotwise.contrib.batches import Batch, BatchTask
 
 ENGINE = sa.create_engine(
@@ -30,7 +30,7 @@ class AttachCards(BatchTask):
     """
 
     name = "attach-cards"
-    max_lost = 1_000
+    retry = Retry(resets_on_progress=True)  # three losses without progress end a task
     on = ENGINE
     options: ClassVar[dict[str, object]] = {"key": PROPOSALS.c.id, "size": SIZE}
 

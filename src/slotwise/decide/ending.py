@@ -46,6 +46,8 @@ class Ending:
     held_until: datetime
     #: The poll interval of the worker that releases the row.
     poll: timedelta
+    #: The attempt has saved a checkpoint, and ``retry`` counts anew after progress.
+    counts_anew: bool = False
 
     @property
     def began(self) -> datetime | None:
@@ -135,12 +137,13 @@ def at_finish(
     poll: timedelta,
     ended_ago: timedelta = timedelta(0),
     is_decided: bool = False,
+    counts_anew: bool = False,
 ) -> Transition:
     """Decide what a held row becomes when its handler has ended, ``ended_ago``, or its claim is
     lost.
 
     ``is_decided``: the slot has ended or lies in a gap, for the row was restored alone. It has no
-    more attempt.
+    more attempt. ``counts_anew``: the attempt has made progress, so those before it do not count.
     """
     held_until = _held_until(row, outcome, now, ledger, ended_ago)
     ending = Ending(
@@ -150,6 +153,7 @@ def at_finish(
         now=now,
         held_until=held_until,
         poll=poll,
+        counts_anew=counts_anew,
     )
     row, outcome = _called_off(row, _confirmed(row, outcome, ledger))
     if is_decided and not isinstance(outcome, _FINAL):
@@ -291,7 +295,9 @@ def _lost(row: Row, ending: Ending) -> Transition:
         return hand_back(
             row, Reason.LOST
         )  # without the mark its handler has not started
-    row, lost = ending.judged(row), row.lost_count + 1
+    # Lost attempts that count no more have not failed either: they count as aborted.
+    forgiven = row.lost_count if ending.counts_anew else 0
+    row, lost = ending.judged(row), row.lost_count + 1 - forgiven
     if definition.gives_up:
         return final(
             row, ending, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1
@@ -304,7 +310,14 @@ def _lost(row: Row, ending: Ending) -> Transition:
     due = ending.now + pause_after_loss(lost, row.key)
     row = replace(row, lost_count=lost)
     return _another(
-        row, ending, due, Outcome.LOST, Reason.RERUN, since=ending.held_until, lost=1
+        row,
+        ending,
+        due,
+        Outcome.LOST,
+        Reason.RERUN,
+        since=ending.held_until,
+        lost=1,
+        aborted=forgiven,
     )
 
 
@@ -339,6 +352,11 @@ def _another(
 
 
 def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
+    forgiven = 0
+    if ending.counts_anew:
+        forgiven = max(_tries(row, ending.ledger) - 1, 0)
+        row = replace(row, consecutive_failures=0, trying_since=ending.now)
+        ending = replace(ending, ledger=_forgiving(ending.ledger, forgiven))
     due = None if outcome.final else _retry_due(row, ending)
     if due is None or _is_forfeited(row, ending, due):
         return final(
@@ -352,8 +370,20 @@ def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
         row, consecutive_failures=row.consecutive_failures + 1, last_failure=ending.now
     )
     return _another(
-        row, ending, due, Outcome.FAILED, Reason.RETRY, error=outcome.error
+        row,
+        ending,
+        due,
+        Outcome.FAILED,
+        Reason.RETRY,
+        error=outcome.error,
+        aborted=forgiven if row.has_slot else 0,
     )
+
+
+def _forgiving(ledger: LedgerEntry | None, attempts: int) -> LedgerEntry | None:
+    if ledger is None:
+        return None
+    return replace(ledger, aborted=ledger.aborted + attempts)
 
 
 def _retry_due(row: Row, ending: Ending) -> datetime | None:

@@ -226,6 +226,9 @@ class Retry:
     such as one of ``asyncio.TaskGroup``, is in them if it is of such a type, or if all of its
     errors are. A timeout and a lost worker raise nothing here, so neither applies to them.
 
+    ``resets_on_progress``: an attempt that has committed a checkpoint counts as the first again,
+    for ``max_attempts``, ``wait`` and ``stop``, and for the ``max_lost`` of the job or task.
+
     Raises InvalidJob when ``max_attempts`` is below 1, or a strategy or an exception type is of
     the wrong type.
     """
@@ -238,6 +241,7 @@ class Retry:
     past_next_slot: bool = False
     retry_on: ErrorTypes | None = None
     give_up_on: ErrorTypes = ()
+    resets_on_progress: bool = False
 
     def __post_init__(self) -> None:
         if not is_whole(self.max_attempts, 1):
@@ -285,6 +289,7 @@ class Retry:
         past_next_slot: bool = False,
         retry_on: ErrorTypes | None = None,
         give_up_on: ErrorTypes = (),
+        resets_on_progress: bool = False,
     ) -> Retry:
         """``max_attempts`` in all; the wait doubles from ``initial`` up to ``max_wait``, plus a
         random part of ``jitter``.
@@ -317,6 +322,7 @@ class Retry:
             past_next_slot=past_next_slot,
             retry_on=retry_on,
             give_up_on=give_up_on,
+            resets_on_progress=resets_on_progress,
         )
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:

@@ -12,15 +12,16 @@ from uuid import UUID
 import psycopg
 import pytest
 import sqlalchemy as sa
+import tenacity
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.kit.records import AttemptOutcome, Failed, FollowUps, Succeeded
 from tests.kit.store import Pruner, checkpoints
-from tests.store.bench import Bench, stale
+from tests.store.bench import Bench, a_job, a_task, at, stale
 from tests.store.conformance.test_guard import KINDS, LEVELS, User, claimed
 
-from slotwise import ClaimLost, ConfigurationError, InvalidPayload, JobContext
-from slotwise.spi import Claim, Database, Holding, elapsed
+from slotwise import ClaimLost, ConfigurationError, InvalidPayload, JobContext, Retry
+from slotwise.spi import Claim, Database, Definition, Holding, elapsed
 
 VALUES: list[object] = [
     None,
@@ -355,3 +356,64 @@ def test_it_needs_the_workers_database(user: User, database: Database) -> None:
         pytest.raises(ConfigurationError, match="does not reach"),
     ):
         ctx.checkpoint(1, own)
+
+
+# -- attempts that made progress ------------------------------------------------------------------
+
+
+def restless(kind: str, *, resets: bool) -> Definition:
+    """Two attempts, and two losses."""
+    policies = {
+        "retry": Retry(
+            max_attempts=2,
+            wait=tenacity.wait_none(),
+            past_next_slot=True,
+            resets_on_progress=resets,
+        ),
+        "max_lost": 2,
+    }
+    return (
+        a_job("restless", **policies)
+        if kind == "job"
+        else a_task("restless", **policies)
+    )
+
+
+@pytest.mark.parametrize("how", ["fails", "is lost"])
+@pytest.mark.parametrize("kind", ["job", "task"])
+@pytest.mark.parametrize("resets", [True, False])
+def test_progress_resets_the_count_of_attempts(
+    bench: Bench, kind: str, how: str, resets: bool
+) -> None:
+    """If ``retry`` says so: then the slot ends only when two attempts come to nothing in a row."""
+    user = User(bench.beside(restless(kind, resets=resets)))
+    if kind == "task":
+        user.bench.client.schedule("restless", id="1", at=at(1))
+    else:
+        user.bench.planned()
+
+    def attempt(*, saves: bool) -> bool:
+        """Make an attempt; return whether another one follows."""
+        user.bench.tick(10)
+        claim = user.bench.claim_one("restless")
+        if saves:
+            context(user, claim).checkpoint(claim.row.attempt)
+        if how == "fails":
+            found = user.bench.settle(claim, Failed("broken"))
+        else:
+            (settlement,) = user.bench.take_over(claim)
+            found = settlement.transition
+        assert found is not None
+        return found.label in ("failed", "lost") and not (
+            found.record is not None and found.record.final
+        )
+
+    assert attempt(saves=True)
+    if not resets:
+        assert not attempt(saves=True)
+        user.engine.dispose()
+        return
+    assert attempt(saves=True)
+    assert attempt(saves=True)
+    assert not attempt(saves=False)
+    user.engine.dispose()

@@ -51,6 +51,14 @@ def find(connection: sa.Connection, tables: Tables, row: Row) -> bytes | None:
     return found
 
 
+def is_of(at: Transaction, claim: Claim) -> bool:
+    """Whether this claim has written the checkpoint of its slot or task."""
+    tables = at.dialect.tables
+    mine = tables.checkpoints.c.token == claim.token
+    found = sa.select(sa.literal(1)).where(*_of(tables, claim.row), mine)
+    return at.connection.scalar(found) is not None
+
+
 def forget(at: Transaction, rows: Iterable[Row]) -> None:
     """Delete the checkpoints of slots and tasks that succeed in this transaction."""
     tables = at.dialect.tables

@@ -256,6 +256,7 @@ class SettlementWriter:
             poll=self._poll,
             ended_ago=one.ago,
             is_decided=self._has_ended(at, row, one.entry),
+            counts_anew=self._counts_anew(at, one),
         )
         if error is not None:
             done = decide.unread(row, done, now, error)
@@ -288,6 +289,16 @@ class SettlementWriter:
         if not row.is_plan or row.slot is None:
             return False
         return entry.final if entry is not None else ledger.is_in_a_gap(at, row)
+
+    def _counts_anew(self, at: Transaction, one: Ended) -> bool:
+        """Whether this attempt has failed or was lost after a checkpoint of its own, and
+        ``retry`` counts anew then.
+        """
+        retry = self._definitions[one.held.row.task_name].retry
+        if retry is None or not retry.resets_on_progress:
+            return False
+        has_failed = isinstance(one.outcome, records.Failed | records.Died)
+        return has_failed and checkpoints.is_of(at, one.claim)
 
     # -- what is written --------------------------------------------------------------------------
 
