@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -140,6 +140,14 @@ def test_nothing_that_is_stored_is_imported_or_called(
     assert not file.exists()
 
 
+def _ping(registry: JobRegistry, ends: Ends, count: int) -> float:
+    """Return the seconds from the call to the end of this run, on a machine as busy as it is."""
+    began = time.monotonic()
+    registry.client.schedule("ping")
+    ends.wait("ping", count)
+    return time.monotonic() - began
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -167,21 +175,15 @@ def test_a_flood_that_nobody_can_run(
     is_slots = FLOODS[kind].startswith("kind")
     registry.start()
     try:
-        registry.client.schedule("ping")
-        ends.wait("ping", 1)
+        before = [_ping(registry, ends, count) for count in range(1, 4)]
         flood(pg_url, "tick" if is_slots else "mail", FLOODS[kind])
-        took = []
-        for count in range(2, 7):
-            began = time.monotonic()
-            registry.client.schedule("ping")
-            ends.wait("ping", count)
-            took.append(timedelta(seconds=time.monotonic() - began))
+        took = [_ping(registry, ends, count) for count in range(4, 9)]
         with psycopg.connect(pg_url) as sql:
             left = sql.execute(
                 "SELECT count(*) FROM scheduled_tasks WHERE last_error IS NULL"
             ).fetchone()
-        print(kind, [f"{one.total_seconds():.3f} s" for one in took], "left:", left)
-        assert max(took) <= timedelta(seconds=1), took
+        print(kind, *(f"{one:.3f} s" for one in (*before, *took)), "left:", left)
+        assert max(took) <= 1 + 4 * max(before), (before, took)
         told = [
             record
             for record in caplog.records
