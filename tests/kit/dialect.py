@@ -40,8 +40,11 @@ BUILT_IN_ONLY = {
     "tests/integration/test_client_joins.py::test_each_call_is_one": "calls of one statement",
     "tests/integration/test_client_joins.py::test_a_chunk_with_ids": "the same",
     "tests/integration/test_lost_replies.py::test_without_an_id": "calls of one statement",
+    "tests/integration/test_other_installation.py::test_what_it_costs": "calls of one statement",
     "tests/integration/test_every_connection.py::test_every_call_joins[psycopg2": "COPY",
     "tests/integration/test_every_connection.py::test_every_call_joins[asyncpg": "COPY",
+    "tests/integration/test_every_connection.py::test_every_call_joins_a_session_with_other_"
+    "settings[asyncpg": "COPY",
     "tests/integration/test_grants.py::test_the_recipe_for_tenants": "rights without receipts",
     "tests/integration/test_prepared_statements.py": "statements that the server keeps",
 }

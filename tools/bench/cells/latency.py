@@ -110,7 +110,7 @@ PUNCTUALITY_AHEAD = 4.0
 PUNCTUALITY_AHEAD_EACH = 4.0
 #: How long, in seconds, to wait for a late slot. A job whose next slot comes due skips the one
 #: that it missed.
-PUNCTUALITY_LATEST = 12.0
+PUNCTUALITY_LATEST = 30.0
 
 
 def _punctuality(run: Run) -> Iterator[Reading]:
