@@ -79,7 +79,8 @@ def pytest_collection_modifyitems(
     others = [item for item in items if item.nodeid.startswith(tuple(left_out))]
     if DIALECT == "mariadb":
         others += [item for item in items if not _runs_on_mariadb(item)]
-    items[:] = [item for item in items if item not in set(others)]
+    left = set(others)
+    items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=others)
 
 
