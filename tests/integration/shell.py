@@ -31,6 +31,9 @@ QUICK = {
     "SLOTWISE_SHUTDOWN_GRACE": "10s",
     "SLOTWISE_THREADS": "4",
 }
+#: A command that starts no worker waits for its answers as long as a machine with many busy
+#: neighbours takes: the deadlines of statements, locks and connections follow from this.
+PATIENT = {"SLOTWISE_HEARTBEAT_INTERVAL": "5s"}
 
 
 class Shell:
@@ -81,7 +84,8 @@ class Shell:
             for name in [name for name in os.environ if name.startswith("SLOTWISE_")]:
                 here.delenv(name)
             for name, value in self.environment.items():
-                here.setenv(name, value)
+                is_quick = value == QUICK.get(name)
+                here.setenv(name, PATIENT.get(name, value) if is_quick else value)
             returned = status(arguments)
         return subprocess.CompletedProcess(
             arguments, returned, out.getvalue(), err.getvalue()

@@ -89,7 +89,7 @@ def test_operations_beside_a_cluster_at_work(pg_url: str) -> None:
     _runs.clear()
     settings: dict[str, Any] = {
         "database_url": pg_url,
-        "heartbeat_interval": "500ms",
+        "heartbeat_interval": "2s",  # an operator waits half of it for a locked row
         "poll_interval": "300ms",
         "threads": 20,
         "process_hook": False,
