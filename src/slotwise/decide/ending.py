@@ -15,7 +15,7 @@ from typing import Any
 
 from slotwise.decide.claim import is_catching_up
 from slotwise.decide.going_back import hand_back, left_alone, without_attempt
-from slotwise.decide.row_columns import again, carried, waiting
+from slotwise.decide.row_columns import again, carried, counters, waiting
 from slotwise.decide.slot_choice import around, choose_missed, choose_overlapped
 from slotwise.decide.tuning import UNREADABLE_PAUSE
 from slotwise.jobs.definition import Definition
@@ -552,9 +552,8 @@ def _of_tail(
     due: datetime,
     until: datetime,
 ) -> dict[str, object]:
-    columns = waiting(row, schedule, base)
     return {
-        **columns,
+        **waiting(row, schedule, base),
         "origin": Origin.CATCH_UP,
         "catch_up_until": until,
         **ending.waiting(row, due),
@@ -590,23 +589,10 @@ def _end_task(
         "state": RowState.DEAD,
         "execution_time": FOREVER,
         "parked_due": row.execution_time,
+        "last_error": error or record.reason or outcome,
     }
-    dead["last_error"] = error or record.reason or outcome
     return Transition(
         label=Outcome.DEAD,
         row=carried(row) | counters(row, outcome, now) | dead,
         ended=record,
     )
-
-
-def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, object]:
-    match outcome:
-        case Outcome.SUCCEEDED:
-            return {"consecutive_failures": 0, "last_success": now}
-        case Outcome.CANCELLED | Outcome.SKIPPED:
-            return {}
-        case _:
-            return {
-                "consecutive_failures": row.consecutive_failures + 1,
-                "last_failure": now,
-            }

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from slotwise.model.records import FOREVER, Row
-from slotwise.model.vocabulary import PLANNED, RowState
+from slotwise.model.vocabulary import PLANNED, Outcome, RowState
 from slotwise.schedules import Schedule
 from slotwise.schedules.base import due_at, slot_after
 
@@ -84,3 +84,17 @@ def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
         "slot": slot,
         "next_slot": slot_after(schedule, slot),
     }
+
+
+def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, object]:
+    """Return what the row counts of an ending of its slot."""
+    match outcome:
+        case Outcome.SUCCEEDED:
+            return {"consecutive_failures": 0, "last_success": now}
+        case Outcome.CANCELLED | Outcome.SKIPPED:
+            return {}
+        case _:
+            return {
+                "consecutive_failures": row.consecutive_failures + 1,
+                "last_failure": now,
+            }
