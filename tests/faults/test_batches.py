@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import sqlalchemy as sa
@@ -42,6 +43,7 @@ VERDICT = """
 class Cluster:
     """Worker processes of the application, as a person starts and stops them."""
 
+    application: ClassVar[str] = "tests.faults.batch_shop"
     url: str
     directory: Path
     environment: dict[str, str]
@@ -53,7 +55,7 @@ class Cluster:
         settings = {
             f"SLOTWISE_{name.upper()}": text for name, text in SETTINGS.items()
         }
-        command = ["worker", "--app", "tests.faults.batch_shop", "--threads", "4"]
+        command = ["worker", "--app", self.application, "--threads", "4"]
         where = {"DATABASE_URL": self.url, "CAST_URL": self.url}
         with (self.directory / f"worker-{self.started}.log").open("wb") as log:
             self.workers.append(
@@ -83,8 +85,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(url: str, directory: Path, **environment: str) -> Iterator[Cluster]:
-    found = Cluster(url, directory, environment)
+def cluster(
+    url: str, directory: Path, *, kind: type[Cluster] = Cluster, **environment: str
+) -> Iterator[Cluster]:
+    found = kind(url, directory, environment)
     try:
         yield found
     finally:
