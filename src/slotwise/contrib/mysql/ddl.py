@@ -82,7 +82,7 @@ _INDEXES = {
         ("lost", "due_lost"),
         ("held", "held"),
         ("parked", "state", "task_name", "task_instance"),
-        ("beside", "task_name", "plan_instance"),
+        ("beside", "task_name", "plan_instance", "slot"),
         ("ordered", "task_name", "order_key", "created_version"),
         ("failing", "task_name", "consecutive_failures"),
     ),

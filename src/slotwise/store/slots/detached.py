@@ -326,22 +326,27 @@ class _Queue:
     def _queued(
         self, origin: Origin, *columns: sa.ColumnElement[Any]
     ) -> sa.Select[Any]:
-        """Select the ids of queued rows of this origin, and these columns."""
+        """Select the ids of queued rows of this origin, and these columns. By the index of detached
+        rows: MariaDB locks the rows that it reads.
+        """
         tasks = self._tasks.c
-        return sa.select(tasks.task_instance, *columns).where(
+        hint = f"FORCE INDEX ({self.at.dialect.tables.prefix}tasks_beside)"
+        queued = sa.select(tasks.task_instance, *columns).where(
             *_detached_of(tasks, self.row),
             tasks.state == RowState.QUEUED,
             tasks.origin == origin,
         )
+        return queued.with_hint(self._tasks, hint, "mysql")
 
     # -- backfills --------------------------------------------------------------------------------
 
     def release_backfill(self, *, never_began: bool) -> None:
         tasks = self._tasks
         controls = self.at.dialect.tables.controls
-        queued = self._queued(Origin.BACKFILL, controls.c.arguments)
+        told = sa.select(controls.c.arguments).where(controls.c.id == tasks.c.control)
+        arguments = told.scalar_subquery().label("arguments")
+        queued = self._queued(Origin.BACKFILL, arguments)
         queued = queued.where(tasks.c.control == self.row.control)
-        queued = queued.outerjoin(controls, controls.c.id == tasks.c.control)
         oldest = queued.order_by(tasks.c.slot).limit(1)
         # Race: of two slots that end at once, each takes the next row that is not locked.
         free = oldest.with_for_update(skip_locked=True, of=tasks)
