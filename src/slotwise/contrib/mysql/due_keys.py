@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 Expression: TypeAlias = "sa.ColumnElement[Any]"
 Column: TypeAlias = "sa.Column[Any]"
 Found: TypeAlias = "sa.Select[Any]"
+Parameters: TypeAlias = dict[str, object]
+#: Before and after all due times.
+EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(9001, 12, 31, tzinfo=UTC)
 #: Priority orders the oldest due slots only: so many of them.
 WINDOW = 1000
 #: Other claims may be taking rows: so many more keys are read than rows are wanted.
@@ -46,10 +50,9 @@ class Head(NamedTuple):
 
 
 class DueKeys:
-    """The looks of a dialect."""
+    """The looks of a dialect. Each is built once: that takes longer than to run it."""
 
     def __init__(self, dialect: MySQL) -> None:
-        self._dialect = dialect
         self._conditions = dialect.conditions
         self._tasks = dialect.tables.tasks
         self._prefix = dialect.tables.prefix
@@ -60,6 +63,15 @@ class DueKeys:
         self._task = sa.literal_column("due_task", kind)
         self._lost = sa.literal_column("due_lost", kind)
         self._rank = sa.literal_column("priority_rank", sa.Integer)
+        self._now = sa.bindparam("now", type_=kind)
+        self._since = sa.bindparam("since", type_=kind)
+        self._until = sa.bindparam("until", type_=kind)
+        self._most = sa.bindparam("most", type_=sa.Integer)
+        self._of_dead = self._due("lost", self._lost)
+        self._of_slots = self._due("due", self._slot)
+        self._of_queue = self._due_tasks()
+        self._heads_of = lru_cache(maxsize=UNITED)(self._unite_heads)
+        self._paused = self._conditions.paused_tasks(self._now)
 
     def asked(
         self,
@@ -74,39 +86,30 @@ class DueKeys:
             yield Look("", keys, request.limit)
             return
         if request.lost > 0:
-            yield self._of_dead_holders(connection, request, now)
+            given: Parameters = {"names": [*request.names], "since": EVER}
+            given |= {"now": now, "until": now, "most": request.lost + MORE}
+            found = connection.execute(self._of_dead, given).fetchall()
+            yield Look("lost", [Key(*row[:2]) for row in found], request.lost)
         if is_task:
-            yield from self._of_tasks(connection, request, now)
+            yield from self._due_of_tasks(connection, request, now)
         else:
-            yield from self._of_slots(connection, request, now)
+            yield from self._due_of_slots(connection, request, now)
 
-    def _of_dead_holders(
-        self, connection: Joinable, request: ClaimRequest, now: datetime
-    ) -> Look:
-        query = self._look("lost", self._name, self._instance)
-        query = query.where(self._lost <= now, *self._claimable(request.names, now))
-        query = query.order_by(self._lost).limit(request.lost + MORE)
-        keys = [Key(*row) for row in connection.execute(query).fetchall()]
-        return Look("lost", keys, request.lost)
-
-    def _of_slots(
+    def _due_of_slots(
         self, connection: Joinable, request: ClaimRequest, now: datetime
     ) -> Iterator[Look]:
         size = request.limit + MORE
-        query = self._look("due", self._name, self._instance, self._rank)
-        query = query.where(self._slot <= now, *self._claimable(request.names, now))
-        if request.since is not None:
-            query = query.where(self._slot >= request.since)
         most = size if request.is_level else max(size, WINDOW)
-        query = query.order_by(self._slot).limit(most)
-        found = connection.execute(query).fetchall()
+        given: Parameters = {"names": [*request.names], "now": now, "until": now}
+        given |= {"since": request.since or EVER, "most": most}
+        found = connection.execute(self._of_slots, given).fetchall()
         if not request.is_level:
             found = sorted(found, key=lambda row: int(row[2]))
-        keys = [Key(name, instance) for name, instance, _ in found]
+        keys = [Key(*row[:2]) for row in found]
         for at in range(0, len(keys), size):
             yield Look("", keys[at : at + size], request.limit)
 
-    def _of_tasks(
+    def _due_of_tasks(
         self, connection: Joinable, request: ClaimRequest, now: datetime
     ) -> Iterator[Look]:
         """By priority, then by name as given, then by age."""
@@ -115,21 +118,15 @@ class DueKeys:
         heads = self._awake(connection, [one for one in found if one.due <= now], now)
         heads.sort(key=lambda head: (head.rank, places[head.name]))
         for head in heads:
-            query = self._look("queue", self._instance)
-            query = query.where(
-                self._name == head.name,
-                self._rank == head.rank,
-                self._task <= now,
-                self._conditions.not_all_paused(),
-            )
-            for one in request.ranges or ():
-                is_of_it = one.task_name == head.name and (
-                    one.first <= head.rank <= one.last
-                )
-                if is_of_it and one.since is not None:
-                    query = query.where(self._task >= one.since)
-            query = query.order_by(self._task, self._instance)
-            rows = connection.execute(query.limit(request.limit + MORE)).fetchall()
+            since = [
+                one.since
+                for one in request.ranges or ()
+                if one.task_name == head.name and one.first <= head.rank <= one.last
+            ]
+            given: Parameters = {"name": head.name, "rank": head.rank, "until": now}
+            given["since"] = max((one for one in since if one), default=EVER)
+            given["most"] = request.limit + MORE
+            rows = connection.execute(self._of_queue, given).fetchall()
             keys = [Key(head.name, instance) for (instance,) in rows]
             most = request.most.get(head.name, request.limit)
             yield Look(head.name, keys, most)
@@ -143,20 +140,27 @@ class DueKeys:
         asked = dict.fromkeys(names, -MOST_RANK)
         while asked:
             begun = list(asked.items())[:UNITED]
-            queries = [self._next_head(name, rank) for name, rank in begun]
-            query = queries[0] if len(queries) == 1 else sa.union_all(*queries)
-            heads = [Head(*row) for row in connection.execute(query).fetchall()]
-            found += heads
-            for name, _ in begun:
+            given: Parameters = {}
+            for place, (name, rank) in enumerate(begun):
+                given |= {f"name_{place}": name, f"rank_{place}": rank}
                 del asked[name]
+            rows = connection.execute(self._heads_of(len(begun)), given).fetchall()
+            heads = [Head(*row) for row in rows]
+            found += heads
             asked |= {head.name: head.rank for head in heads}
         return found
 
-    def _next_head(self, name: str, rank: int) -> Found:
-        query = self._look("queue", self._rank, self._name, self._task)
-        query = query.where(self._name == name, self._rank > rank)
-        query = query.where(self._task.is_not(None))
-        return query.order_by(self._name, self._rank, self._task).limit(1)
+    def _unite_heads(self, count: int) -> sa.Executable:
+        """Find the next priority of so many tasks, each after one, with its first due time."""
+        queries: list[Found] = []
+        for place in range(count):
+            query = self._look("queue", self._rank, self._name, self._task).where(
+                self._name == sa.bindparam(f"name_{place}", type_=sa.Text),
+                self._rank > sa.bindparam(f"rank_{place}", type_=sa.Integer),
+                self._task.is_not(None),
+            )
+            queries.append(query.order_by(self._name, self._rank, self._task).limit(1))
+        return queries[0] if count == 1 else sa.union_all(*queries)
 
     def _awake(
         self, connection: Joinable, heads: list[Head], now: datetime
@@ -164,8 +168,8 @@ class DueKeys:
         """Return the heads of tasks that are not paused now."""
         if not heads:
             return heads
-        query = self._conditions.paused_tasks(now)
-        paused = {name for (name,) in connection.execute(query).fetchall()}
+        found = connection.execute(self._paused, {"now": now}).fetchall()
+        paused = {name for (name,) in found}
         return [head for head in heads if head.name not in paused]
 
     def names(
@@ -187,7 +191,7 @@ class DueKeys:
         now: datetime,
     ) -> list[datetime]:
         """Return the earliest due times of slots, and of tasks."""
-        found = self._earliest(connection, "due", self._slot, slots, now)
+        found = self._earliest(connection, self._of_slots, slots, now)
         heads = self._awake(connection, self._heads(connection, tasks), now)
         return found + [head.due for head in heads]
 
@@ -195,31 +199,46 @@ class DueKeys:
         self, connection: Joinable, names: Collection[str], now: datetime
     ) -> list[datetime]:
         """Return the earliest due time of rows of dead holders."""
-        return self._earliest(connection, "lost", self._lost, names, now)
+        return self._earliest(connection, self._of_dead, names, now)
 
     def _earliest(
         self,
         connection: Joinable,
-        index: str,
-        due: sa.ColumnElement[datetime],
+        look: Found,
         names: Collection[str],
         now: datetime,
     ) -> list[datetime]:
+        """Return the first due time, if any, that a look finds at any time."""
         if not names:
             return []
-        query = self._look(index, due)
-        query = query.where(due.is_not(None), *self._claimable(names, now))
-        row = connection.execute(query.order_by(due).limit(1)).fetchone()
-        return [] if row is None else [row[0]]
+        given: Parameters = {"names": [*names], "now": now}
+        given |= {"since": EVER, "until": NEVER}
+        row = connection.execute(look, {**given, "most": 1}).fetchone()
+        return [] if row is None else [row[3]]
+
+    def _due(self, index: str, due: sa.ColumnElement[datetime]) -> Found:
+        """Find rows of these names that are due between two times, the oldest first."""
+        query = self._look(index, self._name, self._instance, self._rank, due).where(
+            due >= self._since,
+            due <= self._until,
+            self._name.in_(sa.bindparam("names", expanding=True)),
+            self._conditions.not_all_paused(),
+            self._conditions.of_no_paused_tasks(self._now),
+        )
+        return query.order_by(due).limit(self._most)
+
+    def _due_tasks(self) -> Found:
+        """Find the ids of due rows of a task with this priority, the oldest first."""
+        query = self._look("queue", self._instance).where(
+            self._name == sa.bindparam("name", type_=sa.Text),
+            self._rank == sa.bindparam("rank", type_=sa.Integer),
+            self._task >= self._since,
+            self._task <= self._until,
+            self._conditions.not_all_paused(),
+        )
+        return query.order_by(self._task, self._instance).limit(self._most)
 
     def _look(self, index: str, *columns: Expression) -> Found:
         hint = f"FORCE INDEX ({self._prefix}tasks_{index})"
         query = sa.select(*columns).select_from(self._tasks)
         return query.with_hint(self._tasks, hint)
-
-    def _claimable(
-        self, names: Collection[str], now: datetime
-    ) -> list[sa.ColumnElement[bool]]:
-        conditions = self._conditions
-        is_awake = conditions.not_all_paused(), conditions.of_no_paused_tasks(now)
-        return [self._dialect.among(self._name, names), *is_awake]
