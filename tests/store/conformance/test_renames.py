@@ -95,6 +95,8 @@ def test_a_job_keeps_its_slots(cluster: Cluster) -> None:
         pass
     counts = new.inspect.outcome_counts(first, first + timedelta(hours=4), job=NEW)
     assert {one.job for one in counts} == {"report", "sales-report"}
+    for rates in (new.inspect.rates(NEW), new.inspect.rates_of([NEW.name])[NEW.name]):
+        assert (rates.day.runs, rates.day.skipped, rates.strip) == (2, 2, "✓✓")
     assert new.inspect.explain(NEW, first).outcome == "succeeded"
     (entry,) = [one for one in new.inspect.audit() if one.operation == "rename"]
     assert entry.job == "sales-report"

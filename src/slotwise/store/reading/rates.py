@@ -63,7 +63,7 @@ FROM {names} AS n JOIN {slots} AS s ON s.task_name = n.name AND {of_s}
         SELECT o.slot FROM {slots} AS o WHERE o.task_name = n.name AND {of_o}
         ORDER BY o.slot DESC LIMIT 1 OFFSET :others), :since)
 WHERE s.slot >= :since ORDER BY s.slot DESC"""
-_ONE = "(SELECT CAST(:name AS {text}) AS name)"
+_GIVEN = "SELECT CAST(:name{number} AS {{text}}) AS name"
 _PLANNED = """(SELECT task_name AS name FROM {tasks}
                 WHERE task_name IN :names AND task_instance = 'recurring')"""
 #: Slots of jobs, and of their instances.
@@ -78,10 +78,12 @@ GROUP BY task_name, outcome, hour >= :day"""
 
 
 def rates(store: Store, job: str) -> JobRates:
-    """Return the rates of a job with its instances: counts by the hour, durations and lateness
-    from its newest slots.
+    """Return the rates of a job with its instances, also under former names: counts by the hour,
+    durations and lateness from its newest slots.
     """
-    return _rates(store, [job], _ONE, NEWEST)[job]
+    numbers = range(len(_names(store, job)))
+    given = " UNION ALL ".join(_GIVEN.format(number=number) for number in numbers)
+    return _rates(store, [job], f"({given})", NEWEST)[job]
 
 
 def rates_of(store: Store, jobs: Collection[str]) -> dict[str, JobRates]:
@@ -93,19 +95,26 @@ def rates_of(store: Store, jobs: Collection[str]) -> dict[str, JobRates]:
     return found
 
 
+def _names(store: Store, job: str) -> Sequence[str]:
+    """Return the name of a job, and its former ones."""
+    known = store.definitions.get(job)
+    return (job, *known.aliases) if known else (job,)
+
+
 def _rates(
-    store: Store, names: Sequence[str], source: str, newest: int
+    store: Store, jobs: Sequence[str], source: str, newest: int
 ) -> dict[str, JobRates]:
+    names = {name: job for job in jobs for name in _names(store, job)}
     with reading(store) as at:
         now = at.now()
-        given: dict[str, object] = {"names": list(names), "name": names[0]}
-        given |= {"now": now, "others": newest - 1}
+        given: dict[str, object] = {"names": list(names), "now": now}
+        if len(jobs) == 1:
+            given |= {f"name{number}": name for number, name in enumerate(names)}
+        given |= {"others": newest - 1}
         given |= {"since": hour_of(now - WEEK), "day": hour_of(now - DAY)}
-        runs = _by_name(_runs(at, source, given))
-        counts = _by_name(at.read(_COUNTS, given))
-    return {
-        name: _of_one(name, runs[name][:newest], counts[name], now) for name in names
-    }
+        runs = _by_job(names, _runs(at, source, given))
+        counts = _by_job(names, at.read(_COUNTS, given))
+    return {job: _of_one(job, runs[job][:newest], counts[job], now) for job in jobs}
 
 
 def _runs(
@@ -119,10 +128,13 @@ def _runs(
     return sorted(found, key=lambda row: utc(row["slot"]), reverse=True)
 
 
-def _by_name(rows: Sequence[sa.RowMapping]) -> Mapping[str, Sequence[sa.RowMapping]]:
+def _by_job(
+    names: Mapping[str, str], rows: Sequence[sa.RowMapping]
+) -> Mapping[str, Sequence[sa.RowMapping]]:
+    """Return rows by their job; ``names`` has its former ones, too."""
     found = defaultdict[str, list[sa.RowMapping]](list)
     for row in rows:
-        found[row["task_name"]].append(row)
+        found[names[row["task_name"]]].append(row)
     return found
 
 
