@@ -246,6 +246,35 @@ def test_instances_of_a_paused_task_sleep_from_their_first_day(
     assert len(bench.claim("mail")) == 3
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "meanwhile"])
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "resumed"])
+def test_a_name_with_tasks_and_instances_stops_as_a_whole(
+    bench: Bench, operations: Operations, is_first: bool, ends: bool
+) -> None:
+    """Also instances that are made meanwhile, and tasks; and it starts as a whole again."""
+    bench.client.schedule("mail", id="before")
+    if is_first:
+        bench.client.schedule_recurring("mail", "c-1", Every("1m"))
+    assert operations.pause("mail", until=at(5) if ends else None)
+    assert not operations.pause("mail", until=at(5) if ends else None)
+    if not is_first:
+        bench.client.schedule_recurring("mail", "c-1", Every("1m"))
+    bench.client.schedule("mail", id="meanwhile")
+    bench.clock.set(at(3))
+    assert bench.claim("mail") == []
+    bench.clock.set(at(5))
+    if ends:
+        assert {one.job for one in end(bench)} == {"mail"}
+    else:
+        assert len(operations.resume("mail")) == 1
+        bench.clock.set(at(6))
+    assert bench.inspect.pauses() == []
+    found = sorted(claim.row.task_instance for claim in bench.claim("mail"))
+    assert found == ["before", "c-1", "meanwhile"]
+    verbs = [one.operation for one in bench.inspect.audit("mail")]
+    assert sorted(verbs) == ["pause", "resume"]
+
+
 def test_a_deleted_job_leaves_no_pause(bench: Bench, operations: Operations) -> None:
     operations.pause("plain", until=at(5))
     operations.delete("plain")

@@ -107,12 +107,15 @@ def pause(
     id: str | None = None,
     window: Window = OPEN,
 ) -> Progress:
-    """Start nothing of these rows of the job any more, or of an instance; or none of the one-time
+    """Start nothing of these rows of the job any more, or of an instance; and none of the one-time
     tasks of this name. ``found`` is not empty if something has changed.
     """
     at.dialect.latch(at.connection, job, shared=False)
     if at.names_tasks(job):
         return _pause_tasks(at, job, so_far, window)
+    is_first = id is None and not so_far.after
+    if is_first and at.has_tasks(job):
+        pauses.keep(at, PauseScope.TASKS, job, "", window)
     return _pause_rows(at, job, so_far, id, window)
 
 
@@ -204,7 +207,8 @@ def resume(
     """
     at.dialect.latch(at.connection, job, shared=False)
     kept = pauses.kept(at, job, id)
-    if at.names_tasks(job) or [one for one in kept if one.scope == PauseScope.TASKS]:
+    is_of_tasks = [one for one in kept if one.scope == PauseScope.TASKS]
+    if at.names_tasks(job) or (is_of_tasks and not at.has_plan(job)):
         return _resume_tasks(at, job, so_far, kept)
     return _resume_rows(at, job, so_far, kept, id, replay=replay)
 
@@ -283,7 +287,7 @@ def _end_pauses_of(
 ) -> None:
     if name is None:
         resume_all(at, replay=False)
-    elif ended[0].scope == PauseScope.TASKS:
+    elif ended[0].scope == PauseScope.TASKS and not at.has_plan(name):
         _resume_tasks(at, name, Progress(), ended)
     else:
         _end_pauses_of_job(at, name, kept, ended)
@@ -306,8 +310,8 @@ def _end_pauses_of_job(
     if len(some) == CHUNK:
         return
     pauses.forget(at, *ended)
-    for one in ended:
-        at.sign("resume", job=job, id=one.id)
+    for instance in dict.fromkeys(one.id for one in ended):
+        at.sign("resume", job=job, id=instance)
 
 
 def _awake(at: Operation) -> dict[str, object]:

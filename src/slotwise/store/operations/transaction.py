@@ -315,16 +315,23 @@ class Operation:
         """Whether this is a name of one-time tasks: rows, code or a live worker say so, and there
         is no job of this name.
         """
-        of_name = sa.select(self.tasks.c.kind).where(self.tasks.c.task_name == name)
-        planned = of_name.where(is_plan(self.tasks.c)).limit(1)
-        if self.connection.execute(planned).first() is not None:
-            return False
-        if self.connection.execute(of_name.limit(1)).first() is not None:
-            return True
+        return not self.has_plan(name) and self.has_tasks(name)
+
+    def has_plan(self, name: str) -> bool:
+        """Whether a job, or a recurring instance of a task, has this name."""
+        return self._is_there(self.tasks.c.task_name == name, is_plan(self.tasks.c))
+
+    def has_tasks(self, name: str) -> bool:
+        """Whether code or rows have one-time tasks of this name."""
         known = self.store.definitions.get(name)
-        if known is not None:
-            return not known.is_job
-        return False
+        if known is not None and not known.is_job:
+            return True
+        mine = self.tasks.c.task_name == name, self.tasks.c.kind == Kind.TASK
+        return self._is_there(*mine)
+
+    def _is_there(self, *conditions: Condition) -> bool:
+        found = sa.select(self.tasks.c.kind).where(*conditions).limit(1)
+        return self.connection.execute(found).first() is not None
 
     def of_instance(self, job: str, instance: str | None) -> list[Condition]:
         """Return the condition that a row is of this instance; None: of any. Raises UnknownTask if

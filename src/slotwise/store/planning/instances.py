@@ -302,7 +302,8 @@ class Instances:
         )
         # A task with instances has no row of its own.
         pauses = tables.pauses.c
-        named = pauses.task_name == wanted.task, pauses.scope == PauseScope.JOB
+        by_name_alone = pauses.scope.in_((PauseScope.JOB, PauseScope.TASKS))
+        named = pauses.task_name == wanted.task, by_name_alone
         by_name = sa.exists().where(*named)
         known = sa.select(sa.or_(*history), state, control, by_name)
         found = at.connection.execute(known).one()
