@@ -23,7 +23,9 @@ FEEDBACK = {
 @contextmanager
 def replicated(home: Path) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
     """Start a primary and its standby below a directory that any account may enter."""
-    with EmbeddedPostgres(home / "primary", durable=False, settings=REPLICA) as primary:
+    with EmbeddedPostgres(
+        home / "primary", durable=False, settings=REPLICA
+    ) as primary:
         standby = EmbeddedPostgres(home / "standby", durable=False, settings=FEEDBACK)
         place = home / "standby"
         place.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -316,3 +316,52 @@ def test_ten_thousand_rows(tab: Tab, url: str) -> None:
         tab.page.click("a[rel=next]")
         tab.page.wait_for_url("**after=*")
         assert tab.page.locator("main a").count() > 40
+
+
+#: Where pictures of all pages are written, to be looked at: TESTS_PICTURES=folder.
+LOOKED_AT = os.environ.get("TESTS_PICTURES")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["empty", "small", "many"])
+@pytest.mark.parametrize("look", ["light", "phone"])
+def test_pictures_of_every_page(
+    browser: Any, databases: Databases, state: str, look: str, tmp_path: Path
+) -> None:
+    """Without a row, with a few that have long names, in letters of Chinese and Arabic, and with
+    10,000 rows: nothing is wider than the screen, and the console is clean.
+    """
+    folder = Path(LOOKED_AT or tmp_path)
+    folder.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        empty = state == "empty"
+        made = (
+            databases.provisioned()
+            if empty
+            else databases.provisioned("dashboard", world.fill)
+        )
+        url = stack.enter_context(made)
+        if state == "many":
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(MANY)
+        site = stack.enter_context(
+            served(Dashboard(url, role="admin", secret="for tests"))
+        )
+        tab = stack.enter_context(tab_of(browser, site, **LOOKS[look]))
+        for path, given, _ in [*SHOWN, ("/job", {"name": world.LONG_NAME}, "")]:
+            if empty and given:
+                continue
+            shown = given
+            if state == "many" and path == "/tasks":
+                shown = {"name": "bulk"}
+            if state == "many" and path in ("/jobs", "/timeline"):
+                shown = {"q": "many"}
+            assert tab.open(path, **shown) == 200
+            wide = "document.documentElement.scrollWidth - innerWidth"
+            assert tab.page.evaluate(wide) <= 0, path
+            name = path.strip("/") or "today"
+            if given.get("name") == world.LONG_NAME:
+                name += "-long"
+            tab.page.screenshot(
+                path=folder / f"{state}-{look}-{name}.png", full_page=True
+            )
