@@ -58,7 +58,8 @@ UPDATE scheduled_tasks SET state = 'paused', control = (SELECT max(id) FROM sche
     parked_due = execution_time, execution_time = '3000-01-01Z'
 WHERE task_name = 'month-end-close';
 INSERT INTO scheduled_pauses (task_name, scope, task_instance, created, missed, author, note)
-VALUES ('month-end-close', 'job', 'recurring', now() - interval '20 minutes', 'catch_up', 'ada@example',
+VALUES ('month-end-close', 'job', 'recurring', now() - interval '20 minutes',
+    'catch_up', 'ada@example',
     'until the audit is through');
 INSERT INTO scheduled_calendars (name, revision, weekend, days, updated)
 VALUES ('AT', 3, 'SAT,SUN', '2026:0101,0106,1026,1208,1225,1226', now() - interval '9 days');
