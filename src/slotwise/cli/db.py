@@ -173,12 +173,15 @@ def _old_snapshots(given: Given) -> list[str]:
 @common
 @pass_given
 def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
-    """Give a role of PostgreSQL the rights of a worker, an enqueuer, a reader, an operator or a
-    migrator, no more.
+    """Give a role of PostgreSQL, or an account of MariaDB, the rights of a worker, an enqueuer, a
+    reader, an operator or a migrator, no more.
     """
     if only_sql:
         statements = Schema(given.settings()).grants(role, to)
-        say_document(f"BEGIN;\n{statements}COMMIT;\n")
+        is_transaction = statements.startswith("SET LOCAL")
+        say_document(
+            f"BEGIN;\n{statements}COMMIT;\n" if is_transaction else statements
+        )
         return
     Schema(given.table_settings()).grant(role, to)
     with unharmed():

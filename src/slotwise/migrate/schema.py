@@ -19,7 +19,8 @@ from slotwise.migrate.database_warnings import (
     unguarded_warnings,
 )
 from slotwise.migrate.grants import ROLES, grants
-from slotwise.migrate.target import Target, Where, dialect_of_address
+from slotwise.migrate.target import MYSQL, Target, Where, dialect_of_address
+from slotwise.model.plugged_in import plugged_in
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables, sqlstate
@@ -139,9 +140,15 @@ class Schema:
     def grants(self, role: str, to: str) -> str:
         """Return the statements that give the database role ``to`` what one of ``roles`` needs.
 
-        They are for one transaction of PostgreSQL; no database is needed. Raises
-        ConfigurationError for what can be no name of a role.
+        They are for one transaction of PostgreSQL; no database is needed. With an address of
+        MariaDB, ``to`` is an account. Raises ConfigurationError for what can be no name of it.
         """
+        if self._is_mysql:
+            names = sorted(self._target.table_names)
+            found = plugged_in("slotwise.grants", "mysql")(
+                role, to, self._where["prefix"], names
+            )
+            return "".join(f"{statement};\n" for statement in found)
         return grants(role, to, **self._where)
 
     def grant(self, role: str, to: str) -> None:
@@ -150,21 +157,29 @@ class Schema:
         """
         statements = self.grants(role, to)
         with self._connected() as (connection, database):
-            if database.dialect_name != "postgresql":
+            if database.dialect_name == "sqlite":
                 raise ConfigurationError("SQLite has no roles; protect the file")
+            # A driver of MariaDB takes one statement at a time.
+            parts = statements.split(";\n") if self._is_mysql else [statements]
             try:
-                connection.exec_driver_sql(statements.replace("%", "%%"))
+                for part in filter(None, parts):
+                    connection.exec_driver_sql(part.replace("%", "%%"))
             except SQLAlchemyError as error:
                 connection.rollback()
                 if sqlstate(error) == _UNKNOWN_ROLE:
+                    cure = f"createuser {shlex.quote(to)}"
                     raise ConfigurationError(
                         f"--to {to}: there is no such role in this server; "
-                        f"create it: createuser {shlex.quote(to)}"
+                        f"create it: {'CREATE USER' if self._is_mysql else cure}"
                     ) from None
                 if lacks_tables(error):
                     checks.check(connection, **self._where)
                 raise
             connection.commit()
+
+    @property
+    def _is_mysql(self) -> bool:
+        return dialect_of_address(self._settings.database_url) in MYSQL
 
     def keeps_data(self, revision: str) -> bool:
         """Whether a downgrade to this revision loses nothing. Below ``sw0007`` events and

@@ -36,6 +36,8 @@ SQL_MODE = (
     "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 )
+#: All expressions of an UPDATE see the old values, and GRANT makes no account without a password.
+_OF_MARIADB = ",SIMULTANEOUS_ASSIGNMENT,NO_AUTO_CREATE_USER"
 _CHECKED = (
     "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', "
     "'time_zone', 'sql_mode', 'autocommit', 'innodb_lock_wait_timeout', 'lock_wait_timeout')"
@@ -145,9 +147,8 @@ class MySQLLink:
             pairs = (f"SESSION {name} = {value}" for name, value in wanted.items())
             cursor.execute(f"SET {', '.join(pairs)}")
             if server.is_mariadb:
-                # As in other databases, all expressions of an UPDATE see the old values.
                 cursor.execute(
-                    "SET SESSION sql_mode = concat(@@sql_mode, ',SIMULTANEOUS_ASSIGNMENT')"
+                    f"SET SESSION sql_mode = concat(@@sql_mode, '{_OF_MARIADB}')"
                 )
             cursor.execute(_CHECKED)
             _refuse_other_values(cursor.fetchall())
