@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
-from slotwise.store.connect.dsn import MYSQL
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK, TYPES, Tables
@@ -129,7 +128,6 @@ def _words(tables: Tables, database: sa.Dialect) -> dict[str, str]:
     )
     return {
         **{name: quote.format_table(getattr(tables, name)) for name in names},
-        "text": "char" if database.name == MYSQL else "text",
         "f": "pg_catalog." if database.name == "postgresql" else "",
         "text": "char" if database.name == "mysql" else "text",
         "has_slot": HAS_SLOT,
