@@ -10,7 +10,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from slotwise import Client, JobRegistry, Settings, TaskContext, task
+from slotwise import (
+    Client,
+    JobRegistry,
+    Settings,
+    SlotwiseError,
+    TaskContext,
+    task,
+)
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.operations import Schema
@@ -27,11 +34,11 @@ def send(ctx: TaskContext[None]) -> None:
 class Login:
     """A worker's role of its own, with a password file."""
 
-    def __init__(self, pg_url: str, file: Path) -> None:
+    def __init__(self, pg_url: str, file: Path, suffix: str = "rotating") -> None:
         self.owner = pg_url
         owned = sa.make_url(pg_url)
-        self.name = f"{owned.database}_rotating"
-        self._file = file
+        self.name = f"{owned.database}_{suffix}"
+        self.file = file
         self.url = owned._replace(username=self.name, password=None)
         with psycopg.connect(pg_url, autocommit=True) as sql:
             sql.execute(f"CREATE ROLE \"{self.name}\" LOGIN PASSWORD 'one'")
@@ -39,10 +46,10 @@ class Login:
         self.write("one")
 
     def write(self, password: str) -> None:
-        new = self._file.with_suffix(".new")
+        new = self.file.with_suffix(".new")
         new.write_text(f"*:*:*:{self.name}:{password}\n")
         new.chmod(0o600)
-        new.rename(self._file)
+        new.rename(self.file)
 
     def change(self, password: str) -> None:
         """Change it, and end all sessions of the role."""
@@ -96,3 +103,36 @@ def test_a_worker_continues_after_a_rotation(
         assert ran(login, "after")
     finally:
         registry.stop()
+
+
+def worker_of(login: Login, password: str) -> JobRegistry:
+    """A worker whose address has the password."""
+    url = login.url.set(password=password).render_as_string(hide_password=False)
+    made = JobRegistry(
+        tasks=[send], database_url=url, poll_interval="200ms", heartbeat_interval="1s"
+    )
+    made.start(timeout="30s")
+    return made
+
+
+def test_two_roles_take_turns(pg_url: str, login: Login) -> None:
+    """With the password in the address: workers of the second role start beside those of the
+    first, whose login is taken away when they have left.
+    """
+    login.write("of nobody")
+    second = Login(pg_url, login.file, suffix="b")
+    former, new = worker_of(login, "one"), None
+    try:
+        assert ran(login, "former")
+        new = worker_of(second, "one")
+        former.stop()
+        with psycopg.connect(pg_url, autocommit=True) as sql:
+            sql.execute(f'ALTER ROLE "{login.name}" NOLOGIN')
+        assert ran(login, "new")
+        with pytest.raises(SlotwiseError, match="not permitted to log in"):
+            worker_of(login, "one")
+    finally:
+        for one in (former, new):
+            if one is not None:
+                one.stop()
+        second.drop()
