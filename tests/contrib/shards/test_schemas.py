@@ -106,7 +106,7 @@ def test_schemas_share_their_connections(url: str, count: int) -> None:
             time.sleep(0.05)
         found = connections(url)
         assert found["wake-up"] == 1
-        assert found.total() <= 12
+        assert found.total() <= 15
     assert connections(url).total() == 0
 
 

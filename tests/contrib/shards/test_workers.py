@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import psycopg
 import pytest
@@ -20,8 +22,9 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.contrib.shards import ShardedRegistry, Shards
+from slotwise.contrib.shards import ShardedRegistry, Shards, fleet
 from slotwise.contrib.shards.fleet import ShardState
+from slotwise.contrib.shards.marks import apply_marks
 
 FAST = {
     "poll_interval": "100ms",
@@ -194,3 +197,63 @@ def test_a_connection_to_no_shard_is_refused(
     ):
         registry.sharded.schedule("mail", id="a", connection=driver)
     registry.stop()
+
+
+def test_all_shards_share_one_lifespan(make_shards: MakeShards) -> None:
+    """It is entered once in a process, and handlers of all shards run on its loop."""
+    events: list[str] = []
+    loops: dict[str, asyncio.AbstractEventLoop] = {}
+
+    @contextlib.asynccontextmanager
+    async def lifespan() -> AsyncIterator[str]:
+        events.append("entered")
+        yield "state"
+        events.append("left")
+
+    @job(name="tick", schedule=Every("1s"), each_shard=True)
+    async def tick(ctx: JobContext) -> None:
+        assert ctx.state == "state"
+        loops[ctx.shard.name] = asyncio.get_running_loop()
+
+    shards = make_shards("eu", "us")
+    with ShardedRegistry(shards=shards, jobs=[tick], lifespan=lifespan, **FAST):
+        eventually(lambda: len(loops) == 2)
+    assert events == ["entered", "left"]
+    assert loops["eu"] is loops["us"]
+
+
+def test_a_lifespan_that_fails_ends_the_start(make_shards: MakeShards) -> None:
+    @contextlib.asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        raise RuntimeError("no mail server")
+        yield
+
+    @job(name="tick", schedule=Every("1s"), each_shard=True)
+    def tick() -> None: ...
+
+    shards = make_shards("eu", "us")
+    registry = ShardedRegistry(shards=shards, jobs=[tick], lifespan=lifespan, **FAST)
+    with pytest.raises(RuntimeError, match="no mail server"):
+        registry.start()
+    assert not registry.is_running
+
+
+def test_a_running_worker_stops_for_another_map(
+    make_shards: MakeShards, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One shard gets a new map: only its worker stops, and starts again with the old one."""
+    monkeypatch.setattr(fleet, "CHECK", 0.2)
+    monkeypatch.setattr(fleet, "RETRY", 0.2)
+    registry = application(seen, make_shards("eu", "us"))
+    with registry:
+        eventually(lambda: seen.runs["purge", "us"] >= 1)
+        database = registry.on("us").database
+        urls = {one.name: one.database_url for one in registry.shards}
+        other = Shards(urls, default="eu", map={"eu": "0-1023"})
+        apply_marks(database, "us", other)
+        eventually(lambda: states(registry)["us"] is ShardState.FAILED)
+        assert "slotwise shards apply" in registry.problems["us"]
+        assert states(registry)["eu"] is ShardState.RUNNING
+        before = seen.runs["purge", "us"]
+        apply_marks(database, "us", registry.shards)
+        eventually(lambda: seen.runs["purge", "us"] > before)

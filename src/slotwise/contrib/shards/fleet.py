@@ -29,6 +29,9 @@ logger = logging.getLogger("slotwise.shards")
 #: How often a running shard is asked for its map, and a failed one is started again, in seconds.
 CHECK: Final = 15.0
 RETRY: Final = 30.0
+#: How many workers start at a time, and how long one holds the next one up, in seconds.
+WAVE: Final = 8
+WAVE_PATIENCE: Final = 2.0
 #: How often the shards are looked at, in seconds.
 TICK: Final = 0.5
 #: How many shards are asked at a time.
@@ -72,6 +75,8 @@ class Member:
 
     @property
     def state(self) -> ShardState:
+        if self._thread is None and self._error is None:
+            return ShardState.STARTING
         worker = self.worker
         if self.error is not None or worker is None:
             return ShardState.FAILED
@@ -175,8 +180,10 @@ class Fleet:
         _raise_file_limit(len(self.members))
         if self._own_loop is not None:
             self._own_loop.start()
-        for member in self.members:
-            member.launch(self._loop)
+        self._watch = threading.Thread(
+            target=self._look, name="slotwise-shards", daemon=True
+        )
+        self._watch.start()
         self._await_settled()
         states = [member.state for member in self.members]
         if all(state is ShardState.FAILED for state in states):
@@ -185,10 +192,6 @@ class Fleet:
             if error is not None:
                 raise error
             return
-        self._watch = threading.Thread(
-            target=self._look, name="slotwise-shards", daemon=True
-        )
-        self._watch.start()
         for member in self.members:
             if (problem := member.problem) is not None:
                 logger.warning("the others run without it: %s", problem)
@@ -201,7 +204,25 @@ class Fleet:
                 return
             time.sleep(0.01)
 
+    def _launch_all(self) -> None:
+        """Start the workers, some at a time: they share pools, and a start has many statements.
+
+        A start that takes long holds the others up for ``WAVE_PATIENCE`` only.
+        """
+        for place, member in enumerate(self.members):
+            until = elapsed() + WAVE_PATIENCE
+            while self._starting(place) >= WAVE and elapsed() < until:
+                if self._stopping.wait(0.01):
+                    return
+            member.launch(self._loop)
+
+    def _starting(self, launched: int) -> int:
+        """How many of the launched workers are on their way."""
+        states = [member.state for member in self.members[:launched]]
+        return states.count(ShardState.STARTING)
+
     def _look(self) -> None:
+        self._launch_all()
         while not self._stopping.wait(TICK):
             for member in self.members:
                 if self._stopping.is_set():

@@ -175,7 +175,9 @@ class Database:
         """One connection, for heartbeats alone: an exhausted pool costs no claim. In memory, it is
         `main`.
         """
-        return self.main if self._link.single else self.engine("heart", 1)
+        if self._link.single:
+            return self.main
+        return self.engine("heart", 1, POOL_SIZE - 1 if self.lender else 0)
 
     @property
     def claims(self) -> Engine:
