@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -120,7 +121,7 @@ def test_the_idle_cost_of_a_schema(url: str) -> None:
         began, at = sum(os.times()[:2]), time.monotonic()
         time.sleep(30)
         used = (sum(os.times()[:2]) - began) / (time.monotonic() - at)
-        status = open("/proc/self/status").read()  # noqa: SIM115, PTH123
+        status = Path("/proc/self/status").read_text()
         memory = re.search(r"VmRSS:\s+(\d+)", status)
         assert memory is not None
         print(f"CPU {used:.3f}, threads {threading.active_count()}, {memory[1]} KiB")
