@@ -33,7 +33,7 @@ Change = tuple[float, str | None, str]
         pytest.param(
             [(0.5, OLD, NEW), (1, None, OLD)],
             [],
-            [(0.5, 1, NEW), (1, 99, OLD)],
+            [(1, 1, OLD), (0.5, 99, NEW)],
             id="the-clock-was-set-back-after-the-first-planning",
         ),
         pytest.param(

@@ -79,29 +79,31 @@ def _spans(
     if not changes and plan is not None and plan["schedule"]:
         since = _created(plan)
         yield _span(key, since, LAST, plan["schedule"], is_first=since > FIRST)
+    changes = _in_order(changes, deletions)
     for place, change in enumerate(changes):
         at = utc(change["at"])
         is_first = change["former"] is None
-        if place == 0 and not is_first and not _was_planned(changes, deletions):
+        if place == 0 and not is_first:
             yield _span(key, FIRST, at, change["former"])
         until, schedule = LAST, change["schedule"]
         if place + 1 < len(changes):
-            until = utc(changes[place + 1]["at"])
+            until = max(at, utc(changes[place + 1]["at"]))
             former = changes[place + 1]["former"]
             schedule = schedule if former in (None, schedule) else UNKNOWN
         until = min((one for one in deletions if at < one <= until), default=until)
         yield _span(key, at, until, schedule, is_first=is_first)
 
 
-def _was_planned(
+def _in_order(
     changes: Sequence[sa.RowMapping], deletions: Sequence[datetime]
-) -> bool:
-    """Whether the history has the first planning, although it begins with a change: the clock was
-    set back between. After a deletion, it is another planning.
+) -> Sequence[sa.RowMapping]:
+    """Return the changes with the first planning as the first. It is a later one by its time if the
+    clock was set back after it; if there is a deletion before it, it is another planning.
     """
-    planned = (utc(change["at"]) for change in changes if change["former"] is None)
-    first = next(planned, None)
-    return first is not None and not any(at <= first for at in deletions)
+    planned = next((one for one in changes if one["former"] is None), None)
+    if planned is None or any(at <= utc(planned["at"]) for at in deletions):
+        return changes
+    return [planned, *(one for one in changes if one is not planned)]
 
 
 def _span(
