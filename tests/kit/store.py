@@ -10,7 +10,7 @@ from slotwise.store.operations.job_operations import end_pauses
 from slotwise.store.operations.pauses import next_end
 from slotwise.store.operations.slot_operations import claim_trigger, trigger
 from slotwise.store.operations.transaction import Author, Operation
-from slotwise.store.planning import plan_rows
+from slotwise.store.planning import instances, plan_rows
 from slotwise.store.planning.deploy_preview import Moved, moved
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
@@ -27,6 +27,7 @@ from slotwise.store.slots import (
     settlement_writer,
 )
 from slotwise.store.slots.claims import BatchSize, Claims
+from slotwise.store.slots.counts import Counts, Ended
 from slotwise.store.slots.detached import detach
 from slotwise.store.slots.gates import (
     ORDER,
@@ -62,7 +63,9 @@ __all__ = [
     "Badge",
     "BatchSize",
     "Claims",
+    "Counts",
     "EndOfRun",
+    "Ended",
     "Facts",
     "Gate",
     "HeldRows",
@@ -95,6 +98,7 @@ __all__ = [
     "failed_attempts",
     "failures",
     "gates",
+    "instances",
     "is_usual",
     "ledger",
     "moved",

@@ -8,11 +8,10 @@ import pytest
 import sqlalchemy as sa
 from tests.kit.breaks import always
 from tests.kit.records import Failed, FollowUps, Succeeded
-from tests.kit.store import Page, Pruner
+from tests.kit.store import Counts, Ended, Page, Pruner
 from tests.store.bench import NOON, Bench, a_job, a_task, at
 
 from slotwise import ConfigurationError, Every
-from slotwise.store.slots.counts import Counts, Ended
 
 HOUR = timedelta(hours=1)
 

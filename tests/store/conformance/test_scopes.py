@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.kit.records import Succeeded
+from tests.kit.store import instances
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise import (
@@ -30,7 +31,7 @@ from slotwise import (
 )
 from slotwise.inspect import RECURRING
 from slotwise.spi import Database, define
-from slotwise.store.planning import instances, scopes
+from slotwise.store.planning import scopes
 
 
 @dataclass
