@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from slotwise.decide.claim import is_catching_up
@@ -354,9 +355,8 @@ def _another(
 def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
     forgiven = 0
     if ending.counts_anew:
-        forgiven = max(_tries(row, ending.ledger) - 1, 0)
+        forgiven = max(_tries(row, ending.ledger) - 1, 0) if row.has_slot else 0
         row = replace(row, consecutive_failures=0, trying_since=ending.now)
-        ending = replace(ending, ledger=_forgiving(ending.ledger, forgiven))
     due = None if outcome.final else _retry_due(row, ending)
     if due is None or _is_forfeited(row, ending, due):
         return final(
@@ -369,27 +369,14 @@ def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
     row = replace(
         row, consecutive_failures=row.consecutive_failures + 1, last_failure=ending.now
     )
-    return _another(
-        row,
-        ending,
-        due,
-        Outcome.FAILED,
-        Reason.RETRY,
-        error=outcome.error,
-        aborted=forgiven if row.has_slot else 0,
-    )
-
-
-def _forgiving(ledger: LedgerEntry | None, attempts: int) -> LedgerEntry | None:
-    if ledger is None:
-        return None
-    return replace(ledger, aborted=ledger.aborted + attempts)
+    another = partial(_another, row, ending, due, error=outcome.error)
+    return another(Outcome.FAILED, Reason.RETRY, aborted=forgiven)
 
 
 def _retry_due(row: Row, ending: Ending) -> datetime | None:
     if (retry := ending.definition.retry) is None:
         return None
-    tries = max(_tries(row, ending.ledger), 1)
+    tries = 1 if ending.counts_anew else max(_tries(row, ending.ledger), 1)
     since = row.trying_since or ending.now
     delay = retry.delay_after(tries, max(ending.now - since, timedelta(0)))
     return None if delay is None else ending.spaced(ending.now + delay)
