@@ -29,6 +29,7 @@ TABLES = """
 """
 FILL = "INSERT INTO proposals SELECT n, 'eligible' FROM generate_series(1, :rows) AS n"
 LEFT = "SELECT count(*) FROM scheduled_tasks"
+DEAD = "SELECT count(*) FROM scheduled_tasks WHERE state = 'dead'"
 VERDICT = """
     SELECT count(*) AS proposals,
            count(*) FILTER (WHERE cards = 1) AS with_one_card,
@@ -127,6 +128,7 @@ def prove(
             shop.start()
         trouble = Trouble(connection, rows, seconds)
         while connection.execute(sa.text(LEFT)).scalar_one():
+            assert connection.execute(sa.text(DEAD)).scalar_one() == 0
             if trouble.is_due():
                 trouble.befall(shop)
             time.sleep(0.05)

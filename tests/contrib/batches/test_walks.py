@@ -275,9 +275,14 @@ def test_a_run_does_not_end_while_others_may_give_rows_back(shop: Shop) -> None:
     shop.add(6)
     with shop.engine.connect() as other:
         other.execute(ELIGIBLE.where(Proposal.id.in_([2, 3])).with_for_update())
-        giving_back = threading.Timer(0.5, other.rollback)
-        giving_back.start()
-        shop.run(cards(shop))
+        giving_back = threading.Timer(0.2, other.rollback)
+
+        def process(session: orm.Session, proposals: list[Proposal]) -> None:
+            make_cards(session, proposals)
+            if proposals[0].id == 1:
+                giving_back.start()
+
+        shop.run(cards(shop, process))
         giving_back.join()
     assert shop.carded() == [1, 4, 5, 6, 2, 3]
 

@@ -96,7 +96,7 @@ class Run:
     _refused: int = 0
     _others: dict[str, object] | None = None
     _since: float = field(default_factory=elapsed)
-    _saved: float = field(default_factory=elapsed)
+    _saved: float | None = None
     _told: float = field(default_factory=elapsed)
 
     def __post_init__(self) -> None:
@@ -197,7 +197,9 @@ class Run:
         """Return the checkpoint that commits with this batch; None if none is due."""
         if self._others is None:
             return None
-        if not self.options.cursor and elapsed() - self._saved < SAVE:
+        # The first batch of an attempt is saved, so that the attempt counts as one with progress.
+        is_recent = self._saved is not None and elapsed() - self._saved < SAVE
+        if is_recent and not self.options.cursor:
             return None
         state = {
             "after": self.walk.place_after(places) if self.options.cursor else None,
