@@ -30,7 +30,8 @@ class AttachCards(BatchTask):
     """
 
     name = "attach-cards"
-    retry = Retry(resets_on_progress=True)  # three losses without progress end a task
+    max_lost = 100  # a loaded machine may need longer for a start than a worker lives
+    retry = Retry(resets_on_progress=True)
     on = ENGINE
     options: ClassVar[dict[str, object]] = {"key": PROPOSALS.c.id, "size": SIZE}
 
