@@ -1,4 +1,6 @@
-"""What a slot costs at one, two and four databases: CPU of the worker and the server together."""
+"""What a slot costs at one, two and four databases with the same load each: CPU of the worker and
+the server together.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from slotwise import Every, job
 from slotwise.contrib.shards import ShardedRegistry, Shards
 from slotwise.embedded import EmbeddedPostgres
 
-#: Jobs in all databases together, each with two slots a second.
+#: Jobs in each database, each with two slots a second.
 JOBS = 80
 #: How long a run is warmed up and measured, in seconds, and how often each is repeated.
-WARM_UP, MEASURED, ROUNDS = 5, 15, 3
+WARM_UP, MEASURED, ROUNDS = 4, 10, 2
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -71,7 +73,7 @@ def measure(server: EmbeddedPostgres, count: int, turn: int) -> tuple[float, flo
         return tick
 
     shards = shards_of(server, count, turn)
-    jobs = [make(number) for number in range(JOBS // count)]
+    jobs = [make(number) for number in range(JOBS)]
     registry = ShardedRegistry(shards=shards, jobs=jobs, poll_interval="500ms")
     with registry:
         time.sleep(WARM_UP)
