@@ -240,6 +240,20 @@ def test_a_handler_is_registered_between_the_looks(
             assert later.seen("track", "a") == [1, 2, 3]
 
 
+def test_an_event_is_published_after_a_registration_that_the_look_has_not_seen(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fan-out has read who there is, and looks for events only then."""
+    clock = ManualClock(NOON)
+    with Shop(pg_url, "mail", clock=clock) as shop:
+        stopped = Stopped(monkeypatch, fanning, "look", shop.fan_out, before=True)
+        with Shop(pg_url, "index", clock=clock) as later:
+            later.publish("a", 1)
+            stopped.go()
+            later.run()
+            assert later.seen("index", "a") == [1]
+
+
 # -- ends and fan-outs ---------------------------------------------------------------------------
 
 

@@ -77,6 +77,8 @@ if TYPE_CHECKING:
 Subject = TypeVar("Subject")
 #: How often a look begins anew because handlers are being registered.
 _TRIES = 5
+#: How many seconds the end of a worker waits for a round of the fan-out.
+_LAST_ROUND = 5.0
 #: What a worker tells after a settlement was committed.
 _AFTER_SETTLEMENTS = ("batch_settled", "reaped")
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
@@ -401,6 +403,7 @@ class Events:
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.stop()
+            loop.join(_LAST_ROUND)
 
     def _tell_promoted(self) -> None:
         """Wake workers after a settlement was committed."""

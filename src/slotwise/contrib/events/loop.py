@@ -100,6 +100,8 @@ class EventLoop:
             try:
                 pause = self.run_once()
             except Exception as error:
+                if self._ending.is_set():
+                    break  # the connections are closed
                 if not is_failing:
                     _log_trouble(error)
                 is_failing = True
