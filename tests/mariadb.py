@@ -95,6 +95,8 @@ class MariaDBServer:
             *("sh", "-c", _GUARDED, "sh", _program(_SERVER), "--no-defaults"),
             f"--datadir={self.home / 'data'}",
             f"--socket={self.home / 's'}",
+            # A server that starts deletes the temporary tables of others there.
+            f"--tmpdir={self.home / 'data'}",
             f"--pid-file={self.home / 'pid'}",
             f"--port={self.port}",
             "--bind-address=127.0.0.1",

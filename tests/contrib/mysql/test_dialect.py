@@ -14,7 +14,7 @@ from tests.store.conftest import opened
 from tests.store.test_dialect_conformance import CHECKS, FORGOTTEN, passes
 
 from slotwise.contrib.mysql.dialect import MySQL
-from slotwise.spi import ClaimRequest, DatabaseClock, Kind, Tables
+from slotwise.spi import Claim, ClaimRequest, DatabaseClock, Kind, Tables
 from slotwise.testing.dialects import DialectConformance
 
 LEASE = timedelta(minutes=1)
@@ -122,3 +122,27 @@ def test_a_claim_reads_an_index_in_its_order(claim: Claiming, due: sa.Engine) ->
                     # The last look for a further priority finds none.
                     is_sorted = "filesort" not in (step["Extra"] or "")
                     assert is_sorted or int(step["rows"]) <= 1, text
+
+
+def test_a_settlement_of_many_tasks_reads_them_by_key(due: sa.Engine) -> None:
+    """A table read as a whole is locked as a whole."""
+    dialect = MySQL(Tables(database="mysql"), DatabaseClock())
+    sent: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> None:
+        if text.startswith("DELETE FROM"):
+            sent.append((text, values))
+
+    with due.connect() as connection:
+        rows = tasks(dialect, connection, 500)
+        claims = [
+            Claim(row=row, holder="a:1:a", lease=LEASE, claimed_at=row.execution_time)
+            for row in rows
+        ]
+        sa.event.listen(connection, "before_cursor_execute", note)
+        assert dialect.finish(connection, claims)[1] == 500
+        sa.event.remove(connection, "before_cursor_execute", note)
+        connection.rollback()
+        ((text, values),) = sent
+        plan = connection.exec_driver_sql(f"EXPLAIN {text}", values).mappings()
+        assert [step["key"] for step in plan] == ["PRIMARY"]

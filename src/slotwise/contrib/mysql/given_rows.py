@@ -17,6 +17,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.visitors import Visitable
 
+from slotwise.contrib.mysql.ddl import LENGTHS
+
 if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
@@ -31,7 +33,7 @@ def given_rows(
     """
     sent = [[_sent(row[name], kind) for name, kind in types.items()] for row in rows]
     columns = ", ".join(
-        f"`{name}` {_column_type(kind)} PATH '$[{place}]'"
+        f"`{name}` {_column_type(name, kind)} PATH '$[{place}]'"
         for place, (name, kind) in enumerate(types.items())
     )
     text = (
@@ -43,13 +45,14 @@ def given_rows(
     return query.columns(**dict(types)).subquery("given_rows")
 
 
-def _column_type(kind: TypeEngine[object]) -> str:
-    """A text is compared with a column in that column's collation, as it is the binary one."""
+def _column_type(name: str, kind: TypeEngine[object]) -> str:
+    """A text is compared with a column in that column's collation, as it is the binary one. A
+    temporary table with a text of any length would be a file.
+    """
     here = kind.dialect_impl(_MYSQL)
-    if isinstance(here, sa.JSON):
-        return "LONGTEXT"
-    if isinstance(here, sa.String):
-        return "LONGTEXT" if here.length is None else f"VARCHAR({here.length})"
+    if isinstance(here, sa.String | sa.JSON):
+        length = LENGTHS.get(name.removeprefix("its_").removeprefix("new_"))
+        return "LONGTEXT" if length is None else f"VARCHAR({length})"
     text: str = _MYSQL.type_compiler_instance.process(here)
     return "TINYINT" if isinstance(here, sa.Boolean) else text
 
