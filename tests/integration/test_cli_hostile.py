@@ -158,6 +158,7 @@ LINES = [
     f"slots {NAME} --id {NAME}",
     f"slots x{NAME}",
     f"slots {TASK}",
+    "shards",
     "failures",
     f"failures {NAME}",
     f"explain {NAME}",
