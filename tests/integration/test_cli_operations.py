@@ -15,7 +15,7 @@ from tests.kit.records import host_now
 from slotwise import Every, JobContext, Retry, job
 from slotwise.cli.entry import cli, status
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import Done
+from slotwise.cli.shared.given import Done
 from slotwise.testing import ManualClock, ManualWorker
 
 

@@ -24,6 +24,7 @@ ELSEWHERE = (
     "demo/",
     "embedded/",
     "contrib/locks/redis.py",
+    "contrib/mysql/",  # a name without a schema is a built-in function there
     "store/schema/",
     "migrate/grants.py",
 )
@@ -99,7 +100,11 @@ def test_texts_in_the_source() -> None:
         for text in texts_of(file)
         for name in unqualified(text)
     }
-    assert found == {"contrib/locks/sqlite.py: max"}  # SQLite's, of two numbers
+    of_mariadb = {
+        "migrate/target.py: " + name for name in ("md5", "concat", "database")
+    }
+    # SQLite's, of two numbers
+    assert found == {"contrib/locks/sqlite.py: max"} | of_mariadb
 
 
 #: A literal beside an operator is of the other side's type, if any schema has such an operator.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOK_AGAIN: Final = 1.0
 
 _LAG: Final = sa.text(
-    "SELECT coalesce(max(greatest(replay_lag, flush_lag, write_lag)), interval '0')"
+    "SELECT coalesce(pg_catalog.max(greatest(replay_lag, flush_lag, write_lag)), interval '0')"
     " FROM pg_catalog.pg_stat_replication"
 )
 

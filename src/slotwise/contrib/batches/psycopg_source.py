@@ -77,7 +77,7 @@ class TextSelect:
         return text.encode(), values
 
     def to_count(self) -> tuple[bytes, Values]:
-        text = f"SELECT count(*) FROM ({self.text}) AS slotwise_rows"
+        text = f"SELECT pg_catalog.count(*) FROM ({self.text}) AS slotwise_rows"
         return text.encode(), {**self.values}
 
     def to_count_nulls(self) -> tuple[bytes, Values] | None:
@@ -85,7 +85,7 @@ class TextSelect:
             return None
         is_null = " OR ".join(f"{_name(one)} IS NULL" for one in self.order)
         text = (
-            f"SELECT count(*) FROM (SELECT 1 FROM ({self.text}) AS slotwise_rows "
+            f"SELECT pg_catalog.count(*) FROM (SELECT 1 FROM ({self.text}) AS slotwise_rows "
             f"WHERE {is_null} LIMIT 1) AS slotwise_nulls"
         )
         return text.encode(), {**self.values}
