@@ -12,6 +12,7 @@ from tests.contrib.events.shop import NOON, Shop
 
 from slotwise.contrib.events import events as module
 from slotwise.contrib.events import fan_out as fanning
+from slotwise.contrib.events import subscriptions
 from slotwise.testing import ManualClock
 
 
@@ -252,6 +253,32 @@ def test_an_event_is_published_after_a_registration_that_the_look_has_not_seen(
             stopped.go()
             later.run()
             assert later.seen("index", "a") == [1]
+
+
+def test_two_releases_register_at_once(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that has renamed the handler waits, and finds the row of the former name."""
+    clock = ManualClock(NOON)
+    old = Shop(pg_url, "mail", clock=clock)
+    new = Renamed(pg_url, "post", clock=clock)
+    with old.worker, new.worker:
+        register = old.events.register
+        stopped = Stopped(monkeypatch, subscriptions, "_put", register, before=False)
+        other = aside(new.events.register)
+        while not waits_for_a_lock(old):
+            assert other.is_alive()
+        stopped.go()
+        other.join(30)
+        found = old.execute("SELECT handler, event FROM scheduled_event_handlers")
+        assert [tuple(row) for row in found] == [("post", "order.paid")]
+        new.registry.database.close()
+        old.registry.database.close()
+
+
+class Renamed(Shop):
+    def handle(self, name: str, *events: str, **policies: Any) -> None:
+        super().handle(name, *events, aliases=["mail"], **policies)
 
 
 # -- ends and fan-outs ---------------------------------------------------------------------------

@@ -198,6 +198,45 @@ def test_a_renamed_handler_goes_on_where_it_was(url: str) -> None:
             assert new.fan_out().rows == 1
 
 
+def test_a_renamed_handler_with_fewer_events_keeps_the_order_of_its_lanes(
+    url: str,
+) -> None:
+    clock = ManualClock(NOON)
+    with _Two(url, "mail", clock=clock) as old:
+        old.publish("a", 0)
+        old.publish("a", 1)
+        old.fan_out()
+        (claim,) = old.worker.poll()
+        with Renamed(url, "post", clock=clock) as new:
+            new.events.retire("post", "order.sent")
+            new.events.register()
+            new.publish("a", 2)
+            new.fan_out()
+            assert [state for _, state in new.rows("post")] == ["blocked"]
+            old.worker.run(claim)
+            old.worker.settle()
+            assert [state for _, state in new.rows("mail")] == [None]
+            new.run()
+            assert new.seen("post", "a") == [1, 2]
+
+
+def test_a_worker_of_the_release_before_takes_no_event_from_a_handler(
+    url: str,
+) -> None:
+    clock = ManualClock(NOON)
+    with _Two(url, "index", clock=clock) as new, Shop(url, "index", clock=clock):
+        new.publish("a", 1, "order.sent")
+        assert new.fan_out().rows == 1
+        assert new.events.retire("index", "order.sent") == 1
+        new.publish("a", 2, "order.sent")
+        assert new.fan_out().rows == 0
+
+
+class _Two(Shop):
+    def handle(self, name: str, *events: str, **policies: object) -> None:
+        super().handle(name, "order.paid", "order.sent", **policies)
+
+
 class Renamed(Shop):
     def handle(self, name: str, *events: str, **policies: object) -> None:
         super().handle(name, *events, aliases=["mail"], **policies)

@@ -296,13 +296,16 @@ class Events:
         wanted = [one.registration() for one in self.handlers]
         client.within(lambda own: subscriptions.register(own, dialect, wanted))
 
-    def retire(self, handler: str) -> int:
-        """Give a handler no further events, since its code has gone; return how many names it
-        had. What it has got already stays.
+    def retire(self, handler: str, *events: str) -> int:
+        """Give a handler no further events, of these names or of all, since its code has gone;
+        return how many names it had. What it has got already stays. A worker that starts and
+        still declares them begins anew.
         """
         client = self.client
         dialect = client.dialect
-        return client.within(lambda own: subscriptions.retire(own, dialect, handler))
+        return client.within(
+            lambda own: subscriptions.retire(own, dialect, handler, events)
+        )
 
     def fan_out(
         self, *, limit: int = AT_ONCE, waits: bool = False, needs_turn: bool = True

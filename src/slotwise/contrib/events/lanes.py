@@ -54,7 +54,8 @@ class Handlers:
         #: The handler of each name, former ones included.
         self.handler_of: dict[str, str] = {}
         for one in subscriptions:
-            self.names[one.handler] = one.names
+            known = self.names.get(one.handler, ())
+            self.names[one.handler] = tuple(dict.fromkeys(known + one.names))
             self.on_failure[one.handler] = one.on_failure
             for name in one.names:
                 self.handler_of[name] = one.handler

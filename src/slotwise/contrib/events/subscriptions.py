@@ -2,8 +2,10 @@
 
 Races:
 
-- Two workers register the same handler. Both insert; the key admits one, and the other worker
-  finds the row.
+- Two workers register at the same time, also of two releases, of which one has renamed a handler.
+  A latch lets one after the other read the table and change it.
+- A worker of the release before starts again, while the later one has a handler of more events. So
+  what a worker does not declare is left as it is: only a call of ``retire`` ends it.
 - A handler is registered while the fan-out works. The fan-out reads this table before it looks for
   events and again after it has read them, and begins anew if it has changed.
 - A worker of the release before registers a handler under its former name. The row of the new name
@@ -15,11 +17,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import sqlalchemy as sa
 
 from slotwise.contrib.events.order import OnFailure, Subscription
 from slotwise.spi import Dialect, Joinable, Tables
+
+#: Who registers or retires handlers has this latch.
+LATCH: Final = "events handlers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,9 @@ def register(
     own: Joinable, dialect: Dialect, registrations: Sequence[Registration]
 ) -> None:
     """Bring the table in line with what a worker declares. Handlers of others are left alone."""
+    assert isinstance(own, sa.Connection)
     tables = dialect.tables
+    dialect.latch(own, LATCH, shared=False)
     there = all_subscriptions(own, tables)
     renamed = {name for one in there for name in one.former}
     for one in sorted(registrations, key=lambda each: each.handler):
@@ -108,14 +116,15 @@ def _rename(
 
 
 def _put(own: Joinable, dialect: Dialect, one: Registration) -> None:
-    """Insert or renew the rows of a handler; those of other events are retired."""
+    """Insert or renew the rows of a handler. Those of other events get further events as before,
+    and follow the code as well: their rows stand in the same lanes.
+    """
     rows = dialect.tables.event_handlers
     since_id = _newest(own, dialect.tables)
     for event in one.events:
         _put_row(own, dialect, one, event, since_id)
-    others = rows.c.handler == one.handler, rows.c.event.not_in(one.events)
-    gone = rows.update().where(*others, rows.c.retired.is_(None))
-    own.execute(gone.values(retired=dialect.now(own)))
+    mine = rows.c.handler == one.handler
+    own.execute(rows.update().where(mine).values(**_declared(one)))
 
 
 def _newest(own: Joinable, tables: Tables) -> int:
@@ -129,15 +138,13 @@ def _put_row(
     own: Joinable, dialect: Dialect, one: Registration, event: str, since_id: int
 ) -> None:
     rows = dialect.tables.event_handlers
-    declared = _declared(one)
     new = {"handler": one.handler, "event": event, "since_id": since_id}
     now = dialect.now(own)
-    if dialect.insert_new(own, rows, {**new, **declared, "created": now}):
+    if dialect.insert_new(own, rows, {**new, **_declared(one), "created": now}):
         return
     mine = rows.c.handler == one.handler, rows.c.event == event
     again = rows.update().where(*mine, rows.c.retired.is_not(None))
     own.execute(again.values(retired=None, since_id=since_id))
-    own.execute(rows.update().where(*mine).values(**declared))
 
 
 def _declared(one: Registration) -> dict[str, object]:
@@ -149,8 +156,15 @@ def _declared(one: Registration) -> dict[str, object]:
     }
 
 
-def retire(own: Joinable, dialect: Dialect, handler: str) -> int:
-    """Give a handler no further events; return how many names it had."""
+def retire(
+    own: Joinable, dialect: Dialect, handler: str, events: Sequence[str] = ()
+) -> int:
+    """Give a handler no further events, of these names or of all; return how many names it had."""
+    assert isinstance(own, sa.Connection)
+    dialect.latch(own, LATCH, shared=False)
     rows = dialect.tables.event_handlers
-    mine = rows.update().where(rows.c.handler == handler, rows.c.retired.is_(None))
-    return own.execute(mine.values(retired=dialect.now(own))).rowcount
+    mine = [rows.c.handler == handler, rows.c.retired.is_(None)]
+    if events:
+        mine.append(rows.c.event.in_(events))
+    gone = rows.update().where(*mine)
+    return own.execute(gone.values(retired=dialect.now(own))).rowcount
