@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 from tests.contrib.batches.shop import ELIGIBLE, Card, Proposal, Shop, make_cards
 
 from slotwise import Client, Daily, JobContext, Retry
-from slotwise.contrib.batches import AsideState, SetAside, batches
+from slotwise.contrib.batches import AsideState, SetAside, batches, run, set_aside
 
 EVERY = sa.select(Proposal)
 
@@ -345,3 +346,114 @@ def test_bad_input_is_one_line(
     assert ended.outcome == "failed"
     assert words in (ended.error or "")
     assert len(shop.carded()) <= 4
+
+
+# -- outages and kills ----------------------------------------------------------------------------
+
+
+def test_many_runs_without_a_service_stop_no_later_run(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them notes ten rows at most, and from a number on none."""
+    monkeypatch.setattr(set_aside, "MOST", 30)
+    monkeypatch.setattr(run, "MOST", 30)
+    shop.add(60)
+    is_away = [True]
+
+    def process(session: orm.Session, proposals: list[Proposal]) -> None:
+        if is_away:
+            raise OSError("the service is away")
+        make_cards(session, proposals)
+
+    handler = cards(shop, process, size=1)
+    away = shop.run(handler, times=5)
+    assert {one.error for one in away} == {"OSError: the service is away"}
+    assert len(aside(shop)) < 30
+    is_away.clear()
+    (ended,) = shop.run(handler)
+    assert ended.outcome == "succeeded", ended
+    assert sorted(shop.carded()) == [*range(1, 61)]
+    assert aside(shop) == {}
+
+
+@pytest.mark.parametrize("cursor", [False, True], ids=["status", "cursor"])
+def test_more_bad_rows_than_the_limit_are_given_back_by_a_command(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, cursor: bool
+) -> None:
+    """Those that fail are tried again in portions, and ``retry`` or ``drop`` free the job."""
+    monkeypatch.setattr(set_aside, "MOST", 4)
+    monkeypatch.setattr(run, "MOST", 4)
+    shop.add(20)
+    bad = {*range(2, 21, 2)}
+    select = EVERY if cursor else ELIGIBLE
+
+    def process(session: orm.Session, proposals: list[Proposal]) -> None:
+        fail_at(*bad)(session, proposals)
+
+    handler = cards(shop, process, select, cursor=cursor, size=1)
+    (ended,) = shop.run(handler, retry=Retry(max_attempts=1))
+    assert "slotwise batches drop cards --all" in (ended.error or "")
+    with Client.open(shop.url) as client:
+        table = SetAside(client.database)
+        assert table.drop("cards", ["2"]) == 1
+        assert table.retry("cards", None) == len(aside(shop))
+    bad.clear()
+    (ended,) = shop.run(handler)
+    assert ended.outcome == "succeeded", ended
+    assert {*shop.carded()} == {*range(1, 21)} - {2}
+    assert aside(shop) == {}
+
+
+def test_a_row_is_not_set_aside_before_the_function_has_taken_it(shop: Shop) -> None:
+    """Else a kill between the two would leave it to nobody."""
+    shop.add(3)
+    taken = []
+
+    def set_aside(
+        session: orm.Session, key: tuple[object, ...], error: Exception
+    ) -> None:
+        if not taken:
+            taken.append(key)
+            raise KeyboardInterrupt
+        session.get_one(Proposal, key).status = "failed"
+
+    handler = cards(shop, fail_at(2), set_aside=set_aside, tries=1)
+    shop.run(handler, retry=Retry(max_attempts=1))
+    assert aside(shop) == {"2": (AsideState.FAILING, 1)}
+    shop.run(handler)
+    assert shop.statuses() == {"done": [1, 3], "failed": [2]}
+    assert aside(shop) == {}
+
+
+def test_a_lost_reply_to_commit_counts_no_batch_twice(shop: Shop) -> None:
+    """The server has committed; the next attempt reads from where to go on."""
+    shop.add(8)
+    lost = []
+
+    @sa.event.listens_for(shop.sessions, "after_commit")
+    def lose(session: orm.Session) -> None:
+        if len(shop.carded()) == 4 and not lost:
+            lost.append(True)
+            reply = psycopg.OperationalError(
+                "server closed the connection unexpectedly"
+            )
+            raise sa.exc.OperationalError(
+                "COMMIT", None, reply, connection_invalidated=True
+            )
+
+    handler = cards(shop, note_cards, EVERY, cursor=True)
+    retry = Retry(max_attempts=2, wait=lambda state: 0.0)
+    ended = shop.run(
+        handler, times=2, step="15h", schedule=Daily("12:00", tz="UTC"), retry=retry
+    )
+    assert lost
+    assert [one.outcome for one in ended] == ["failed", "succeeded"]
+    assert shop.carded() == [*range(1, 9)]
+
+
+def test_a_budget_that_ends_in_a_pause_begins_no_batch(shop: Shop) -> None:
+    shop.add(8)
+    handler = cards(shop, time_budget="300ms", pause="5s")
+    (ended,) = shop.run(handler)
+    assert ended.outcome == "succeeded"
+    assert shop.carded() == [1, 2, 3, 4]

@@ -80,6 +80,8 @@ class AsyncBatch(Generic[C, R]):
         try:
             await self._transaction.__aexit__(None, None, None)
         except Exception as error:
+            if run.is_in_doubt(error):
+                raise
             return error
         if saved is not None and not run.options.guard:
             await asyncio.to_thread(run.ctx.checkpoint, saved)
@@ -97,7 +99,10 @@ class AsyncBatch(Generic[C, R]):
             return True
         if not run.may_set_aside(error):
             return False
-        place = await asyncio.to_thread(run.blame, self._places, error)
+        hands_over = self._hand_over is not None
+        place = await asyncio.to_thread(
+            run.blame, self._places, error, hands_over=hands_over
+        )
         if place is not None and self._hand_over is not None:
             async with self._source.transaction() as connection:
                 given = self._hand_over(connection, place.key, error)
@@ -154,7 +159,8 @@ class AsyncBatches(Generic[C, R]):
         await self._prepare()
         pause = 0.0
         while run.may_go_on():
-            await self._rest(pause)
+            if not await self._rest(pause):
+                return
             wanted = run.next()
             batch = None if wanted is None else await self._take(wanted)
             if batch is None:
@@ -202,7 +208,7 @@ class AsyncBatches(Generic[C, R]):
         is_skipping = not self._run.options.cursor and wanted.only is None
         return is_skipping and await self._source.is_left(connection, wanted)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _rest(self, seconds: float) -> bool:
         run = self._run
         end = elapsed() + seconds
         condition = run.options.pacing.wait_while
@@ -211,6 +217,7 @@ class AsyncBatches(Generic[C, R]):
             if left <= 0 and (
                 condition is None or not await asyncio.to_thread(condition)
             ):
-                return
+                return True
             await asyncio.sleep(min(left, LOOK_AGAIN) if left > 0 else LOOK_AGAIN)
-            run.may_go_on()
+            if not run.may_go_on():
+                return False

@@ -91,6 +91,8 @@ class Batch(Generic[C, R]):
         try:
             self._transaction.__exit__(None, None, None)
         except Exception as error:
+            if run.is_in_doubt(error):
+                raise
             return error
         if saved is not None and not run.options.guard:
             run.ctx.checkpoint(saved)
@@ -109,7 +111,8 @@ class Batch(Generic[C, R]):
             return True
         if not run.may_set_aside(error):
             return False
-        place = run.blame(self._places, error)
+        hands_over = self._hand_over is not None
+        place = run.blame(self._places, error, hands_over=hands_over)
         if place is not None and self._hand_over is not None:
             with self._source.transaction() as connection:
                 self._hand_over(connection, place.key, error)
@@ -168,7 +171,8 @@ class Batches(Generic[C, R]):
         self._prepare()
         pause = 0.0
         while run.may_go_on():
-            self._rest(pause)
+            if not self._rest(pause):
+                return
             wanted = run.next()
             batch = None if wanted is None else self._take(wanted)
             if batch is None:
@@ -222,19 +226,22 @@ class Batches(Generic[C, R]):
         is_skipping = not self._run.options.cursor and wanted.only is None
         return is_skipping and self._source.is_left(connection, wanted)
 
-    def _rest(self, seconds: float) -> None:
-        """Wait, and look each second whether the handler is to stop."""
+    def _rest(self, seconds: float) -> bool:
+        """Wait, and look each second whether the handler is to stop; return whether another batch
+        may begin.
+        """
         run = self._run
         end = elapsed() + seconds
         condition = run.options.pacing.wait_while
         while True:
             left = end - elapsed()
             if left <= 0 and (condition is None or not condition()):
-                return
+                return True
             run.ctx.wait(
                 timedelta(seconds=min(left, LOOK_AGAIN) if left > 0 else LOOK_AGAIN)
             )
-            run.may_go_on()
+            if not run.may_go_on():
+                return False
 
 
 class _NotEntered(Exception):

@@ -21,7 +21,7 @@ from slotwise import (
 )
 from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.pacing import LOOK_AGAIN, Pacing
-from slotwise.contrib.batches.set_aside import AsideState, SetAside
+from slotwise.contrib.batches.set_aside import MOST, NEVER, AsideState, SetAside
 from slotwise.contrib.batches.walk import HOPELESS, Place, Walk, Wanted
 from slotwise.spi import Steering, elapsed, is_transient, short_duration
 
@@ -88,7 +88,14 @@ class Run:
     batches: int = 0
     done_before: int = 0
     total: int | None = None
+    #: Whether rows are tried again that have failed before.
     _is_second: bool = False
+    #: Whether the rows that have not been taken yet follow after that.
+    _is_portion: bool = False
+    #: How many rows are known to fail, or are set aside.
+    _left_out: int = 0
+    #: Rows that failed since the last success.
+    _streak: list[Key] = field(default_factory=list)
     _is_waiting: bool = False
     #: Since when rows are left that others have locked, in elapsed seconds.
     _left_locked: float | None = None
@@ -125,8 +132,23 @@ class Run:
                 "cursor=True keeps its place in the checkpoint of the slot, which holds a value "
                 "of the handler; use one of the two"
             )
+        failing = self._read_aside()
+        if self._left_out >= MOST:
+            self._try_again_first(failing)
+
+    def _read_aside(self) -> list[Key]:
+        """Leave out what failed or was dropped; return what is to be tried again."""
         rows = self.aside.rows(self.ctx.name, self.options.name)
         self.walk.leave_out(row.row_key for row in rows)
+        self._left_out = sum(row.state is not AsideState.DROPPED for row in rows)
+        tries = self.options.tries
+        failing = [row.row_key for row in rows if row.state is AsideState.FAILING]
+        return [key for key in failing if self._tried[key] < tries]
+
+    def _try_again_first(self, failing: Sequence[Key]) -> None:
+        """So that no statement has to leave out more and more rows."""
+        self._is_second = self._is_portion = True
+        self.walk.again.extend(failing)
 
     # -- the next batch ---------------------------------------------------------------------------
 
@@ -162,11 +184,13 @@ class Run:
             self.forget(wanted.only)
             return False
         self._is_second = True
-        rows = self.aside.rows(self.ctx.name, self.options.name)
-        keys = [row.row_key for row in rows if row.state is AsideState.FAILING]
-        tries = self.options.tries
-        self.walk.again.extend(key for key in keys if self._tried[key] < tries)
+        self.walk.again.extend(self._read_aside())
         is_end = not self.walk.again
+        if is_end and self._is_portion:
+            self._is_second = self._is_portion = False
+            self.walk.in_a_row = 0
+            self._streak.clear()
+            return False
         if is_end:
             self.is_complete = self._left_locked is None
             self.ctx.log.info("batches are through: %s", self.progress())
@@ -213,6 +237,7 @@ class Run:
     def succeeded(self, places: Sequence[Place]) -> None:
         self.batches += 1
         self._refused = 0
+        self._streak.clear()
         if not self._is_second:
             self._left_locked = None
         self.walk.succeeded(places)
@@ -234,6 +259,16 @@ class Run:
             return None
         return FIRST_PAUSE * 2.0 ** (self._refused - 1)
 
+    def is_in_doubt(self, error: BaseException) -> bool:
+        """Whether a COMMIT that raised this may have moved the cursor nevertheless.
+
+        Race: the connection breaks after the server has committed. Only the next attempt reads
+        from where to go on; its claim waits until the server has ended the transaction.
+        """
+        if not self.options.cursor or not _is_of_database(error):
+            return False
+        return is_transient(error) and not _is_rolled_back(error)
+
     def may_set_aside(self, error: BaseException) -> bool:
         """Whether an error may be that of one row."""
         if self.options.tries == 0 or not isinstance(error, Exception):
@@ -242,29 +277,54 @@ class Run:
             return False
         return not (_is_of_database(error) and is_transient(error))
 
-    def blame(self, places: Sequence[Place], error: BaseException) -> Place | None:
-        """Note the row that failed alone; return it if it is set aside now. Raises the error if
-        ten rows failed in a row. Waits for the database.
+    def blame(
+        self, places: Sequence[Place], error: BaseException, *, hands_over: bool
+    ) -> Place | None:
+        """Note the row that failed alone; return it if it has no try left. Raises the error if ten
+        rows failed in a row. Waits for the database.
+
+        Race: a worker is killed before a function has taken the row over. So until that has
+        committed, the row is failing, and not set aside.
         """
         is_first = not self._is_second
         place = self.walk.failed(places)
         if place is None:
             return None
+        tries = self.options.tries
         noted = self.aside.note(
-            self.ctx.name, self.options.name, place.key, error, self.options.tries
+            self.ctx.name,
+            self.options.name,
+            place.key,
+            error,
+            NEVER if hands_over else tries,
         )
         self._tried[place.key] += 1
         self.ctx.log.warning(
             "batches: the row %s failed (%s of %s): %s",
             noted.key,
             noted.tries,
-            self.options.tries,
+            tries,
             error,
         )
-        if is_first and self.walk.in_a_row >= HOPELESS:
+        if is_first:
+            self._end_if_hopeless(place.key, error)
+        is_over = noted.state is not AsideState.DROPPED and noted.tries >= tries
+        return place if is_over else None
+
+    def _end_if_hopeless(self, key: Key, error: BaseException) -> None:
+        """Race: a service is away for many runs, each of which notes ten rows. From a number on
+        their notes are deleted, so that these do not stop the runs for ever.
+        """
+        self._streak.append(key)
+        self._left_out += 1
+        if self.walk.in_a_row >= HOPELESS:
+            if self._left_out > MOST // 2:
+                for one in self._streak:
+                    self.forget(one)
             error.add_note(f"{HOPELESS} rows in a row failed, so the batches end here")
             raise error
-        return place if noted.state is AsideState.SET_ASIDE else None
+        if self._left_out >= MOST:
+            self._try_again_first(self._read_aside())
 
     def forget(self, key: Key) -> None:
         self.aside.forget(self.ctx.name, self.options.name, key)
@@ -308,6 +368,12 @@ def _is_of_database(error: BaseException) -> bool:
         if isinstance(kind, type) and isinstance(error, kind):
             return True
     return False
+
+
+def _is_rolled_back(error: BaseException) -> bool:
+    """Whether the server says that it has rolled back: a deadlock, a serialization failure."""
+    states = (getattr(one, "sqlstate", None) for one in (error, error.__cause__))
+    return any(isinstance(one, str) and one.startswith("40") for one in states)
 
 
 def add_cure(error: ConfigurationError) -> None:

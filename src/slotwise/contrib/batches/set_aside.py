@@ -21,8 +21,11 @@ from slotwise.contrib.batches.keys import Key, key_text, read_key
 from slotwise.inspect import Value
 from slotwise.spi import Database, storable, tables
 
-#: So many rows of one source are left out at most; more are not an exception any more.
+#: So many rows of one source may be set aside; more are not an exception any more. When so many
+#: are left out, a walk tries the failing ones again before it goes on.
 MOST: Final = 1_000
+#: More often than any row fails.
+NEVER: Final = 2**31 - 1
 _LONGEST_ERROR: Final = 2_000
 
 
@@ -65,14 +68,18 @@ class SetAside:
         ).set_aside
 
     def rows(self, job: str, source: str) -> list[AsideRow]:
-        """Return all rows of one source. Raises ConfigurationError for more than 1,000."""
+        """Return all rows of one source. Raises ConfigurationError if more than 1,000 are set
+        aside.
+        """
         own = self._table.c
         mine = own.task_name == job, own.source == source
-        found = self._read(sa.select(self._table).where(*mine).limit(MOST + 1))
-        if len(found) > MOST:
+        found = self._read(sa.select(self._table).where(*mine))
+        count = sum(row.state is AsideState.SET_ASIDE for row in found)
+        if count > MOST:
             raise ConfigurationError(
-                f"{job}: more than {MOST:,} rows are set aside; mend their cause, then: "
-                f"slotwise batches retry {job} --all"
+                f"{job}: {count:,} rows are set aside, at most {MOST:,} may be; mend their cause, "
+                f"then: slotwise batches retry {job} --all; or give them up: "
+                f"slotwise batches drop {job} --all"
             )
         return found
 
@@ -88,8 +95,8 @@ class SetAside:
     def note(
         self, job: str, source: str, key: Key, error: BaseException, tries: int
     ) -> AsideRow:
-        """Count a failure of a row, which is set aside when it has failed ``tries`` times; return
-        what is known of it.
+        """Count a failure of a row, which is set aside when it has failed ``tries`` times, or
+        never by ``NEVER``; return what is known of it.
         """
         mine = {"task_name": job, "source": source, "row_key": key_text(key)}
         text = storable(f"{type(error).__name__}: {error}")[:_LONGEST_ERROR]
