@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,8 +14,12 @@ from tests.contrib.events.shop import NOON, Shop
 
 from slotwise.contrib.events import events as module
 from slotwise.contrib.events import fan_out as fanning
-from slotwise.contrib.events import subscriptions
+from slotwise.contrib.events import lanes, subscriptions
+from slotwise.contrib.events.loop import SKIPS, EventLoop
+from slotwise.spi import BatchSettled, Outcome, Settled
 from slotwise.testing import ManualClock
+
+LOCK_A = sa.text("SELECT * FROM scheduled_keys WHERE key = 'a' FOR UPDATE")
 
 
 @pytest.fixture
@@ -312,7 +318,7 @@ def test_an_end_is_stopped_before_its_lock(
     (claim,) = shop.worker.poll()
     shop.worker.run(claim)
     stopped = Stopped(
-        monkeypatch, module, "lock_keys", shop.worker.settle, before=True
+        monkeypatch, module, "lock_soon", shop.worker.settle, before=True
     )
     shop.publish("a", 1)
     assert shop.fan_out().events == 1
@@ -327,18 +333,15 @@ def test_an_end_is_stopped_before_its_lock(
 def test_a_fan_out_is_stopped_between_its_lock_and_its_write(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The end waits for the lock of the key, and promotes what was appended."""
+    """The end looks for the lock of the key again, and promotes what was appended."""
     shop.publish("a", 0)
     shop.fan_out()
     (claim,) = shop.worker.poll()
     shop.worker.run(claim)
     shop.publish("a", 1)
     stopped = Stopped(monkeypatch, fanning, point, shop.fan_out, before=True)
-    ending = aside(shop.worker.settle)
-    while not waits_for_a_lock(shop):
-        assert ending.is_alive()
-    stopped.go()
-    ending.join(30)
+    monkeypatch.setattr(lanes, "sleep", lambda _: stopped.go())
+    shop.worker.settle()
     assert [state for _, state in shop.rows("mail")] == [None]
     shop.run()
     assert shop.seen("mail", "a") == [0, 1]
@@ -358,12 +361,70 @@ def test_a_promotion_that_cannot_lock_its_key_is_made_up_for(
         raise RuntimeError("no lock")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "lock_keys", fails)
+        patch.setattr(module, "lock_soon", fails)
         shop.worker.settle()
     assert [state for _, state in shop.rows("mail")] == ["blocked"]
     assert shop.events.repair_owed() == ["mail"]
     shop.run()
     assert shop.seen("mail", "a") == [0, 1]
+
+
+def test_a_settlement_leaves_a_key_that_stays_locked(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for long, as other rows are settled with it; the loop promotes later."""
+    for step in range(2):
+        shop.publish("a", step)
+    shop.fan_out()
+    (claim,) = shop.worker.poll()
+    shop.worker.run(claim)
+    pauses: list[float] = []
+    monkeypatch.setattr(lanes, "sleep", pauses.append)
+    with shop.database.main.connect() as other:
+        other.execute(LOCK_A)
+        shop.worker.settle()
+        assert sum(pauses) == pytest.approx(0.25)
+        assert [state for _, state in shop.rows("mail")] == ["blocked"]
+        assert shop.events.repair_owed() == []
+        other.rollback()
+    assert shop.events.repair_owed() == ["mail"]
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1]
+
+
+def test_a_debt_outlives_a_look_before_its_settlement_is_committed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(2):
+        shop.publish("a", step)
+    shop.fan_out()
+    (claim,) = shop.worker.poll()
+    shop.worker.run(claim)
+    hook = shop.events.after_settle
+    took = timedelta(0)
+    another = BatchSettled(worker="w", count=1, took=took, succeeded=(), others=())
+    monkeypatch.setattr(lanes, "sleep", lambda _: None)
+    with shop.database.main.connect() as other, shop.database.main.connect() as tx:
+        other.execute(LOCK_A)
+        tx.execute(sa.text("DELETE FROM scheduled_tasks WHERE state IS NULL"))
+        hook([settled_by(claim)], tx)
+        other.rollback()
+        shop.events(another)
+        assert shop.events.repair_owed() == []
+        tx.commit()
+    assert shop.events.repair_owed() == ["mail"]
+
+
+def settled_by(claim: Any) -> Settled:
+    return Settled(
+        worker="w",
+        job=claim.key.task_name,
+        id=claim.key.task_instance,
+        slot=NOON,
+        attempt=1,
+        token=claim.token,
+        outcome=Outcome.SUCCEEDED,
+    )
 
 
 def test_two_settlements_of_many_keys_lock_them_in_one_order(pg_url: str) -> None:
@@ -413,3 +474,62 @@ def test_a_locked_key_starves_no_other_though_it_fills_the_look(shop: Shop) -> N
         other.rollback()
     shop.run()
     assert shop.seen("mail", "a") == list(range(8))
+
+
+@pytest.fixture
+def loop(shop: Shop) -> Iterator[EventLoop]:
+    """A loop whose rounds the test runs."""
+    loop = EventLoop(shop.events, shop.registry, lambda *_: None)
+    yield loop
+    loop.stop()
+    loop.start().join(30)  # it ends at once, and closes what it has opened
+
+
+def test_a_key_that_stays_locked_holds_up_no_other(
+    shop: Shop, loop: EventLoop
+) -> None:
+    """A worker that is frozen in a settlement keeps it for long; each look gives out the rest."""
+    shop.publish("a", 0)
+    shop.run()
+    shop.publish("a", 1)
+    with shop.database.main.connect() as other:
+        other.execute(LOCK_A)
+        for step in range(SKIPS + 3):
+            shop.publish("b", step)
+            loop.run_once()
+            assert len(shop.rows("mail")) == step + 1
+        other.rollback()
+    shop.run()
+    assert shop.seen("mail", "a") == [0, 1]
+
+
+def test_an_event_without_a_key_that_is_locked_holds_up_no_other(shop: Shop) -> None:
+    id = shop.publish(None, 0)
+    shop.publish(None, 1)
+    with shop.database.main.connect() as other:
+        locked = "SELECT * FROM scheduled_events WHERE id = :id FOR UPDATE"
+        other.execute(sa.text(locked), {"id": id})
+        found = shop.fan_out()
+        assert (found.events, found.left) == (1, 1)
+        other.rollback()
+    assert shop.fan_out().events == 1
+
+
+def test_a_look_that_is_too_big_becomes_smaller(
+    shop: Shop, loop: EventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(20):
+        shop.publish("a", step)
+    append = fanning._append
+
+    def refuse(own: Any, dialect: Any, events: Any, known: Any) -> object:
+        if len(events) > 4:
+            raise MemoryError
+        return append(own, dialect, events, known)
+
+    monkeypatch.setattr(fanning, "_append", refuse)
+    for _ in range(80):
+        with suppress(MemoryError):
+            loop.run_once()
+    shop.run()
+    assert shop.seen("mail", "a") == list(range(20))

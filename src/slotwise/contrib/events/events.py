@@ -32,7 +32,7 @@ from slotwise.contrib.events.lanes import (
     Handlers,
     keys_of,
     lanes_of,
-    lock_keys,
+    lock_soon,
     promote,
 )
 from slotwise.contrib.events.loop import EventLoop
@@ -67,6 +67,7 @@ from slotwise.spi import (
     RowState,
     Settled,
     define,
+    elapsed,
     parse_duration,
 )
 from slotwise.spi import Event as WorkerEvent
@@ -79,6 +80,8 @@ Subject = TypeVar("Subject")
 _TRIES = 5
 #: How many seconds the end of a worker waits for a round of the fan-out.
 _LAST_ROUND = 5.0
+#: For how many seconds the loop looks at a lane in which a settlement promoted nothing.
+_OWED = 60.0
 #: What a worker tells after a settlement was committed.
 _AFTER_SETTLEMENTS = ("batch_settled", "reaped")
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
@@ -105,10 +108,9 @@ class Events:
         self._lock = Lock()
         #: Names with rows that a settlement has promoted, until it is committed.
         self._promoted: set[str] = set()
-        #: Rows, by name and key, after which a hook could promote nothing; those of settlements
-        #: that are committed are repaired.
-        self._failed: set[tuple[str, str]] = set()
-        self._owed: set[tuple[str, str]] = set()
+        #: Rows, by name and key, after which a hook could promote nothing, and until when the loop
+        #: looks at their lanes.
+        self._owed: dict[tuple[str, str], float] = {}
 
     # -- declarations -----------------------------------------------------------------------
 
@@ -308,7 +310,11 @@ class Events:
         )
 
     def fan_out(
-        self, *, limit: int = AT_ONCE, waits: bool = False, needs_turn: bool = True
+        self,
+        *,
+        limit: int = AT_ONCE,
+        wait_for: str | None = None,
+        needs_turn: bool = True,
     ) -> FannedOut:
         """Give committed events to their handlers, as the loop of a worker does."""
         client = self.client
@@ -323,7 +329,7 @@ class Events:
                 break
             if not seen.events:
                 return FannedOut()
-            hand_out = partial(give, dialect=dialect, seen=seen, waits=waits)
+            hand_out = partial(give, dialect=dialect, seen=seen, wait_for=wait_for)
             work = partial(hand_out, needs_turn=needs_turn)
             with suppress(HandlersChanged):
                 return client.within(work, where="events")
@@ -350,11 +356,17 @@ class Events:
         finally:
             with self._lock:
                 self._promoted.update(names)
-                self._failed |= missed
+                self._owed.update(dict.fromkeys(missed, elapsed() + _OWED))
 
     def repair_owed(self) -> list[str]:
-        """Promote what a hook could not; return the names with rows that may run now."""
+        """Promote what a hook could not; return the names with rows that may run now.
+
+        Race: its settlement may not be committed yet, so a lane with an active row is looked at
+        again, for a time; after that, the walk over all lanes finds it.
+        """
+        now = elapsed()
         with self._lock:
+            self._owed = {one: end for one, end in self._owed.items() if now < end}
             owed = set(self._owed)
         if not owed:
             return []
@@ -362,7 +374,8 @@ class Events:
         dialect = client.dialect
         names, done = client.within(lambda own: repair_lanes(own, dialect, owed))
         with self._lock:
-            self._owed -= done
+            for one in done:
+                self._owed.pop(one, None)
         return names
 
     def repair(self, place: Place = BEGIN) -> Repaired:
@@ -412,8 +425,6 @@ class Events:
         """Wake workers after a settlement was committed."""
         with self._lock:
             names, self._promoted = self._promoted, set()
-            self._owed |= self._failed
-            self._failed = set()
         if names and self._registry is not None and self._loop is not None:
             wake(self._registry, names)
 
@@ -435,7 +446,7 @@ def _promote(
     """
     handlers = Handlers(subscriptions.all_subscriptions(tx, dialect.tables))
     lanes = lanes_of(over, handlers)
-    locked = lock_keys(tx, dialect.tables, keys_of(lanes), skip=False)
+    locked = lock_soon(tx, dialect.tables, keys_of(lanes))
     mine = [lane for lane in lanes if lane.key in locked]
     names = promote(tx, dialect, handlers, mine, may_be_active=False)
     return names, {(name, order) for name, order in over if order not in locked}

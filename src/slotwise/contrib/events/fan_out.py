@@ -13,7 +13,9 @@ depends on it.
   committed up to the newest number of its look, in the order of numbers; so a late one among them
   is not overtaken by an event that was published after its commit.
 - The keys of some events are locked. These events are left to the next look, all of a key together,
-  while others go on.
+  while others go on; so are events without a key that are locked. A look may wait for one key: it
+  does so briefly, and before it has locked any other, so that no two transactions wait for each
+  other. If the holder is frozen, the others go on all the same.
 - It is killed. Marks and rows are in one transaction, and both are there or neither.
 - A handler is registered meanwhile: see ``subscriptions``.
 """
@@ -23,10 +25,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from slotwise.contrib.events.lanes import (
     Handlers,
@@ -48,12 +51,16 @@ from slotwise.contrib.events.subscriptions import (
     active_subscriptions,
     all_subscriptions,
 )
-from slotwise.spi import Dialect, Joinable, Kind, RowState
+from slotwise.spi import Dialect, Joinable, Kind, RowState, is_locked
 
 #: Who has this turn looks for events; another worker leaves it to that one.
 TURN: Final = "events fan-out"
 #: Events of a look.
 AT_ONCE: Final = 500
+#: Rows of an insert: each has a copy of the data of its event.
+PORTION: Final = 200
+#: How long a look waits for a key that several looks have left.
+WAIT: Final = timedelta(milliseconds=250)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The due time of a row that waits for another one.
 FOREVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
@@ -62,12 +69,14 @@ FOREVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FannedOut:
     """What one look has done. ``is_busy``: another fan-out has the turn. ``left``: events that it
-    saw and left, as their keys were locked. ``names``: handlers with rows that may run.
+    saw and left, as they or their keys were locked; ``left_keys``: these keys, in order.
+    ``names``: handlers with rows that may run.
     """
 
     events: int = 0
     rows: int = 0
     left: int = 0
+    left_keys: Sequence[str] = ()
     is_busy: bool = False
     is_full: bool = False
     names: frozenset[str] = frozenset()
@@ -89,10 +98,11 @@ class Seen:
     def keys(self) -> set[str]:
         return {one.key for one in self.events if one.key is not None}
 
-    def left(self, locked: set[str]) -> int:
-        """Return how many of the events have another key than these."""
-        others = self.keys - locked
-        return sum(one.key in others for one in self.events)
+    def left(self, locked: set[str], taken: Iterable[Waiting]) -> int:
+        """Return how many of the events have another key than these, or none and were not taken."""
+        ids = {one.id for one in taken}
+        others = (one for one in self.events if one.key not in locked)
+        return sum(one.id not in ids for one in others)
 
 
 def see(
@@ -119,18 +129,20 @@ def give(
     dialect: Dialect,
     seen: Seen,
     *,
-    waits: bool = False,
+    wait_for: str | None = None,
     needs_turn: bool = True,
 ) -> FannedOut:
     """Give what was seen to its handlers, in one transaction.
 
-    ``waits``: wait for keys that are locked, up to the lock timeout, in place of leaving them.
-    Raises HandlersChanged; then roll back and look again.
+    ``wait_for``: a key to wait for, if it is locked, in place of leaving it at once. Raises
+    HandlersChanged; then roll back and look again.
     """
     assert isinstance(own, sa.Connection)
     if needs_turn and not dialect.alone(own, TURN):
         return FannedOut(is_busy=True)
-    locked = lock_keys(own, dialect.tables, seen.keys, skip=not waits)
+    if wait_for in seen.keys:
+        _wait_for(own, dialect, wait_for)
+    locked = lock_keys(own, dialect.tables, seen.keys, skip=True)
     taken = read_again(own, dialect, seen.known, seen.events, locked)
     if active_subscriptions(own, dialect.tables) != seen.known:
         raise HandlersChanged
@@ -139,10 +151,22 @@ def give(
     return FannedOut(
         events=len(taken),
         rows=len(rows),
-        left=seen.left(locked),
+        left=seen.left(locked, taken),
+        left_keys=sorted(seen.keys - locked),
         is_full=seen.is_full,
         names=frozenset(row.handler for row in rows if not row.is_blocked),
     )
+
+
+def _wait_for(own: sa.Connection, dialect: Dialect, key: str) -> None:
+    """Lock a key; leave it if that takes too long."""
+    try:
+        with own.begin_nested():
+            dialect.hurry(own, WAIT)
+            lock_keys(own, dialect.tables, {key}, skip=False)
+    except DBAPIError as error:
+        if not is_locked(error):
+            raise
 
 
 def look(
@@ -153,7 +177,7 @@ def look(
     """
     found = []
     for condition in _wanted(dialect, subscriptions):
-        found += _read(own, dialect, condition, limit)
+        found += _waiting(own, _select(dialect, condition).limit(limit))
     found.sort(key=lambda one: one.id)
     return found[:limit]
 
@@ -166,17 +190,17 @@ def read_again(
     locked: set[str],
 ) -> list[Waiting]:
     """Lock and return what may be given out: of the locked keys all that is committed up to the
-    newest number that was seen.
+    newest number that was seen, and of those without a key what nobody else has locked.
     """
     events = dialect.tables.events.c
     last = max(one.id for one in seen)
-    mine: sa.ColumnElement[bool] = events.key.is_(None)
-    if locked:
-        mine = mine | dialect.among(events.key, locked)
     found = []
     for condition in _wanted(dialect, subscriptions):
-        part = sa.and_(condition, events.id <= last, mine)
-        found += _read(own, dialect, part, None)
+        part = sa.and_(condition, events.id <= last)
+        found += _lock(own, dialect, part & events.key.is_(None), skip=True)
+        if locked:
+            mine = dialect.among(events.key, locked)
+            found += _lock(own, dialect, part & mine, skip=False)
     return sorted(found, key=lambda one: one.id)
 
 
@@ -198,18 +222,25 @@ def _wanted(
     return wanted
 
 
-def _read(
-    own: Joinable,
-    dialect: Dialect,
-    condition: sa.ColumnElement[bool],
-    limit: int | None,
+def _lock(
+    own: Joinable, dialect: Dialect, condition: sa.ColumnElement[bool], *, skip: bool
 ) -> list[Waiting]:
-    """Read events by number; without ``limit`` with their locks."""
+    """Lock and read events by number. ``skip``: leave those that are locked."""
+    statement = _select(dialect, condition).with_for_update(skip_locked=skip)
+    return _waiting(own, statement)
+
+
+def _select(
+    dialect: Dialect, condition: sa.ColumnElement[bool]
+) -> sa.Select[tuple[int, str, str | None]]:
     events = dialect.tables.events.c
     statement = sa.select(events.id, events.name, events.key).where(condition)
-    statement = statement.order_by(events.id).limit(limit)
-    if limit is None:
-        statement = statement.with_for_update()
+    return statement.order_by(events.id)
+
+
+def _waiting(
+    own: Joinable, statement: sa.Select[tuple[int, str, str | None]]
+) -> list[Waiting]:
     found = own.execute(statement).fetchall()
     return [Waiting(id=id, name=name, key=key) for id, name, key in found]
 
@@ -225,13 +256,19 @@ def _append(
     now = dialect.now(own)
     micros = (now - EPOCH) // datetime.resolution
     rows = appended(events, subscriptions, states, micros)
+    for start in range(0, len(rows), PORTION):
+        _insert(own, dialect, rows[start : start + PORTION], now)
+    return rows
+
+
+def _insert(
+    own: sa.Connection, dialect: Dialect, rows: Sequence[Appended], now: datetime
+) -> None:
     data = _data(own, dialect, [row.event.id for row in rows])
     new = [_task(row, data[row.event.id], now) for row in rows]
     new.sort(key=lambda one: (str(one["task_name"]), str(one["task_instance"])))
-    if new:
-        # A row that has the id already is this event's: a person has scheduled it.
-        dialect.insert_missing(own, dialect.tables.tasks, new)
-    return rows
+    # A row that has the id already is this event's: a person has scheduled it.
+    dialect.insert_missing(own, dialect.tables.tasks, new)
 
 
 def _states(

@@ -5,8 +5,10 @@ appends, and by the settlement, which promotes. Each reads the lane in a stateme
 that has locked the key, so it sees all that the holder before it has committed.
 
 - A row ends while an event is appended. If the fan-out is first, the settlement waits for its
-  commit, finds the new row behind its own, and promotes it. If the settlement is first, the
-  fan-out leaves the key to its next look; it then finds the lane empty, and the row may run.
+  commit, finds the new row behind its own, and promotes it. It waits briefly, for other rows are
+  settled with it; after that, it owes the promotion to the worker's loop. If the settlement is
+  first, the fan-out leaves the key to its next look; it then finds the lane empty, and the row
+  may run.
 - Two rows of one key end at the same time, of two handlers: they lock the key one after the other.
 - A settlement that promotes in many keys locks them in sorted order, so that no two deadlock. The
   fan-out waits for no key: it skips what is locked.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from time import sleep
 from typing import Final
 
 import sqlalchemy as sa
@@ -41,6 +44,8 @@ KIND: Final = "order"
 NO_TASK: Final = ""
 #: The most keys that a statement names.
 AT_ONCE: Final = 500
+#: The pauses of a settlement between its looks at keys that are locked, in seconds: 0.25 in all.
+PAUSES: Final = (0.002, 0.008, 0.02, 0.04, 0.08, 0.1)
 
 
 class Handlers:
@@ -76,6 +81,20 @@ def lock_keys(
         some = ordered[start : start + AT_ONCE]
         found = own.execute(mine.where(rows.key.in_(some))).fetchall()
         locked.update(key for (key,) in found)
+    return locked
+
+
+def lock_soon(own: Joinable, tables: Tables, keys: Collection[str]) -> set[str]:
+    """Lock the rows of these keys, and wait briefly for those that another transaction holds;
+    return those that are locked.
+    """
+    locked = lock_keys(own, tables, keys, skip=True)
+    for pause in PAUSES:
+        left = known_keys(own, tables, set(keys) - locked)
+        if not left:
+            break
+        sleep(pause)
+        locked |= lock_keys(own, tables, left, skip=True)
     return locked
 
 
@@ -232,7 +251,7 @@ def promote(
     for lane, rows in sorted(firsts.items()):
         first = to_promote(rows)
         if first is None or (
-            may_be_active and _is_active(own, dialect, handlers, lane)
+            may_be_active and is_active(own, dialect, handlers, lane)
         ):
             continue
         chosen.setdefault(first.name, []).append(first.id)
@@ -241,7 +260,7 @@ def promote(
     return sorted(chosen)
 
 
-def _is_active(
+def is_active(
     own: sa.Connection, dialect: Dialect, handlers: Handlers, lane: Lane
 ) -> bool:
     """Whether a row of the lane runs or waits for its due time."""

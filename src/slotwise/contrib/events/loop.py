@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -31,10 +31,12 @@ LOOK: Final = 1.0
 SOON: Final = 0.02
 #: How long a fan-out leaves its turn to another one that does not finish.
 PATIENCE: Final = 3.0
-#: Looks that leave the same keys before one waits for them.
+#: Looks that leave keys before one waits for the next one of them.
 SKIPS: Final = 5
 #: A look at more events, while those of locked keys fill it.
 MOST: Final = 32 * AT_ONCE
+#: By how many events a look grows again after one that has failed.
+GROWTH: Final = 10
 #: Seconds between two pages of the repair, and between two rounds of the retention.
 REPAIR: Final = 1.0
 PRUNE: Final = 60.0
@@ -72,6 +74,8 @@ class EventLoop:
         self._is_registered = False
         self._limit = AT_ONCE
         self._skips = 0
+        self._left_keys: Sequence[str] = ()
+        self._waited_for = ""
         self._busy_since: float | None = None
         self._place = BEGIN
         self._repair_at = 0.0
@@ -136,23 +140,42 @@ class EventLoop:
         return pause
 
     def _look(self) -> float:
-        waits = self._skips >= SKIPS
-        found = self._events.fan_out(
-            limit=self._limit, waits=waits, needs_turn=not self._is_impatient()
-        )
+        key = self._awaited()
+        try:
+            found = self._events.fan_out(
+                limit=self._limit, wait_for=key, needs_turn=not self._is_impatient()
+            )
+        except Exception:
+            self._limit = max(1, self._limit // 2)  # it may have been too much
+            raise
         if found.is_busy:
             if self._busy_since is None:
                 self._busy_since = elapsed()
             return LOOK / 4
         self._busy_since = None
         self._tell(found.names)
-        return self._pause_after(found, waits=waits)
+        return self._pause_after(found)
 
-    def _pause_after(self, found: FannedOut, *, waits: bool) -> float:
+    def _awaited(self) -> str | None:
+        """Return the key to wait for, if several looks have left some: one after the other, for
+        the holder of one may be frozen.
+        """
+        if self._skips < SKIPS or not self._left_keys:
+            return None
+        self._skips = 0
+        later = (key for key in self._left_keys if key > self._waited_for)
+        self._waited_for = next(later, self._left_keys[0])
+        return self._waited_for
+
+    def _pause_after(self, found: FannedOut) -> float:
         # Events of locked keys fill no look for ever: the next one sees more.
         is_stuck = found.is_full and found.left > 0 and found.events == 0
-        self._limit = min(2 * self._limit, MOST) if is_stuck else AT_ONCE
-        self._skips = 0 if waits or not found.left else self._skips + 1
+        if is_stuck:
+            self._limit = min(2 * self._limit, MOST)
+        else:
+            self._limit = min(self._limit + GROWTH, AT_ONCE)
+        self._left_keys = found.left_keys
+        self._skips = self._skips + 1 if found.left else 0
         if found.is_full:
             return 0.0
         return SOON if found.left else LOOK

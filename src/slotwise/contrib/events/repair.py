@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from slotwise.contrib.events.lanes import (
     Handlers,
+    is_active,
     keys_of,
     lanes_of,
     lock_or_add,
@@ -56,33 +57,40 @@ def repair(
     stuck, following = _page(own, dialect, handlers, place, page)
     if not stuck:
         return Repaired(following, [])
-    return Repaired(following, _promote(own, dialect, handlers, stuck)[0])
+    return Repaired(following, _promote(own, dialect, handlers, stuck))
 
 
 def repair_lanes(
     own: Joinable, dialect: Dialect, rows: set[tuple[str, str]]
 ) -> tuple[list[str], set[tuple[str, str]]]:
     """Promote the next row in these lanes, by name and key, where none runs; return the names of
-    the promoted rows, and the lanes that were looked at.
+    the promoted rows, and the rows whose lanes need no further look.
+
+    Race: the settlement that has ended a row may not be committed yet; its row is active then, and
+    so the lane needs another look.
     """
     assert isinstance(own, sa.Connection)
     handlers = Handlers(all_subscriptions(own, dialect.tables))
-    names, locked = _promote(own, dialect, handlers, lanes_of(rows, handlers))
-    unknown = {name for name, _ in rows} - handlers.handler_of.keys()
-    return names, {row for row in rows if row[1] in locked or row[0] in unknown}
+    lanes = lanes_of(rows, handlers)
+    locked = lock_or_add(own, dialect, keys_of(lanes))
+    mine = [lane for lane in lanes if lane.key in locked]
+    idle = [lane for lane in mine if not is_active(own, dialect, handlers, lane)]
+    names = promote(own, dialect, handlers, idle, may_be_active=False)
+    open_lanes = lanes - set(idle)
+    done = {row for row in rows if not lanes_of([row], handlers) & open_lanes}
+    return names, done
 
 
 def _promote(
     own: sa.Connection, dialect: Dialect, handlers: Handlers, lanes: set[Lane]
-) -> tuple[list[str], set[str]]:
-    """Promote in lanes where none runs; return the names of the rows, and the keys that could be
-    locked.
+) -> list[str]:
+    """Promote in lanes where none runs and whose keys can be locked; return the names of the rows.
 
     Race: what was seen of these lanes may be old. It is read again under the locks of the keys.
     """
     locked = lock_or_add(own, dialect, keys_of(lanes))
     mine = [lane for lane in lanes if lane.key in locked]
-    return promote(own, dialect, handlers, mine, may_be_active=True), locked
+    return promote(own, dialect, handlers, mine, may_be_active=True)
 
 
 def _page(
