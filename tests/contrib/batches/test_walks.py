@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import psycopg
 import pytest
@@ -11,8 +12,18 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from tests.contrib.batches.shop import ELIGIBLE, Card, Proposal, Shop, make_cards
 
-from slotwise import Client, Daily, JobContext, Retry
-from slotwise.contrib.batches import AsideState, SetAside, batches, run, set_aside
+from slotwise import Client, Daily, JobContext, JobRegistry, Retry, TaskContext
+from slotwise.contrib.batches import (
+    AsideState,
+    Batch,
+    BatchTask,
+    SetAside,
+    batches,
+    in_parallel,
+    run,
+    set_aside,
+)
+from slotwise.testing import ManualWorker
 
 EVERY = sa.select(Proposal)
 
@@ -457,3 +468,181 @@ def test_a_budget_that_ends_in_a_pause_begins_no_batch(shop: Shop) -> None:
     (ended,) = shop.run(handler)
     assert ended.outcome == "succeeded"
     assert shop.carded() == [1, 2, 3, 4]
+
+
+def test_a_kill_before_the_note_is_deleted_processes_no_row_twice(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that was tried again has committed with the place of the cursor."""
+    shop.add(5)
+    failing = [2]
+    killed = []
+    forget = run.Run.forget
+
+    def process(session: orm.Session, proposals: list[Proposal]) -> None:
+        if failing and failing[0] in [one.id for one in proposals]:
+            if len(proposals) == 1:
+                failing.clear()
+            raise ValueError("no card yet")
+        note_cards(session, proposals)
+
+    def forget_or_die(one: run.Run, key: tuple[object, ...]) -> None:
+        if not killed:
+            killed.append(key)
+            raise KeyboardInterrupt
+        forget(one, key)
+
+    monkeypatch.setattr(run.Run, "forget", forget_or_die)
+    retry = Retry(max_attempts=2, wait=lambda state: 0.0)
+    handler = cards(shop, process, EVERY, cursor=True)
+    ended = shop.run(
+        handler, times=2, step="15h", schedule=Daily("12:00", tz="UTC"), retry=retry
+    )
+    assert killed == [(2,)]
+    assert ended[-1].outcome == "succeeded"
+    assert sorted(shop.carded()) == [1, 2, 3, 4, 5]
+    assert aside(shop) == {}
+
+
+# -- several walks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cursor", [False, True], ids=["status", "cursor"])
+def test_a_second_walk_does_not_go_on_where_a_cursor_has_ended(
+    shop: Shop, cursor: bool
+) -> None:
+    shop.add(5)
+
+    def execute(ctx: JobContext) -> None:
+        cards(shop, note_cards, EVERY, cursor=True)(ctx)
+        cards(shop, make_cards, ELIGIBLE, cursor=cursor)(ctx)
+
+    (ended,) = shop.run(execute)
+    assert "two walks of one handler have the name=''" in (ended.error or "")
+
+
+def test_a_cursor_goes_on_in_its_own_order_alone(shop: Shop) -> None:
+    shop.add(8)
+
+    def execute(ctx: JobContext) -> None:
+        order = Proposal.created_at if ctx.attempt == 1 else Proposal.id
+        handler = cards(
+            shop,
+            note_cards,
+            EVERY,
+            cursor=True,
+            order=order,
+            max_batches=1,
+            resume_after="10m",
+        )
+        handler(ctx)
+
+    ended = shop.run(execute, times=2, step="15h", schedule=Daily("12:00", tz="UTC"))
+    assert ended[0].outcome == "snoozed"
+    assert "stands in the order proposals.created_at ASC" in (ended[1].error or "")
+    assert len(shop.carded()) == 4
+
+
+def test_a_task_with_a_cursor_tries_its_own_rows_again_alone(shop: Shop) -> None:
+    """Another one of the same name does not find them, and would forget them."""
+    shop.add(8)
+    bad = [1]
+
+    class Cards(BatchTask):
+        name = "cards-of"
+        on = shop.sessions
+        options: ClassVar = {"cursor": True, "tries": 9, "retry_pause": "0s"}
+
+        def select(self, ctx: TaskContext) -> sa.Select[tuple[Proposal]]:
+            return EVERY.where(Proposal.region == ctx.id)
+
+        def process(self, batch: Batch[orm.Session, Proposal]) -> None:
+            for one in batch.rows:
+                if one.id in bad and batch.rows[1:]:
+                    raise ValueError("no card yet")
+                if one.id in bad:
+                    raise KeyboardInterrupt if aside(shop) else ValueError
+            note_cards(batch.session, [*batch.rows])
+
+    registry = JobRegistry(tasks=[Cards])
+    with ManualWorker(registry, shop.url, shop.clock, foreign_rows=True) as worker:
+        worker.client.schedule(Cards, id="de")
+        worker.run_due()
+        assert len(aside(shop)) == 1
+        worker.client.schedule(Cards, id="at")
+        worker.run_due()
+        assert len(aside(shop)) == 1
+
+
+def test_parts_with_a_cursor_have_rows_of_their_own(shop: Shop) -> None:
+    class Cards(BatchTask):
+        name = "cards-of"
+        on = shop.sessions
+        select = EVERY
+        options: ClassVar = {"cursor": True}
+
+        def process(self, batch: Batch[orm.Session, Proposal]) -> None:
+            note_cards(batch.session, [*batch.rows])
+
+    (ended,) = shop.run(lambda ctx: in_parallel(ctx, Cards, 2))
+    assert "each task would process all rows" in (ended.error or "")
+
+
+# -- what the database refuses --------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_taken_now_are_taken_after_a_pause(
+    shop: Shop,
+) -> None:
+    """A lock_timeout, for instance, while a cursor waits."""
+    shop.add(5)
+    waits = []
+
+    @sa.event.listens_for(shop.engine, "begin")
+    def hurry(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")
+
+    @sa.event.listens_for(shop.engine, "handle_error")
+    def give_way(context: sa.engine.ExceptionContext) -> None:
+        waits.append(str(context.original_exception))
+        other.rollback()
+
+    with sa.create_engine(shop.engine.url).connect() as other:
+        other.execute(EVERY.where(Proposal.id == 2).with_for_update())
+        (ended,) = shop.run(cards(shop, note_cards, EVERY, cursor=True))
+    assert ended.outcome == "succeeded", ended
+    assert len(waits) == 1
+    assert shop.carded() == [1, 2, 3, 4, 5]
+
+
+def test_the_guard_follows_what_a_session_holds_back(shop: Shop) -> None:
+    shop.add(2)
+    written = []
+
+    @sa.event.listens_for(shop.engine, "before_cursor_execute")
+    def note(connection, cursor, statement, *others) -> None:
+        written.append(statement)
+
+    shop.run(cards(shop))
+    first = next(place for place, one in enumerate(written) if "INTO cards" in one)
+    assert any("scheduled_slots" in one for one in written[first:])
+
+
+def test_a_walk_without_a_cursor_keeps_the_checkpoint_of_its_handler(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was saved between two batches."""
+    monkeypatch.setattr(run, "SAVE", 0.0)
+    shop.add(12)
+    found = []
+
+    def execute(ctx: JobContext) -> None:
+        for batch in batches(ctx, ELIGIBLE, shop.sessions, size=4):
+            with batch as proposals:
+                make_cards(batch.session, [*proposals])
+            if not found:
+                ctx.checkpoint(5)
+            found.append(ctx.last_checkpoint)
+
+    shop.run(execute)
+    assert found == [5, 5, 5]

@@ -13,7 +13,11 @@ from sqlalchemy import orm
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.awaited import AsyncBatches
 from slotwise.contrib.batches.batches import Batches, HandOver
-from slotwise.contrib.batches.django_source import QuerySet, django_source
+from slotwise.contrib.batches.django_source import (
+    DjangoSource,
+    QuerySet,
+    django_source,
+)
 from slotwise.contrib.batches.pacing import pacing
 from slotwise.contrib.batches.psycopg_source import (
     AsyncPsycopgSource,
@@ -173,7 +177,11 @@ def batches(
     """
     source = _source(select, on, options)
     hand_over = cast("HandOver[object] | None", set_aside)
-    read = _read(options)
+    rows = cast(
+        "Statement[object] | TextSelect | DjangoSource[object]",
+        getattr(source, "statement", source),
+    )
+    read = _read(options, rows.order_text)
     if isinstance(source, AsyncEngineSource | AsyncSessionSource | AsyncPsycopgSource):
         return AsyncBatches(
             ctx, cast("AsyncSource[object, object]", source), read, hand_over
@@ -181,13 +189,14 @@ def batches(
     return Batches(ctx, cast("Source[object, object]", source), read, hand_over)
 
 
-def _read(options: BatchOptions) -> Options:
+def _read(options: BatchOptions, order: str) -> Options:
     resume_after = options.get("resume_after")
     return Options(
         size=options.get("size", 50),
         cursor=options.get("cursor", False),
         guard=options.get("guard", True),
         name=options.get("name", ""),
+        order=order,
         tries=options.get("tries", 3),
         retry_pause=parse_duration(options.get("retry_pause", "1s")),
         wait_for_locked=parse_duration(options.get("wait_for_locked", "1m")),

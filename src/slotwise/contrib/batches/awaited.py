@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.batches import HandOver
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
@@ -69,8 +71,8 @@ class AsyncBatch(Generic[C, R]):
 
     async def _commit(self) -> Exception | None:
         run = self._run
-        saved = run.to_save(self._places)
         try:
+            saved = await asyncio.to_thread(run.to_save, self._places)
             if run.options.guard:
                 await _prove(run.ctx, cast("AsyncConnection", self.connection), saved)
         except Exception as error:
@@ -117,6 +119,8 @@ class AsyncBatch(Generic[C, R]):
 async def _prove(
     ctx: Context[object], connection: AsyncConnection, saved: object
 ) -> None:
+    if isinstance(connection, AsyncSession):
+        await connection.flush()
     try:
         if saved is None:
             await ctx.guard(connection)
@@ -142,6 +146,7 @@ class AsyncBatches(Generic[C, R]):
         self._run = Run(ctx, options)
         #: Whether the last look found only rows that others have locked.
         self._is_left = False
+        self._is_prepared = False
 
     @property
     def is_complete(self) -> bool:
@@ -156,13 +161,18 @@ class AsyncBatches(Generic[C, R]):
     async def __aiter__(self) -> AsyncIterator[AsyncBatch[C, R]]:
         run = self._run
         await asyncio.to_thread(run.begin)
-        await self._prepare()
         pause = 0.0
         while run.may_go_on():
             if not await self._rest(pause):
                 return
             wanted = run.next()
-            batch = None if wanted is None else await self._take(wanted)
+            try:
+                if not self._is_prepared:
+                    await self._prepare()
+                batch = None if wanted is None else await self._take(wanted)
+            except Exception as error:
+                pause = run.pause_if_refused(error, wanted)
+                continue
             if batch is None:
                 if await asyncio.to_thread(
                     run.is_at_end, wanted, is_left=self._is_left
@@ -185,6 +195,7 @@ class AsyncBatches(Generic[C, R]):
                 raise ConfigurationError(NULLS)
             if run.options.total is True:
                 run.total = run.done + await self._source.count(connection)
+        self._is_prepared = True
 
     async def _take(self, wanted: Wanted) -> AsyncBatch[C, R] | None:
         run = self._run

@@ -9,6 +9,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
+from sqlalchemy import orm
+
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
@@ -80,8 +82,8 @@ class Batch(Generic[C, R]):
     def _commit(self) -> Exception | None:
         """Guard and commit; return what was raised instead, after the rollback."""
         run = self._run
-        saved = run.to_save(self._places)
         try:
+            saved = run.to_save(self._places)
             if run.options.guard:
                 _prove(run.ctx, cast("SyncConnection", self.connection), saved)
         except Exception as error:
@@ -123,7 +125,11 @@ class Batch(Generic[C, R]):
 
 
 def _prove(ctx: Context[object], connection: SyncConnection, saved: object) -> None:
-    """Guard the transaction, and save the checkpoint in it if there is one."""
+    """Write what a session holds back, guard the transaction, and save the checkpoint in it if
+    there is one.
+    """
+    if isinstance(connection, orm.Session):
+        connection.flush()
     try:
         if saved is None:
             ctx.guard(connection)
@@ -149,6 +155,7 @@ class Batches(Generic[C, R]):
         self._run = Run(ctx, options)
         #: Whether the last look found only rows that others have locked.
         self._is_left = False
+        self._is_prepared = False
 
     @property
     def is_complete(self) -> bool:
@@ -168,13 +175,18 @@ class Batches(Generic[C, R]):
     def __iter__(self) -> Iterator[Batch[C, R]]:
         run = self._run
         run.begin()
-        self._prepare()
         pause = 0.0
         while run.may_go_on():
             if not self._rest(pause):
                 return
             wanted = run.next()
-            batch = None if wanted is None else self._take(wanted)
+            try:
+                if not self._is_prepared:
+                    self._prepare()
+                batch = None if wanted is None else self._take(wanted)
+            except Exception as error:
+                pause = run.pause_if_refused(error, wanted)
+                continue
             if batch is None:
                 if run.is_at_end(wanted, is_left=self._is_left):
                     return
@@ -196,6 +208,7 @@ class Batches(Generic[C, R]):
                 raise ConfigurationError(NULLS)
             if run.options.total is True:
                 run.total = run.done + self._source.count(connection)
+        self._is_prepared = True
 
     def _take(self, wanted: Wanted) -> Batch[C, R] | None:
         """Begin a transaction and take rows; None if there are none."""

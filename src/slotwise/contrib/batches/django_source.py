@@ -41,6 +41,10 @@ class DjangoSource(Generic[R]):
     by_cursor: bool
     locks: bool
 
+    @property
+    def order_text(self) -> str:
+        return ", ".join(self.order)
+
     @contextmanager
     def transaction(self) -> Iterator[object]:
         from django.db import connections, transaction

@@ -103,11 +103,16 @@ def in_parallel(ctx: JobContext, task: type[BatchTask], parts: int) -> None:
     """Let this many tasks work on the rows at once, in the whole cluster, for this slot.
 
     A repeated attempt of the slot schedules none twice. Raises ConfigurationError for a wrong
-    number.
+    number, and for a task with ``cursor=True`` whose ``select`` is the same for all.
     """
     if type(parts) is not int or not 1 <= parts <= MOST_PARTS:
         raise ConfigurationError(
             f"in_parallel({parts!r}): expected a whole number of tasks, 1 to {MOST_PARTS:,}"
+        )
+    if task.options.get("cursor") and not callable(task.select):
+        raise ConfigurationError(
+            f"in_parallel({task.__name__}): with cursor=True each task would process all rows; "
+            "make `select` a method that returns the rows of one ctx.id"
         )
     slot = f"{ctx.slot:%Y-%m-%dT%H:%M:%SZ}"
     items = [Item(None, id=f"{slot}-{part}") for part in range(1, parts + 1)]

@@ -90,6 +90,10 @@ class TextSelect:
         )
         return text.encode(), {**self.values}
 
+    @property
+    def order_text(self) -> str:
+        return ", ".join(self.order)
+
     def taken(self, rows: Sequence[DictRow]) -> Taken[DictRow]:
         order = [one.removeprefix("-") for one in self.order]
         return rows, [

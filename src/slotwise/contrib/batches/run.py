@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,6 +16,7 @@ from slotwise import (
     ConfigurationError,
     Context,
     InvalidSetting,
+    JobContext,
     Resume,
     SlotwiseError,
     Snooze,
@@ -41,6 +43,11 @@ NULLS: Final = (
 )
 #: Under this name a checkpoint holds the places of walks.
 OURS: Final = "slotwise_batches"
+#: The id of a job's own slots.
+OWN_SLOTS: Final = "recurring"
+#: The names of the walks of an attempt, and whether they have a cursor. The logger of a context
+#: lives as long as the context.
+_NAMES: Final[WeakKeyDictionary[object, dict[str, bool]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,8 @@ class Options:
     cursor: bool
     guard: bool
     name: str
+    #: The columns of the order, as text: a place means nothing in another one.
+    order: str
     tries: int
     retry_pause: timedelta
     wait_for_locked: timedelta
@@ -117,16 +126,14 @@ class Run:
         """Read where the last attempt ended, and which rows are left out. Waits for the
         database.
         """
+        self._take_name()
         self.aside = SetAside(self.ctx.client.database)
         found = self.ctx.last_checkpoint
         if found is None:
             found = {OURS: {}}
         if isinstance(found, dict) and OURS in found:
             self._others = dict(found[OURS])
-            saved = self._others.get(self.options.name)
-            if isinstance(saved, dict):
-                self.walk.after = saved["after"]
-                self.done_before = saved["done"]
+            self._go_on_from(self._others.get(self.options.name))
         elif self.options.cursor:
             raise ConfigurationError(
                 "cursor=True keeps its place in the checkpoint of the slot, which holds a value "
@@ -136,9 +143,48 @@ class Run:
         if self._left_out >= MOST:
             self._try_again_first(failing)
 
+    @property
+    def source(self) -> str:
+        """Where failures are noted. A recurring instance has its own rows; and so has each task
+        with a cursor, whose rows no other one would find again.
+        """
+        is_own = self.options.cursor or isinstance(self.ctx, JobContext)
+        if not is_own or self.ctx.id == OWN_SLOTS:
+            return self.options.name
+        return f"{self.options.name}@{self.ctx.id}"
+
+    def _take_name(self) -> None:
+        """Raise ConfigurationError if a cursor of this attempt has the name already."""
+        others = _NAMES.setdefault(self.ctx.log, {})
+        name = self.options.name
+        if name in others and (self.options.cursor or others[name]):
+            raise ConfigurationError(
+                f"two walks of one handler have the name={name!r}, so one would go on where the "
+                "other has ended; give each its own name="
+            )
+        others[name] = self.options.cursor
+
+    def _go_on_from(self, saved: object) -> None:
+        if not isinstance(saved, dict):
+            return
+        self.done_before = saved["done"]
+        if not self.options.cursor:
+            return
+        if saved["again"] is not None:
+            # Race: a worker is killed after the commit, and before the entry is deleted.
+            self.forget(saved["again"])
+        if saved["after"] is None:
+            return
+        if saved["order"] != self.options.order:
+            raise ConfigurationError(
+                f"the cursor of this slot stands in the order {saved['order']}, which is now "
+                f"{self.options.order}; restore it, or pass another name= to begin anew"
+            )
+        self.walk.after = saved["after"]
+
     def _read_aside(self) -> list[Key]:
         """Leave out what failed or was dropped; return what is to be tried again."""
-        rows = self.aside.rows(self.ctx.name, self.options.name)
+        rows = self.aside.rows(self.ctx.name, self.source)
         self.walk.leave_out(row.row_key for row in rows)
         self._left_out = sum(row.state is not AsideState.DROPPED for row in rows)
         tries = self.options.tries
@@ -218,21 +264,33 @@ class Run:
     # -- the end of a batch -----------------------------------------------------------------------
 
     def to_save(self, places: Sequence[Place]) -> object:
-        """Return the checkpoint that commits with this batch; None if none is due."""
+        """Return the checkpoint that commits with this batch; None if none is due. Waits for the
+        database.
+        """
         if self._others is None:
             return None
         # The first batch of an attempt is saved, so that the attempt counts as one with progress.
         is_recent = self._saved is not None and elapsed() - self._saved < SAVE
         if is_recent and not self.options.cursor:
             return None
+        if not self.options.cursor and self._is_taken():
+            self._others = None
+            return None
         state = {
             "after": self.walk.place_after(places) if self.options.cursor else None,
+            "order": self.options.order,
+            "again": self.walk.only,
             "done": self.done + len(places),
             "total": self.total,
             "rate": round(self.rate, 1),
         }
         self._saved = elapsed()
         return {OURS: {**self._others, self.options.name: state}}
+
+    def _is_taken(self) -> bool:
+        """Whether the handler has saved a checkpoint of its own meanwhile."""
+        found = self.ctx.last_checkpoint
+        return found is not None and not (isinstance(found, dict) and OURS in found)
 
     def succeeded(self, places: Sequence[Place]) -> None:
         self.batches += 1
@@ -269,6 +327,17 @@ class Run:
             return False
         return is_transient(error) and not _is_rolled_back(error)
 
+    def pause_if_refused(self, error: Exception, wanted: Wanted | None) -> float:
+        """Return how many seconds to wait before rows are taken that could not be taken now.
+        Raises the error if it does not pass.
+        """
+        pause = self.is_refused(error)
+        if pause is None:
+            raise error
+        if wanted is not None and wanted.only is not None:
+            self.walk.again.appendleft(wanted.only)
+        return pause
+
     def may_set_aside(self, error: BaseException) -> bool:
         """Whether an error may be that of one row."""
         if self.options.tries == 0 or not isinstance(error, Exception):
@@ -293,7 +362,7 @@ class Run:
         tries = self.options.tries
         noted = self.aside.note(
             self.ctx.name,
-            self.options.name,
+            self.source,
             place.key,
             error,
             NEVER if hands_over else tries,
@@ -327,7 +396,7 @@ class Run:
             self._try_again_first(self._read_aside())
 
     def forget(self, key: Key) -> None:
-        self.aside.forget(self.ctx.name, self.options.name, key)
+        self.aside.forget(self.ctx.name, self.source, key)
 
     @property
     def is_trying_again(self) -> bool:

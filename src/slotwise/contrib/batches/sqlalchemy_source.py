@@ -103,6 +103,10 @@ class Statement(Generic[R]):
         return found, places
 
     @property
+    def order_text(self) -> str:
+        return ", ".join(str(one.clause) for one in self.order)
+
+    @property
     def _columns(self) -> list[sa.ColumnElement[object]]:
         return [one.column for one in self.order]
 

@@ -98,6 +98,11 @@ class Walk:
         self._only = self.again.popleft()
         return Wanted(1, only=self._only)
 
+    @property
+    def only(self) -> Key | None:
+        """The row that is tried again now."""
+        return self._only
+
     def check(self, places: Sequence[Place]) -> None:
         """Raise ConfigurationError for rows that a walk could lose or process twice."""
         keys = [place.key for place in places]
