@@ -72,7 +72,7 @@ class AsyncBatch(Generic[C, R]):
     async def _commit(self) -> Exception | None:
         run = self._run
         try:
-            saved = await asyncio.to_thread(run.to_save, self._places)
+            saved = run.to_save(self._places)
             if run.options.guard:
                 await _prove(run.ctx, cast("AsyncConnection", self.connection), saved)
         except Exception as error:
@@ -199,6 +199,7 @@ class AsyncBatches(Generic[C, R]):
 
     async def _take(self, wanted: Wanted) -> AsyncBatch[C, R] | None:
         run = self._run
+        await asyncio.to_thread(run.look)
         transaction = self._source.transaction()
         connection = await transaction.__aenter__()
         try:

@@ -213,6 +213,7 @@ class Batches(Generic[C, R]):
     def _take(self, wanted: Wanted) -> Batch[C, R] | None:
         """Begin a transaction and take rows; None if there are none."""
         run = self._run
+        run.look()
         transaction = self._source.transaction()
         connection = transaction.__enter__()
         try:

@@ -113,6 +113,7 @@ class Run:
     _others: dict[str, object] | None = None
     _since: float = field(default_factory=elapsed)
     _saved: float | None = None
+    _is_due: bool = False
     _told: float = field(default_factory=elapsed)
 
     def __post_init__(self) -> None:
@@ -261,20 +262,25 @@ class Run:
         has_failed = any(self._tried[key] for key in self.walk.again)
         return self.options.retry_pause.total_seconds() if has_failed else 0.0
 
+    def look(self) -> None:
+        """Note whether the next batch saves a checkpoint: with a cursor always, without one now
+        and then, until the handler has saved its own. Waits for the database, so it is called
+        before the transaction, which locks the file of SQLite.
+        """
+        # The first batch of an attempt is saved, so that the attempt counts as one with progress.
+        is_recent = self._saved is not None and elapsed() - self._saved < SAVE
+        self._is_due = self.options.cursor or not is_recent
+        if self.options.cursor or is_recent or self._others is None:
+            return
+        found = self.ctx.last_checkpoint
+        if found is not None and not (isinstance(found, dict) and OURS in found):
+            self._others = None
+
     # -- the end of a batch -----------------------------------------------------------------------
 
     def to_save(self, places: Sequence[Place]) -> object:
-        """Return the checkpoint that commits with this batch; None if none is due. Waits for the
-        database.
-        """
-        if self._others is None:
-            return None
-        # The first batch of an attempt is saved, so that the attempt counts as one with progress.
-        is_recent = self._saved is not None and elapsed() - self._saved < SAVE
-        if is_recent and not self.options.cursor:
-            return None
-        if not self.options.cursor and self._is_taken():
-            self._others = None
+        """Return the checkpoint that commits with this batch; None if none is due."""
+        if self._others is None or not self._is_due:
             return None
         state = {
             "after": self.walk.place_after(places) if self.options.cursor else None,
@@ -286,11 +292,6 @@ class Run:
         }
         self._saved = elapsed()
         return {OURS: {**self._others, self.options.name: state}}
-
-    def _is_taken(self) -> bool:
-        """Whether the handler has saved a checkpoint of its own meanwhile."""
-        found = self.ctx.last_checkpoint
-        return found is not None and not (isinstance(found, dict) and OURS in found)
 
     def succeeded(self, places: Sequence[Place]) -> None:
         self.batches += 1
