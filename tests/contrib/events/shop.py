@@ -32,6 +32,7 @@ class Shop:
         *names: str,
         on_failure: OnFailure = "block",
         clock: ManualClock | None = None,
+        after_settle: Any = None,
         **options: Any,
     ) -> None:
         self.log: list[tuple[str, str, int]] = []
@@ -40,7 +41,9 @@ class Shop:
         for name in names or ("mail", "index"):
             self.handle(name, on_failure=on_failure)
         self.registry = self.events.attach(
-            JobRegistry(tasks=self.events.tasks, database_url=url)
+            JobRegistry(
+                tasks=self.events.tasks, database_url=url, after_settle=after_settle
+            )
         )
         self.worker = ManualWorker(self.registry, url, clock or ManualClock(NOON))
         self.events.use(self.worker.client)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from slotwise import (
     task,
 )
 from slotwise.contrib.events import Events
+from slotwise.spi import Settled
 
 
 @pytest.fixture
@@ -229,3 +230,39 @@ def test_asynchronous_connections_of_sqlalchemy(pg_url: str, driver: str) -> Non
         asyncio.run(publish(shop))
         shop.run()
         assert shop.seen("mail", "a") == [1, 2]
+
+
+def test_a_task_with_the_number_of_an_event_as_its_id_takes_no_event(
+    url: str,
+) -> None:
+    """An application that handles events with a task which it schedules as well."""
+    with Shop(url, "mail") as shop:
+        (mail,) = shop.events.tasks
+        for id in range(1, 4):
+            shop.worker.client.schedule(mail, Paid("own", id), id=str(id))
+        shop.worker.client.schedule(mail, Paid("own", 4), id="9" * 30)
+        shop.publish("a", 1)
+        shop.publish("a", 2)
+        shop.run()
+        assert sorted(shop.seen("mail", "own")) == [1, 2, 3, 4]
+        assert shop.seen("mail", "a") == [1, 2]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_applications_own_hook_is_kept(url: str, fails: bool) -> None:
+    settled: list[str | None] = []
+
+    def own(rows: Sequence[Settled], tx: sa.Connection) -> None:
+        settled.extend(row.id for row in rows)
+        if fails:
+            raise RuntimeError("the audit is full")
+
+    with Shop(url, "mail", after_settle={"mail": own}) as shop:
+        first = shop.publish("a", 0)
+        second = shop.publish("a", 1)
+        shop.run()
+        if fails:
+            assert shop.events.repair_owed() == ["mail"]
+            shop.run()
+        assert settled == [f"event-{first}", f"event-{second}"]
+        assert shop.seen("mail", "a") == [0, 1]

@@ -15,8 +15,10 @@ from tests.contrib.events.shop import NOON, Shop
 from slotwise.contrib.events import events as module
 from slotwise.contrib.events import fan_out as fanning
 from slotwise.contrib.events import lanes, subscriptions
+from slotwise.contrib.events import loop as looping
 from slotwise.contrib.events.loop import SKIPS, EventLoop
-from slotwise.spi import BatchSettled, Outcome, Settled
+from slotwise.contrib.events.retention import TURN, Forgotten, Pruned, forget_keys
+from slotwise.spi import BatchSettled, Outcome, Settled, elapsed
 from slotwise.testing import ManualClock
 
 LOCK_A = sa.text("SELECT * FROM scheduled_keys WHERE key = 'a' FOR UPDATE")
@@ -533,3 +535,55 @@ def test_a_look_that_is_too_big_becomes_smaller(
             loop.run_once()
     shop.run()
     assert shop.seen("mail", "a") == list(range(20))
+
+
+def test_retention_holds_up_no_event(
+    shop: Shop, loop: EventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round looks at one batch, and the next round goes on there."""
+    now = iter(range(1_000, 100_000, 2))
+    monkeypatch.setattr(looping, "elapsed", lambda: float(next(now)) + elapsed())
+    seen: list[int | str] = []
+
+    def prune(after: int) -> Pruned:
+        seen.append(after)
+        return Pruned(0, after + 1 if after < 3 else None)
+
+    def forget_keys(after: str) -> Forgotten:
+        seen.append(after)
+        return Forgotten(0, "a" if after == "" else None)
+
+    monkeypatch.setattr(shop.events, "prune", prune)
+    monkeypatch.setattr(shop.events, "forget_keys", forget_keys)
+    for count in range(1, 7):
+        loop.run_once()
+        assert len(seen) == count
+    assert seen == [0, 1, 2, 3, "", "a"]
+    loop.run_once()
+    assert len(seen) == 6
+
+
+def test_one_worker_deletes_at_a_time(shop: Shop) -> None:
+    shop.publish("a", 0)
+    shop.run()
+    shop.worker.tick("8d")
+    dialect = shop.worker.store.dialect
+    with shop.database.main.connect() as other:
+        assert dialect.alone(other, TURN)
+        other.commit()
+        assert dialect.alone(other, TURN)
+        assert shop.events.prune() == (0, 0)
+        assert shop.events.forget_keys() == (0, "")
+        other.rollback()
+    assert shop.events.prune().deleted == 1
+    assert shop.events.forget_keys().deleted == 1
+
+
+def test_retention_locks_no_key_that_has_rows(shop: Shop) -> None:
+    shop.publish("a", 0)
+    shop.fan_out()
+    with shop.database.main.connect() as one, shop.database.main.connect() as other:
+        assert forget_keys(one, shop.worker.store.dialect).deleted == 0
+        other.execute(sa.text(f"{LOCK_A} NOWAIT"))
+        other.rollback()
+        one.rollback()

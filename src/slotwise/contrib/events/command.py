@@ -14,6 +14,7 @@ import click
 from slotwise import Client, ConfigurationError
 from slotwise.contrib.events import reading, repair
 from slotwise.contrib.events.reading import EventInfo, HandlerLag
+from slotwise.contrib.events.row_ids import row_id
 from slotwise.spi import (
     CommandLine,
     PluginCommand,
@@ -127,7 +128,7 @@ def show(line: CommandLine, id: int) -> int:
     )
     _say(f"  given out   {given}, to {one.handlers} handlers")
     for handler, state in sorted(one.open.items()):
-        _say(f"  {handler}: {state}; slotwise explain {handler} --id {one.id}")
+        _say(f"  {handler}: {state}; slotwise explain {handler} --id {row_id(one.id)}")
     _say(f"  data        {text[:2000] or 'none'}")
     return 0
 
@@ -160,10 +161,9 @@ def _retried(client: Client, handler: str, ids: tuple[int, ...]) -> int:
     if not ids:
         return client.operations.retry_tasks(handler)
     dead = [
-        str(id)
-        for id in ids
-        if (one := client.get(handler, str(id))) is not None
-        and one.state == RowState.DEAD
+        id
+        for id in map(row_id, ids)
+        if (one := client.get(handler, id)) is not None and one.state == RowState.DEAD
     ]
     return len(client.retry(handler, dead)) if dead else 0
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, Unpack
 
 import sqlalchemy as sa
 
@@ -54,11 +54,13 @@ from slotwise.contrib.events.repair import (
 )
 from slotwise.contrib.events.retention import (
     KEPT,
+    TURN,
     Forgotten,
     Pruned,
     forget_keys,
     prune,
 )
+from slotwise.contrib.events.row_ids import number_of
 from slotwise.spi import (
     Definition,
     Dialect,
@@ -84,6 +86,8 @@ _LAST_ROUND = 5.0
 _OWED = 60.0
 #: What a worker tells after a settlement was committed.
 _AFTER_SETTLEMENTS = ("batch_settled", "reaped")
+#: A hook in the transaction of a settlement.
+_Hook: TypeAlias = Callable[[Sequence[Settled], sa.Connection], None]
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 
 
@@ -125,7 +129,7 @@ class Events:
         name="receipt")``. The default name is the function's.
 
         The function takes the event's data as a task does: ``ctx: TaskContext[OrderPaid]``, or
-        arguments by name. ``ctx.id`` is the number of the event. The other keywords are those of
+        arguments by name. ``ctx.id`` is such as "event-812". The other keywords are those of
         ``@task``; ``retry`` has pauses of 30 s, doubled up to 5 min, for a day. ``on_failure``: if
         an event is dead, the later ones of its key wait ("block"), or are handled ("continue").
 
@@ -179,10 +183,15 @@ class Events:
         new = [one for one in self.handlers if one.name not in registry.definitions]
         registry.add(tasks=[one.task for one in new])
         names = [name for one in self.handlers for name in one.names]
-        hooks = dict.fromkeys(names, self.after_settle)
-        registry.hooks = replace(
-            registry.hooks, after_settle={**registry.hooks.after_settle, **hooks}
-        )
+        hooks = dict(registry.hooks.after_settle)
+        promote = (
+            self.after_settle
+        )  # one object: a hook is called once for all its rows
+        before = {own: self._before(own) for own in hooks.values()}
+        for name in names:
+            own = hooks.get(name)
+            hooks[name] = promote if own is None else before[own]
+        registry.hooks = replace(registry.hooks, after_settle=hooks)
         self._registry = registry
         self.use(registry.client)
         registry.listen(self)
@@ -358,6 +367,24 @@ class Events:
                 self._promoted.update(names)
                 self._owed.update(dict.fromkeys(missed, elapsed() + _OWED))
 
+    def _before(self, own: _Hook) -> _Hook:
+        """Return a hook that promotes, and then calls the application's own hook. If that one
+        fails, the promotion is rolled back with it, and owed.
+        """
+
+        def both(rows: Sequence[Settled], tx: sa.Connection) -> None:
+            ended = _keys_of(tx, self.client.dialect, rows)
+            self.after_settle(rows, tx)
+            try:
+                own(rows, tx)
+            except Exception:
+                missed = {(name, order) for (name, _), order in ended.items()}
+                with self._lock:
+                    self._owed.update(dict.fromkeys(missed, elapsed() + _OWED))
+                raise
+
+        return both
+
     def repair_owed(self) -> list[str]:
         """Promote what a hook could not; return the names with rows that may run now.
 
@@ -385,17 +412,35 @@ class Events:
         return client.within(lambda own: repair(own, dialect, place))
 
     def prune(self, after: int = 0) -> Pruned:
-        """Delete some old events that have ended for all handlers, with numbers after this one."""
+        """Delete some old events that have ended for all handlers, with numbers after this one;
+        none while another worker does.
+        """
         client = self.client
         dialect = client.dialect
         kept = self.retention
-        return client.within(lambda own: prune(own, dialect, kept, after))
+
+        def work(own: Joinable) -> Pruned:
+            assert isinstance(own, sa.Connection)
+            if not dialect.alone(own, TURN):
+                return Pruned(0, after)
+            return prune(own, dialect, kept, after)
+
+        return client.within(work)
 
     def forget_keys(self, after: str = "") -> Forgotten:
-        """Delete some keys that no row has, of those after this one."""
+        """Delete some keys that no row has, of those after this one; none while another worker
+        does.
+        """
         client = self.client
         dialect = client.dialect
-        return client.within(lambda own: forget_keys(own, dialect, after))
+
+        def work(own: Joinable) -> Forgotten:
+            assert isinstance(own, sa.Connection)
+            if not dialect.alone(own, TURN):
+                return Forgotten(0, after)
+            return forget_keys(own, dialect, after)
+
+        return client.within(work)
 
     # -- life -----------------------------------------------------------------------
 
@@ -470,12 +515,13 @@ def _keys_of(
     tx: sa.Connection, dialect: Dialect, rows: Sequence[Settled]
 ) -> Mapping[tuple[str, str], str]:
     """Return the keys of the events of these rows, by name and id; those without have none."""
-    mine = [_key(one) for one in rows]
-    ids = sorted({int(id) for _, id in mine if id.isdigit()})
+    mine = {_key(one): number_of(one.id or "") for one in rows}
+    ids = sorted({number for number in mine.values() if number is not None})
     events = dialect.tables.events.c
     found = sa.select(events.id, events.key).where(events.key.is_not(None))
-    keys = {str(id): key for id, key in tx.execute(found.where(events.id.in_(ids)))}
-    return {(name, id): keys[id] for name, id in mine if id in keys}
+    rows_found = tx.execute(found.where(events.id.in_(ids))) if ids else ()
+    keys: dict[int | None, str] = {id: str(key) for id, key in rows_found}
+    return {row: keys[number] for row, number in mine.items() if number in keys}
 
 
 def _doubtful(rows: Sequence[Settled]) -> dict[str, list[str]]:

@@ -47,6 +47,7 @@ from slotwise.contrib.events.order import (
     appended,
     subscribers,
 )
+from slotwise.contrib.events.row_ids import row_id
 from slotwise.contrib.events.subscriptions import (
     active_subscriptions,
     all_subscriptions,
@@ -267,7 +268,7 @@ def _insert(
     data = _data(own, dialect, [row.event.id for row in rows])
     new = [_task(row, data[row.event.id], now) for row in rows]
     new.sort(key=lambda one: (str(one["task_name"]), str(one["task_instance"])))
-    # A row that has the id already is this event's: a person has scheduled it.
+    # A row that has the id already is this event's: a person has scheduled it again.
     dialect.insert_missing(own, dialect.tables.tasks, new)
 
 
@@ -303,7 +304,7 @@ def _task(row: Appended, data: bytes | None, now: datetime) -> dict[str, object]
     """Return the columns of a row, which is due now."""
     return {
         "task_name": row.handler,
-        "task_instance": str(row.event.id),
+        "task_instance": row_id(row.event.id),
         "task_data": data,
         "execution_time": FOREVER if row.is_blocked else now,
         "slot": now,

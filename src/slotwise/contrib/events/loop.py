@@ -37,7 +37,8 @@ SKIPS: Final = 5
 MOST: Final = 32 * AT_ONCE
 #: By how many events a look grows again after one that has failed.
 GROWTH: Final = 10
-#: Seconds between two pages of the repair, and between two rounds of the retention.
+#: Seconds between two pages of the repair, or two batches of the retention; and between two walks
+#: of the retention.
 REPAIR: Final = 1.0
 PRUNE: Final = 60.0
 #: How often a thread that waits looks whether it is to stop, in seconds.
@@ -80,6 +81,8 @@ class EventLoop:
         self._place = BEGIN
         self._repair_at = 0.0
         self._prune_at = elapsed() + PRUNE
+        self._old: int | None = 0
+        self._key = ""
 
     def start(self) -> Self:
         self._thread = threading.Thread(
@@ -135,8 +138,7 @@ class EventLoop:
             self._place = repaired.place
             self._tell(repaired.names)
         if now >= self._prune_at:
-            self._prune_at = now + PRUNE
-            self._prune()
+            self._prune_at = now + (PRUNE if self._prune() else REPAIR)
         return pause
 
     def _look(self) -> float:
@@ -185,14 +187,19 @@ class EventLoop:
         since = self._busy_since
         return since is not None and elapsed() - since > PATIENCE
 
-    def _prune(self) -> None:
-        """Delete old events and keys, a batch in each transaction, until all were looked at."""
-        after: int | None = 0
-        while after is not None and not self._ending.is_set():
-            after = self._events.prune(after).after
-        key: str | None = ""
-        while key is not None and not self._ending.is_set():
-            key = self._events.forget_keys(key).after
+    def _prune(self) -> bool:
+        """Delete old events, or keys, of one batch, and go on there in the next round: events to
+        give out must not wait for it. Return whether all were looked at.
+        """
+        if self._old is not None:
+            self._old = self._events.prune(self._old).after
+            return False
+        key = self._events.forget_keys(self._key).after
+        if key is not None:
+            self._key = key
+            return False
+        self._old, self._key = 0, ""
+        return True
 
     def _tell(self, names: object) -> None:
         if isinstance(names, list | frozenset) and names:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from slotwise.contrib.events.fan_out import EPOCH
 from slotwise.contrib.events.lanes import Handlers
+from slotwise.contrib.events.row_ids import number_of, row_id, row_id_of
 from slotwise.contrib.events.subscriptions import (
     active_subscriptions,
     all_subscriptions,
@@ -116,8 +117,8 @@ def _may_be(dialect: Dialect, own: Joinable, state: str) -> sa.ColumnElement[boo
     if state != ENDED:
         mine = mine & (tasks.state == state)
         ids = sa.select(tasks.task_instance).where(mine)
-        return sa.cast(events.id, sa.Text).in_(ids)
-    has_row = mine & (tasks.task_instance == sa.cast(events.id, sa.Text))
+        return row_id_of(events.id).in_(ids)
+    has_row = mine & (tasks.task_instance == row_id_of(events.id))
     return events.fanned_out.is_not(None) & ~sa.exists().where(has_row)
 
 
@@ -145,9 +146,9 @@ def _with_rows(
     own: Joinable, dialect: Dialect, rows: Iterable[Sequence[object]]
 ) -> list[EventInfo]:
     events = [_event(row) for row in rows]
-    states = _states(own, dialect, [str(one.id) for one in events])
+    states = _states(own, dialect, [row_id(one.id) for one in events])
     for one in events:
-        one.open.update(states.get(str(one.id), {}))
+        one.open.update(states.get(row_id(one.id), {}))
     return events
 
 
@@ -227,5 +228,5 @@ def _lag(
         oldest=oldest,
         lag=None if oldest is None else max(now - oldest, timedelta(0)),
         blocked_key=None if blocked is None else blocked[0],
-        blocked_event=None if blocked is None else blocked[1],
+        blocked_event=None if blocked is None else str(number_of(blocked[1])),
     )

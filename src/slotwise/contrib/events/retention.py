@@ -9,7 +9,8 @@ Races.
 - The fan-out gives an old event without a handler to a new one: both lock the event, and the
   second to come finds it marked, or gone.
 - A key is forgotten while the fan-out appends to it: both lock the row of the key. If it is gone
-  when the fan-out comes, the fan-out makes it again.
+  when the fan-out comes, the fan-out makes it again. Only keys that seem to be unused are locked;
+  they are looked at again under the lock.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
-from slotwise.contrib.events.lanes import KIND, NO_TASK, Handlers
+from slotwise.contrib.events.lanes import KIND, NO_TASK, Handlers, lock_keys
+from slotwise.contrib.events.row_ids import row_id
 from slotwise.contrib.events.subscriptions import all_subscriptions
 from slotwise.spi import Dialect, Joinable
 
 #: How long events are kept.
 KEPT: Final = timedelta(days=7)
+#: Who has this turn deletes events and keys; another worker leaves it to that one.
+TURN: Final = "events retention"
 #: Events, or keys, of a batch.
 BATCH: Final = 1_000
 
@@ -74,12 +78,12 @@ def _locked(own: Joinable, dialect: Dialect, ids: list[int]) -> list[int]:
 def _open(own: Joinable, dialect: Dialect, ids: list[int]) -> set[int]:
     """Return those of these events for which a handler has a row."""
     tasks = dialect.tables.tasks.c
-    texts = [str(id) for id in ids]
+    number_of = {row_id(id): id for id in ids}
     found: set[int] = set()
     for name in _names(own, dialect):
-        mine = tasks.task_name == name, dialect.among(tasks.task_instance, texts)
+        mine = tasks.task_name == name, dialect.among(tasks.task_instance, number_of)
         rows = own.execute(sa.select(tasks.task_instance).where(*mine)).fetchall()
-        found.update(int(id) for (id,) in rows)
+        found.update(number_of[id] for (id,) in rows)
     return found
 
 
@@ -117,11 +121,12 @@ def forget_keys(
     keys = dialect.tables.keys
     mine = keys.c.task_name == NO_TASK, keys.c.kind == KIND
     some = sa.select(keys.c.key).where(*mine, keys.c.key > after).order_by(keys.c.key)
-    locked = some.limit(batch).with_for_update(skip_locked=True)
-    found = [key for (key,) in own.execute(locked).fetchall()]
-    used = _used(own, dialect, found) if found else set()
-    if unused := [key for key in found if key not in used]:
-        gone = keys.delete().where(*mine, dialect.among(keys.c.key, unused))
+    found = [key for (key,) in own.execute(some.limit(batch)).fetchall()]
+    idle = set(found) - _used(own, dialect, found)
+    locked = lock_keys(own, dialect.tables, idle, skip=True)
+    unused = locked - _used(own, dialect, sorted(locked))
+    if unused:
+        gone = keys.delete().where(*mine, dialect.among(keys.c.key, sorted(unused)))
         own.execute(gone)
     return Forgotten(len(unused), found[-1] if len(found) == batch else None)
 
@@ -132,6 +137,8 @@ def _used(own: Joinable, dialect: Dialect, keys: list[str]) -> set[str]:
     mine = rows.c.task_name == NO_TASK, rows.c.kind == KIND
     some = sa.select(rows.c.key).where(*mine, dialect.among(rows.c.key, keys))
     used: set[str] = set()
+    if not keys:
+        return used
     for name in _names(own, dialect):
         of_key = tasks.task_name == name, tasks.order_key == rows.c.key
         has_rows = sa.select(sa.literal(1)).where(*of_key).correlate(rows).limit(1)
