@@ -10,6 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
+from sqlalchemy.ext.asyncio import create_async_engine
 from tests.contrib.batches.shop import ELIGIBLE, Card, Proposal, Shop, make_cards
 
 from slotwise import Client, Daily, JobContext, JobRegistry, Retry, TaskContext
@@ -502,6 +503,37 @@ def test_a_kill_before_the_note_is_deleted_processes_no_row_twice(
     assert ended[-1].outcome == "succeeded"
     assert sorted(shop.carded()) == [1, 2, 3, 4, 5]
     assert aside(shop) == {}
+
+
+def test_an_awaited_walk_keeps_its_budget_and_takes_refused_rows_again(
+    shop: Shop,
+) -> None:
+    shop.add(8)
+    refused = []
+
+    async def execute(ctx: JobContext) -> None:
+        engine = create_async_engine(shop.engine.url)
+
+        @sa.event.listens_for(engine.sync_engine, "before_cursor_execute")
+        def refuse(connection, cursor, statement, *others) -> None:
+            if "FOR UPDATE" in statement and not refused:
+                refused.append(statement)
+                raise sa.exc.OperationalError(
+                    statement, None, psycopg.errors.DeadlockDetected()
+                )
+
+        walk = batches(ctx, ELIGIBLE, engine, size=4, time_budget="2s", pause="9s")
+        async for batch in walk:
+            async with batch as rows:
+                ids = [row.id for row in rows]
+                change = sa.update(Proposal).where(Proposal.id.in_(ids))
+                await batch.connection.execute(change.values(status="done"))
+        assert not walk.is_complete
+        await engine.dispose()
+
+    (ended,) = shop.run(execute)
+    assert (ended.outcome, len(refused)) == ("succeeded", 1), ended
+    assert shop.statuses() == {"done": [1, 2, 3, 4], "eligible": [5, 6, 7, 8]}
 
 
 # -- several walks --------------------------------------------------------------------------------
