@@ -33,6 +33,7 @@ from slotwise import (
     TaskContext,
     task,
 )
+from slotwise.spi import Joinable
 
 
 @task(name="mail", record="all")
@@ -41,6 +42,11 @@ def mail(ctx: TaskContext[int]) -> None: ...
 
 @task(name="sync")
 def sync(ctx: JobContext) -> None: ...
+
+
+def write(own: Joinable) -> int:
+    nothing = sa.text("UPDATE scheduled_tasks SET priority = 1 WHERE task_name = ''")
+    return own.execute(nothing).rowcount
 
 
 #: Each call of the client with ``connection``, in an order in which each finds what it needs.
@@ -58,6 +64,7 @@ CALLS: dict[str, tuple[object, ...]] = {
     "sync_schedules": (sync, [RecurringItem(id="one", schedule="EVERY|1h")]),
     "cancel": (mail, "kept"),
     "cancel_all": (mail,),
+    "within": (write,),
 }
 #: Arguments by name, and calls that come again with others.
 OPTIONS: dict[str, list[dict[str, object]]] = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import click
@@ -54,10 +55,10 @@ class Slotwise:
     ) -> None:
         self._given = registry
         self._settings: dict[str, object] = {}
-        source = registry if isinstance(registry, JobRegistry) else self._make
-        self.host = Host(
-            source, worker=worker, start_wait=start_wait, caller="Slotwise"
-        )
+        host = partial(Host, worker=worker, start_wait=start_wait, caller="Slotwise")
+        self.host = host(registry)  # refuses what neither is nor makes a registry
+        if not isinstance(registry, JobRegistry):
+            self.host = host(self._make)
         if app is not None:
             self.init_app(app)
 
