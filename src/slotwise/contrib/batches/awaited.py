@@ -82,9 +82,10 @@ class AsyncBatch(Generic[C, R]):
         try:
             await self._transaction.__aexit__(None, None, None)
         except Exception as error:
-            if run.is_in_doubt(error):
+            if not run.is_in_doubt(error):
+                return error
+            if not await asyncio.to_thread(run.has_saved, saved):
                 raise
-            return error
         if saved is not None and not run.options.guard:
             await asyncio.to_thread(run.ctx.checkpoint, saved)
         run.succeeded(self._places)

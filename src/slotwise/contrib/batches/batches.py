@@ -93,9 +93,10 @@ class Batch(Generic[C, R]):
         try:
             self._transaction.__exit__(None, None, None)
         except Exception as error:
-            if run.is_in_doubt(error):
+            if not run.is_in_doubt(error):
+                return error
+            if not run.has_saved(saved):
                 raise
-            return error
         if saved is not None and not run.options.guard:
             run.ctx.checkpoint(saved)
         run.succeeded(self._places)

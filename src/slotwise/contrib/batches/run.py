@@ -321,12 +321,17 @@ class Run:
     def is_in_doubt(self, error: BaseException) -> bool:
         """Whether a COMMIT that raised this may have moved the cursor nevertheless.
 
-        Race: the connection breaks after the server has committed. Only the next attempt reads
-        from where to go on; its claim waits until the server has ended the transaction.
+        Race: the connection breaks before the server has answered. If the checkpoint does not show
+        that it has committed, it may still do so, and the attempt ends: the claim of the next one
+        waits for that.
         """
         if not self.options.cursor or not _is_of_database(error):
             return False
         return is_transient(error) and not _is_rolled_back(error)
+
+    def has_saved(self, saved: object) -> bool:
+        """Whether this checkpoint has been committed. Waits for the database."""
+        return self.options.guard and self.ctx.last_checkpoint == saved
 
     def pause_if_refused(self, error: Exception, wanted: Wanted | None) -> float:
         """Return how many seconds to wait before rows are taken that could not be taken now.
