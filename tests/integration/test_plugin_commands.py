@@ -189,10 +189,12 @@ def test_our_own_are_plugins() -> None:
     }
     assert ours == {
         "alarms",
+        "batches",
         "cron-jobs",
         "crontab",
         "dashboard",
         "doctor",
+        "events",
         "export",
         "lock-keys",
         "watch",
