@@ -223,7 +223,8 @@ def test_a_fan_out_that_is_killed_leaves_all_or_nothing(
     stopped = Stopped(monkeypatch, fanning, "_mark", shop.fan_out, before=True)
     shop.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE state = 'idle in transaction' AND pid <> pg_backend_pid()"
+        "WHERE state = 'idle in transaction' AND datname = current_database() "
+        "AND pid <> pg_backend_pid()"
     )
     with pytest.raises(Exception, match=r"connection|server"):
         stopped.go()
