@@ -38,6 +38,8 @@ class OperationLaws:
     in_vain: set[Fence] = field(default_factory=set)
     #: Paused jobs, each with the end of its pause, if it ends by itself.
     paused: dict[str, datetime | None] = field(default_factory=dict)
+    #: What the table of pauses says, whose rows no restore of the queue takes back.
+    kept: dict[str, datetime | None] = field(default_factory=dict)
     #: The latest end that any pause of a job has had.
     ends: dict[str, datetime] = field(default_factory=dict)
     all_paused: bool = False
@@ -73,7 +75,7 @@ class OperationLaws:
     def restored(self, ledger: Ledger) -> None:
         """What only the rows knew is as old as they are: pauses, calls, and triggers."""
         self.paused = {
-            row["task_name"]: self.paused.get(row["task_name"])
+            row["task_name"]: self.kept.get(row["task_name"])
             for row in ledger.rows
             if row["state"] == "paused"
         }
@@ -81,9 +83,13 @@ class OperationLaws:
         self.wanted.clear()
 
     def pauses(self, job: str, until: datetime | None) -> None:
-        self.paused[job] = until
+        self.paused[job] = self.kept[job] = until
         if until is not None:
             self.ends[job] = max(until, self.ends.get(job, until))
+
+    def resumes(self, job: str) -> None:
+        self.paused.pop(job, None)
+        self.kept.pop(job, None)
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -93,7 +99,7 @@ class OperationLaws:
         until = self.paused.get(name)
         has_ended = until is not None and from_micros(claim.token) >= until
         if has_ended:
-            del self.paused[name]
+            self.resumes(name)
         if self.all_paused or name in self.paused:
             raise self._broken("pause", "claimed while it is paused", claim)
         if (name, claim.slot) in self.called_off:

@@ -202,7 +202,7 @@ class Operator:
     def _resume_job(self, operations: Operations, job: str) -> str:
         operations.resume(job, replay=self._rng.random() < 0.5)
         self._laws.requested("resume")
-        self._laws.paused.pop(job, None)
+        self._laws.resumes(job)
         return f"resume {job}"
 
     def _pause_all(
