@@ -72,8 +72,8 @@ ORDER BY 2 DESC, 1"""
 _SNAPSHOTS = """
 SELECT * FROM (
 SELECT 'session' AS kind,
-       coalesce(application_name, '') || ' (' || coalesce(usename, '') || ', pid ' || pid || ')'
-       AS name, xact_start AS since, pg_catalog.age(backend_xmin) AS age
+       coalesce(application_name, '') || ' (' || coalesce(CAST(usename AS text), '') || ', pid '
+       || CAST(pid AS text) || ')' AS name, xact_start AS since, pg_catalog.age(backend_xmin) AS age
 FROM pg_catalog.pg_stat_activity
 WHERE backend_xmin IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
     AND coalesce(backend_type, '') <> 'walsender'
