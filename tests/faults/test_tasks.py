@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from tests.faults.bench import SETTINGS, Bench, Player, eventually, loaded
+from tests.faults.bench import SETTINGS, WIDE, Bench, Player, eventually, loaded
 from tests.faults.conftest import MakeBench
 from tests.kit.dialect import DIALECT
 
@@ -20,7 +20,7 @@ def test_each_of_thousands_of_tasks_runs_once(bench: MakeBench) -> None:
     """Two processes with ten threads each run 10,000 rows in 30 s (2,000 with ``Locking``): none
     twice, none lost, none left.
     """
-    stage = bench("note", poll_interval="50ms")
+    stage = bench("note", poll_interval="50ms", missed_heartbeats_limit=WIDE)
     with stage.connect() as connection:
         connection.exec_driver_sql(
             "insert into scheduled_tasks (task_name, task_instance, task_data, "
@@ -160,6 +160,7 @@ def test_threads_that_burn_cpu_hand_little_back(bench: MakeBench) -> None:
         len(stage.events.all(name)) for name in ("handed_back", "handler_start")
     )
     assert stage.events.all("claim_lost") == []
-    assert backs <= threads + 2 * seconds + starts, (
+    # beside busy neighbours up to 257; without the limit 575
+    assert backs <= threads + 5 * seconds + starts, (
         f"{backs} hand-backs, {starts} starts"
     )
