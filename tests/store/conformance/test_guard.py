@@ -419,7 +419,9 @@ def test_no_take_over_under_an_open_guard(
 def test_the_guard_of_a_frozen_holder_ends_with_its_lease(pg_user: User) -> None:
     """Its transaction is ended by the database, and with it the lock: nothing stays immortal."""
     user = pg_user
-    claim = claimed(user, lease=timedelta(milliseconds=200))
+    claim = claimed(
+        user, lease=timedelta(seconds=2)
+    )  # its statements come in time, beside busy neighbours too
     connection = user.transaction("READ COMMITTED")
     user.fence.guard(claim, connection)
     slots = user.bench.tables.slots
