@@ -324,7 +324,7 @@ def test_a_job_says_what_its_code_declares(cluster: str) -> None:
         "The code has another schedule: EVERY|1h",
     ):
         assert sentence in page
-    assert page.count("06:00") == 1
+    assert page.count("ended by 06:00") == 1
     assert orphan["policies"] is None
     assert orphan["difference"] in (
         None,  # a live worker knows it
