@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 import psycopg
@@ -11,7 +11,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import create_async_engine
-from tests.contrib.batches.shop import ELIGIBLE, Card, Proposal, Shop, make_cards
+from tests.contrib.batches.shop import (
+    ELIGIBLE,
+    START,
+    Card,
+    Proposal,
+    Shop,
+    make_cards,
+)
 
 from slotwise import Client, Daily, JobContext, JobRegistry, Retry, TaskContext
 from slotwise.contrib.batches import (
@@ -43,7 +50,7 @@ def fail_at(*poisoned: int):
 
 def aside(shop: Shop) -> dict[str, tuple[AsideState, int]]:
     with Client.open(shop.url) as client:
-        rows = SetAside(client.database).listed()
+        rows = SetAside(client).listed()
         return {row.key: (row.state, row.tries) for row in rows}
 
 
@@ -120,7 +127,7 @@ def test_what_was_set_aside_stays_out_until_it_is_retried_or_dropped(
     shop.run(cards(shop, process))
     assert seen == []
     with Client.open(shop.url) as client:
-        table = SetAside(client.database)
+        table = SetAside(client)
         assert table.retry("cards", ["2"]) == 1
         assert table.drop("cards", ["3"]) == 1
     shop.run(cards(shop, process))
@@ -257,6 +264,18 @@ def test_a_budget_ends_the_slot_and_the_next_one_goes_on(
     ended = shop.run(execute, times=2)
     assert [one.outcome for one in ended] == ["succeeded"] * 2
     assert counts == ([8, 10] if budget.get("max_batches") else [0, 0])
+
+
+def test_the_databases_clock_ends_a_budget_and_dates_failures(shop: Shop) -> None:
+    """It is January there; the host's clock is not asked."""
+    shop.add(3)
+    shop.run(
+        cards(shop, fail_at(2), tries=1, time_budget=START + timedelta(minutes=90))
+    )
+    assert shop.carded() == [1, 3]
+    with Client.open(shop.url) as client:
+        (row,) = SetAside(client).listed()
+    assert row.last_failed == row.first_failed == START + timedelta(hours=1)
 
 
 def test_a_drain_ends_the_run_by_resume(shop: Shop) -> None:
@@ -406,7 +425,7 @@ def test_more_bad_rows_than_the_limit_are_given_back_by_a_command(
     (ended,) = shop.run(handler, retry=Retry(max_attempts=1))
     assert "slotwise batches drop cards --all" in (ended.error or "")
     with Client.open(shop.url) as client:
-        table = SetAside(client.database)
+        table = SetAside(client)
         assert table.drop("cards", ["2"]) == 1
         assert table.retry("cards", None) == len(aside(shop))
     bad.clear()

@@ -87,7 +87,7 @@ def listing(line: CommandLine, name: str | None = None, limit: int = 100) -> Non
     Rows in state failing are tried again by themselves.
     """
     with line.client() as client:
-        rows = SetAside(client.database).listed(name, limit)
+        rows = SetAside(client).listed(name, limit)
     if line.json:
         click.echo(json.dumps([row.as_json() for row in rows]))
         return
@@ -119,7 +119,7 @@ def retry(
     """
     with line.client() as client:
         wanted = _wanted(keys, all_of_them)
-        count = SetAside(client.database).retry(name, wanted)
+        count = SetAside(client).retry(name, wanted)
     return _tell(line, name, count, "will be tried again by the next run")
 
 
@@ -136,7 +136,7 @@ def drop(
     """
     with line.client() as client:
         wanted = _wanted(keys, all_of_them)
-        count = SetAside(client.database).drop(name, wanted)
+        count = SetAside(client).drop(name, wanted)
     return _tell(line, name, count, "dropped")
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from slotwise import InvalidSetting
-from slotwise.spi import elapsed, parse_duration
+from slotwise.spi import parse_duration
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -40,16 +41,14 @@ class Pacing:
     def is_bounded(self) -> bool:
         return self.time_budget is not None or self.max_batches is not None
 
-    def is_over(self, since: float, batches: int) -> bool:
-        """Whether no further batch may begin, ``since`` a reading of the stopwatch."""
-        if self.max_batches is not None and batches >= self.max_batches:
-            return True
+    def seconds(self, now: Callable[[], datetime]) -> float:
+        """Return how long batches may begin from now on, by the database's clock."""
         match self.time_budget:
             case timedelta() as budget:
-                return elapsed() - since >= budget.total_seconds()
+                return budget.total_seconds()
             case datetime() as end:
-                return datetime.now(UTC) >= end
-        return False
+                return (end - now()).total_seconds()
+        return math.inf
 
     def pause_after(self, rows: int, took: float) -> float:
         """Return how many seconds to pause after a batch of so many rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -112,6 +113,8 @@ class Run:
     _refused: int = 0
     _others: dict[str, object] | None = None
     _since: float = field(default_factory=elapsed)
+    #: When no further batch may begin.
+    _end: float = math.inf
     _saved: float | None = None
     _is_due: bool = False
     _told: float = field(default_factory=elapsed)
@@ -128,7 +131,8 @@ class Run:
         database.
         """
         self._take_name()
-        self.aside = SetAside(self.ctx.client.database)
+        self.aside = SetAside(self.ctx.client)
+        self._end = elapsed() + self.options.pacing.seconds(self.aside.now)
         found = self.ctx.last_checkpoint
         if found is None:
             found = {OURS: {}}
@@ -204,7 +208,8 @@ class Run:
         self.ctx.check()
         if self.ctx.stopping:
             raise Resume()
-        if not self.options.pacing.is_over(self._since, self.batches):
+        most = self.options.pacing.max_batches
+        if elapsed() < self._end and (most is None or self.batches < most):
             return True
         self.ctx.log.info("batches end here, by their budget: %s", self.progress())
         if self.options.resume_after is not None:

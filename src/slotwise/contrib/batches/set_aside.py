@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 import sqlalchemy as sa
 
-from slotwise import ConfigurationError
+from slotwise import Client, ConfigurationError
 from slotwise.contrib.batches.keys import Key, key_text, read_key
 from slotwise.inspect import Value
-from slotwise.spi import Database, storable, tables
+from slotwise.spi import storable
 
 #: So many rows of one source may be set aside; more are not an exception any more. When so many
 #: are left out, a walk tries the failing ones again before it goes on.
@@ -60,12 +60,15 @@ class AsideRow(Value):
 class SetAside:
     """Reads and writes the table."""
 
-    def __init__(self, database: Database) -> None:
-        settings = database.settings
-        self._database = database
-        self._table = tables(
-            settings.table_prefix, settings.schema, database.dialect_name
-        ).set_aside
+    def __init__(self, client: Client) -> None:
+        self._database = client.database
+        self._dialect = client.dialect
+        self._table = self._dialect.tables.set_aside
+
+    def now(self) -> datetime:
+        """The database's time."""
+        with self._database.in_words(), self._database.autocommit() as connection:
+            return self._dialect.now(connection)
 
     def rows(self, job: str, source: str) -> list[AsideRow]:
         """Return all rows of one source. Raises ConfigurationError if more than 1,000 are set
@@ -108,7 +111,6 @@ class SetAside:
 
     def _count(self, mine: dict[str, str], text: str, tries: int) -> AsideRow:
         own = self._table.c
-        now = datetime.now(UTC)
         count = own.tries + 1
         state = sa.case(
             (own.state == AsideState.DROPPED, own.state),
@@ -116,8 +118,9 @@ class SetAside:
             else_=AsideState.FAILING.value,
         )
         change = self._table.update().where(*self._is(mine))
-        failed = {"error": text, "last_failed": now}
         with self._database.transaction() as connection:
+            now = self._dialect.now(connection)
+            failed = {"error": text, "last_failed": now}
             changed = connection.execute(
                 change.values(tries=count, state=state, **failed)
             )
