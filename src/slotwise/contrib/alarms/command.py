@@ -107,7 +107,7 @@ def _log_to_stderr() -> None:
 
 
 class _Lines(logging.Formatter):
-    """What a receiver has answered is no line of its own."""
+    """Keep what a receiver has answered in one line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         return escaped(super().formatMessage(record))

@@ -258,7 +258,7 @@ def _of_sqlalchemy(rows: Statement[object], on: object) -> object:
         return AsyncSessionSource(rows, cast("async_sessionmaker[AsyncSession]", on))
     raise ConfigurationError(
         f"batches(on={on!r:.60}): pass a sessionmaker, an Engine, or one of their async twins; "
-        "each batch has a transaction of its own"
+        "each batch begins its own transaction"
     )
 
 
