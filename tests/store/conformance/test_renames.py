@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from slotwise import (
+    ConfigurationError,
     Every,
     InstanceExists,
     InvalidJob,
@@ -194,6 +195,49 @@ def test_a_synchronised_scope_follows(cluster: Cluster) -> None:
     new.tick("1h")
     new.run_due()
     assert ran == ["send-mail eve"]
+
+
+def test_a_scope_follows(cluster: Cluster) -> None:
+    """What its list does not have any more is removed, also under the former name."""
+    ids = [f"c{number}" for number in range(6)]
+    items = [RecurringItem(id, "EVERY|1h", SEND.call(id)) for id in ids]
+    old = cluster.start(SEND)
+    old.client.sync_schedules(SEND, items, scope="crm")
+    new = cluster.start(SEND_MAIL)
+    sync = new.client.sync_schedules
+    items = [RecurringItem(id, "EVERY|1h", SEND_MAIL.call(id)) for id in ids]
+    with pytest.raises(ConfigurationError, match="6 of 6 instances would be removed"):
+        sync(SEND_MAIL, [], scope="crm")
+    would = sync(SEND_MAIL, items[1:], scope="crm", dry_run=True)
+    done = sync(SEND_MAIL, items[1:], scope="crm")
+    assert would == done
+    assert (done.changed, done.removed) == (tuple(ids[1:]), ("c0",))
+    assert sync(SEND_MAIL, items[1:], scope="crm").unchanged == 5
+    assert new.inspect.instances("send") == []
+    again = sync(SEND_MAIL, items[2:], scope="crm")
+    assert (again.removed, again.unchanged) == (("c1",), 4)
+    new.tick("1h")
+    assert len(new.run_due()) == 4
+
+
+def test_a_held_instance_of_a_scope_follows_later(cluster: Cluster) -> None:
+    """It runs under the former name meanwhile, and can be removed there."""
+    items = [RecurringItem(id, "EVERY|1h", SEND_MAIL.call(id)) for id in ("a", "b")]
+    old = cluster.start(SEND)
+    old.client.sync_schedules(
+        SEND, [RecurringItem("a", "EVERY|1h", SEND.call("a"))], scope="crm"
+    )
+    old.tick("1h")
+    (claim,) = old.poll()
+    old.begin(claim)
+    new = cluster.start(SEND_MAIL)
+    new.client.sync_schedules(SEND_MAIL, items, scope="crm")
+    assert [one.id for one in new.inspect.instances("send")] == ["a"]
+    old.finish(claim)
+    old.settle()
+    new.client.sync_schedules(SEND_MAIL, items[1:], scope="crm", force=True)
+    assert [one.id for one in new.inspect.instances("send")] == []
+    assert [one.id for one in new.inspect.instances("send-mail")] == ["b"]
 
 
 def test_a_paused_job_stays_paused(cluster: Cluster) -> None:

@@ -124,10 +124,9 @@ class Instances:
         history stays.
         """
         known = self._store.definitions.get(task)
-        found = [
-            self._remove(connection, name, id)
-            for name in sorted({task, *(known.aliases if known else ())})
-        ]
+        aliases = known.aliases if known else ()
+        # Race: rows of former names first, as where they follow.
+        found = [self._remove(connection, name, id) for name in (*aliases, task)]
         return any(found)
 
     def _remove(self, connection: sa.Connection, task: str, id: str) -> bool:

@@ -1,15 +1,21 @@
 """Let the row of a job, or of a recurring instance, follow when its task was renamed.
 
-Races: workers of the old release claim, plan and settle the row under the former name meanwhile.
-Whatever happens here happens under the row's lock, which claims skip, and to a row that no worker
-holds. A job's former row is replaced by one that sleeps, which a worker of the old release finds
-at its start in place of none. So the job has one row that is awake, at any time.
+Races:
+
+- workers of the old release claim, plan and settle the row under the former name meanwhile.
+  Whatever happens here happens under the row's lock, which claims skip, and to a row that no
+  worker holds. A job's former row is replaced by one that sleeps, which a worker of the old
+  release finds at its start in place of none. So the job has one row that is awake, at any time;
+- a caller's transaction lets instances follow, of several tasks and in any order, and stays open.
+  It shares the latches of the names, so that two such transactions meet on the rows of one
+  instance only, as they would without a rename. Rows of the former name are locked first. Another
+  transaction may insert the row of the new name meanwhile: then the former one is deleted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -22,7 +28,6 @@ from slotwise.store.dialects.conditions import of_key
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation, is_plan_of
 from slotwise.store.planning.plan_rows import born, lock, write
-from slotwise.store.schema.rows import expect
 from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots.store import Store
 
@@ -59,8 +64,9 @@ def follow(at: Operation, key: Key, aliases: Sequence[str]) -> Key:
     rows under both names, the former one of a job is put to sleep, and that of an instance
     deleted.
     """
+    is_instance = key.task_instance != RECURRING
     for name in sorted({key.task_name, *aliases}):
-        at.dialect.latch(at.connection, name, shared=False)
+        at.dialect.latch(at.connection, name, shared=is_instance)
     for alias in aliases:
         if not _follow_from(at, key, alias):
             return Key(alias, key.task_instance)
@@ -73,14 +79,19 @@ def _follow_from(at: Operation, key: Key, alias: str) -> bool:
     row = next((one for one in family if is_plan_of(one, key.task_instance)), None)
     if row is None or _was_left_behind(at, row):
         return True
-    if lock(at.connection, at.store, key)[0] is not None:
+    is_there = lock(at.connection, at.store, key)[0] is not None
+    if not is_there:
+        is_open = row.picked or row.attempt > 0 or len(family) > 1
+        if (
+            is_open
+            or readable(row.schedule) is None
+            or _sleeps_with_instances(at, row)
+        ):
+            logger.warning(HELD, key.task_name, alias)
+            return False
+        is_there = not _move(at, row, key)
+    if is_there:
         _silence(at, row, family, key)
-        return True
-    is_open = row.picked or row.attempt > 0 or len(family) > 1
-    if is_open or readable(row.schedule) is None or _sleeps_with_instances(at, row):
-        logger.warning(HELD, key.task_name, alias)
-        return False
-    _move(at, row, key)
     return True
 
 
@@ -125,16 +136,20 @@ def _put_to_sleep(at: Operation, row: Row, number: int) -> None:
     write(at.transaction, row, Advance(row=columns))
 
 
-def _move(at: Operation, row: Row, key: Key) -> None:
+def _move(at: Operation, row: Row, key: Key) -> bool:
+    """Return False if another transaction has inserted a row with this key."""
     tasks = at.tasks
-    plan = lock(at.connection, at.store, row.key)[1]
-    mine = [*of_key(tasks.c, row), tasks.c.version == row.version, ~tasks.c.picked]
-    moved = tasks.update().where(*mine).values(task_name=key.task_name)
-    expect(at.connection.execute(moved).rowcount, 1, row)
+    found = at.connection.execute(sa.select(tasks).where(*of_key(tasks.c, row)))
+    columns = dict(found.mappings().one())
+    moved = columns | key._asdict()
+    if not at.dialect.insert_new(at.connection, tasks, moved):
+        return False
+    at.delete(row)
     _move_pause(at, row, key)
     number = _sign(at, row, key)
     if key.task_instance == RECURRING:
-        _leave_asleep(at, row, plan, number)
+        _leave_asleep(at, row, columns["plan"], number)
+    return True
 
 
 def _move_pause(at: Operation, row: Row, key: Key) -> None:
@@ -145,9 +160,7 @@ def _move_pause(at: Operation, row: Row, key: Key) -> None:
     at.connection.execute(pauses.update().where(*mine).values(task_name=key.task_name))
 
 
-def _leave_asleep(
-    at: Operation, row: Row, plan: Mapping[str, object] | None, number: int
-) -> None:
+def _leave_asleep(at: Operation, row: Row, plan: object, number: int) -> None:
     """Insert a row that sleeps in place of one that was moved, as its code declares it."""
     schedule = readable(row.schedule)
     assert schedule is not None  # else the row is not moved

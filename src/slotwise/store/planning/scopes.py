@@ -10,12 +10,13 @@ Races:
   it, and the first stops at its next chunk, which locks that row and compares the token;
 - against claims, settlements and deploys: by the rows' locks, in the order of their keys;
 - against ``schedule_recurring`` and ``unschedule_recurring`` of one id: by the lock of its row.
-  What a chunk finds under the lock counts, not what was compared.
+  What a chunk finds under the lock counts, not what was compared. Rows under a former name of the
+  task are locked before those under its name, as ``renames`` does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -73,7 +74,7 @@ class Synchronisation:
         self._scopes = store.tables.scopes
         self._instances = Instances(store)
         self._task = task
-        self._aliases = store.definitions[task].aliases
+        self._names = (*store.definitions[task].aliases, task)
         self._scope = scope
         self._wanted = wanted
         self._token = 0
@@ -163,7 +164,15 @@ class Synchronisation:
         """
         known: Known = {}
         absent = dict.fromkeys(self._wanted)
+        former = self._left_behind(connection)
+        self._size = len(former)
+        self._changed.extend(sorted(former & self._wanted.keys()))
+        self._removed.extend(sorted(former - self._wanted.keys()))
+        for id in former:
+            absent.pop(id, None)
         for row in self._present(connection):
+            if row["task_instance"] in former:
+                continue
             self._size += 1
             wanted = self._wanted.get(row["task_instance"])
             if wanted is None:
@@ -193,6 +202,12 @@ class Synchronisation:
         )
         query = query.where(rows.task_name == self._task, rows.scope == self._scope)
         yield from self._pages(connection, query, id)
+
+    def _left_behind(self, connection: sa.Connection) -> set[str]:
+        """Return the ids that the scope has under former names of the task."""
+        rows = self._rows.c
+        mine = rows.task_name.in_(self._names[:-1]), rows.scope == self._scope
+        return set(connection.scalars(sa.select(rows.task_instance).where(*mine)))
 
     def _pages(
         self,
@@ -300,8 +315,8 @@ class Synchronisation:
         scope; then nothing is written.
         """
         self._expect_scope(connection)
-        is_renamed = bool(self._aliases)  # then instances follow, alone
-        self._store.dialect.latch(connection, self._task, shared=not is_renamed)
+        for name in sorted(self._names):
+            self._store.dialect.latch(connection, name, shared=True)
         if is_removal:
             self._remove(connection, ids)
         else:
@@ -309,13 +324,16 @@ class Synchronisation:
 
     def _put(self, connection: sa.Connection, wanted: Sequence[Instance]) -> None:
         known: Known = {}
-        rows = self._lock(connection, [one.id for one in wanted])
+        ids = {one.id for one in wanted}
+        former = self._under_former_names(connection, ids)
+        for one in wanted:
+            if one.id in former:
+                self._instances.put(connection, one)  # it follows, alone
+        rows = self._lock(connection, ids - former)
         # Race: only under the rows' locks is no slot claimed that is younger than the activation.
         at = self._store.at(connection)
-        former = self._under_former_names(connection, [one.id for one in wanted])
         new = [one for one in wanted if one.id not in rows and one.id not in former]
-        taken = self._instances.insert_all(at, new, known)
-        for one in (*taken, *(one for one in wanted if one.id in former)):
+        for one in self._instances.insert_all(at, new, known):
             self._instances.put(connection, one)
         for one in wanted:
             if (row := rows.get(one.id)) is not None:
@@ -324,18 +342,19 @@ class Synchronisation:
         self._place(at, wanted)
 
     def _under_former_names(
-        self, connection: sa.Connection, ids: Sequence[str]
+        self, connection: sa.Connection, ids: Collection[str]
     ) -> set[str]:
         """Return those of these ids that have rows under former names of the task."""
-        if not self._aliases:
+        former = self._names[:-1]
+        if not former:
             return set()
         tasks = self._tasks.c
-        mine = tasks.task_name.in_(self._aliases)
+        mine = tasks.task_name.in_(former)
         some = self._store.dialect.among(tasks.task_instance, ids)
         found = connection.scalars(sa.select(tasks.task_instance).where(mine, some))
         return set(found)
 
-    def _lock(self, connection: sa.Connection, ids: Sequence[str]) -> dict[str, Row]:
+    def _lock(self, connection: sa.Connection, ids: Collection[str]) -> dict[str, Row]:
         dialect = self._store.dialect
         tasks = self._tasks.c
         mine = tasks.task_name == self._task, dialect.among(tasks.task_instance, ids)
@@ -350,7 +369,9 @@ class Synchronisation:
         """Write scope and tags of instances whose rows this transaction has locked or inserted:
         so nobody else places them.
         """
-        placed = self._placed(at.connection, [one.id for one in wanted])
+        ids = [one.id for one in wanted]
+        self._leave_former(at.connection, ids)
+        placed = self._placed(at.connection, ids)
         for id, scope in placed.items():
             self._refuse_another(id, scope)
         rows = [self._membership(one, at.now) for one in wanted]
@@ -375,7 +396,7 @@ class Synchronisation:
         """Return the scopes of those of these instances that have one."""
         rows = self._rows.c
         mine = (
-            rows.task_name == self._task,
+            rows.task_name.in_(self._names),
             self._store.dialect.among(rows.task_instance, ids),
         )
         found = connection.execute(
@@ -383,20 +404,30 @@ class Synchronisation:
         )
         return {row.task_instance: row.scope for row in found}
 
+    def _leave_former(self, connection: sa.Connection, ids: Sequence[str]) -> None:
+        """Take instances out of their scopes under former names of the task."""
+        operation = Operation.within(connection, self._store, NOBODY)
+        for name in self._names[:-1]:
+            job_operations.displace(operation, name, ids)
+
     def _remove(self, connection: sa.Connection, ids: Sequence[str]) -> None:
         operation = Operation.within(connection, self._store, NOBODY)
         tasks = self._tasks.c
         among = self._store.dialect.among
         family = among(tasks.task_instance, ids) | among(tasks.plan_instance, ids)
-        rows = operation.rows(tasks.task_name == self._task, family)
+        found = {
+            name: operation.rows(tasks.task_name == name, family)
+            for name in self._names
+        }
         # Race: one was unscheduled meanwhile, and scheduled again by itself. It is in no scope.
         placed = self._placed(connection, ids)
         mine = {id for id, scope in placed.items() if scope == self._scope}
-        job_operations.end(
-            operation,
-            [row for row in rows if (row.plan_instance or row.task_instance) in mine],
-        )
-        job_operations.displace(operation, self._task, mine)
+        for name, rows in found.items():
+            chosen = [
+                row for row in rows if (row.plan_instance or row.task_instance) in mine
+            ]
+            job_operations.end(operation, chosen)
+            job_operations.displace(operation, name, mine)
 
 
 def _has_schedule(text: str | None, schedule: Schedule) -> bool:
