@@ -157,7 +157,8 @@ class Commands(Generic[C]):
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )
         return sum(
-            self._cancel_all(one, state, connection) for one in self._names(name)
+            self._cancel_all(one, state, connection)
+            for one in self._make_store().names_of(name)
         )
 
     def _cancel_all(self, name: str, state: str | None, connection: C | None) -> int:
@@ -200,7 +201,7 @@ class Commands(Generic[C]):
             None if ids is None else [existing_id(one, name, "retry") for one in ids]
         )
         dead: dict[str, None] = {}
-        for one in self._names(name):
+        for one in self._make_store().names_of(name):
             dead |= self._retry_dead(connection, one, wanted, due)
         found = []
         for id in dead if wanted is None else wanted:
@@ -313,7 +314,7 @@ class Commands(Generic[C]):
         ):
             ends = [
                 end
-                for name in self._names(key.task_name)
+                for name in self._make_store().names_of(key.task_name)
                 for end in queue.reader.ends(own, Key(name, key.task_instance))
             ]
         return sorted(ends, key=lambda end: end.finished, reverse=True)
@@ -435,11 +436,6 @@ class Commands(Generic[C]):
         with self._transactions.beside(connection, name) as own:
             return Instances(store).remove(own, name, instance)
 
-    def _names(self, name: str) -> tuple[str, ...]:
-        """Return the name of a task, and its former ones."""
-        known = self._make_store().definitions.get(name)
-        return (name, *(known.aliases if known else ()))
-
     def _places(
         self, name: str | None, place: Key | None
     ) -> builtins.list[tuple[str | None, Key | None]]:
@@ -448,7 +444,7 @@ class Commands(Generic[C]):
         """
         if name is None:
             return [(None, place)]
-        names = self._names(name)
+        names = self._make_store().names_of(name)
         first = 0
         if place is not None and place.task_name in names:
             first = names.index(place.task_name)
@@ -457,7 +453,7 @@ class Commands(Generic[C]):
 
     def _home(self, key: Key, connection: C | None) -> Key:
         """Return the key of a task's row: under a former name, if it waits there."""
-        names = self._names(key.task_name)
+        names = self._make_store().names_of(key.task_name)
         if len(names) == 1:
             return key
         keys = [Key(name, key.task_instance) for name in names]

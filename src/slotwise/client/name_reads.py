@@ -52,9 +52,7 @@ class NameReads:
 
     def _names(self, job: AnyTask) -> tuple[str, ...]:
         """Return the name of a job, and the former ones that its declaration here lists."""
-        name = name_of(job)
-        known = self._store.definitions.get(name)
-        return (name, *(known.aliases if known else ()))
+        return self._store.names_of(name_of(job))
 
     @read
     def now(self) -> datetime:

@@ -123,10 +123,9 @@ class Instances:
         """Delete the instance; False if there is none. Waiting slots end; running ones finish; the
         history stays.
         """
-        known = self._store.definitions.get(task)
-        aliases = known.aliases if known else ()
+        name, *former = self._store.names_of(task)
         # Race: rows of former names first, as where they follow.
-        found = [self._remove(connection, name, id) for name in (*aliases, task)]
+        found = [self._remove(connection, one, id) for one in (*former, name)]
         return any(found)
 
     def _remove(self, connection: sa.Connection, task: str, id: str) -> bool:
@@ -147,8 +146,7 @@ class Instances:
                 f"task {wanted.task!r} has a one-time instance with id "
                 f"{wanted.id!r}; choose another id, or cancel that"
             )
-        planned = readable(row.schedule)
-        same = planned is not None and str(planned.last) == str(schedule)
+        same = has_schedule(row.schedule, schedule)
         changes = Advance(row={}) if same else replanned(row, schedule, at.now)
         columns = changes.row | self._changed(at, row, wanted)
         if columns:
@@ -190,10 +188,11 @@ class Instances:
     ) -> tuple[datetime | None, bool]:
         has_history, job = self._known(at, wanted)
         newest = self._newest(at, wanted) if has_history else None
-        columns = self._new_row(at, wanted, schedule, newest, job)
-        slot = columns["slot"]
-        assert slot is None or isinstance(slot, datetime)
-        return slot, at.dialect.insert_new(at.connection, self._tasks, columns)
+        columns = born(wanted.key, schedule, newest, at.now)
+        columns |= {"task_data": wanted.data, "priority": wanted.priority}
+        columns |= self._of_job(wanted.task, columns, job)
+        is_added = at.dialect.insert_new(at.connection, self._tasks, columns)
+        return columns["slot"], is_added
 
     def insert_all(
         self, at: Transaction, wanted: Sequence[Instance], known: Known
@@ -210,16 +209,12 @@ class Instances:
         newest = at.dialect.newest_decided(at.connection, keys, strict={task})
         decided = dict(zip(keys, newest, strict=True))
         new = [one for one in wanted if decided[one.key] is None]
-        if new and not self._insert_missing(at, self._new_rows(at, new, known)):
-            return wanted
+        if new:
+            rows = self._new_rows(at, new, known)
+            added = at.dialect.insert_missing(at.connection, self._tasks, rows)
+            if len(added) < len(rows):
+                return wanted
         return [one for one in wanted if decided[one.key] is not None]
-
-    def _insert_missing(
-        self, at: Transaction, rows: Sequence[Mapping[str, object]]
-    ) -> bool:
-        """Insert these rows; return False if one of them is there already."""
-        added = at.dialect.insert_missing(at.connection, self._tasks, rows)
-        return len(added) == len(rows)
 
     def _new_rows(
         self, at: Transaction, wanted: Sequence[Instance], known: Known
@@ -249,18 +244,6 @@ class Instances:
             self._alike[text] = known
         begun = to_micros(at.now)
         return dict(known.columns) | {"version": begun, "created_version": begun}
-
-    def _new_row(
-        self,
-        at: Transaction,
-        wanted: Instance,
-        schedule: Schedule,
-        newest: datetime | None,
-        job: _JobRow,
-    ) -> dict[str, object]:
-        columns = born(wanted.key, schedule, newest, at.now)
-        columns |= {"task_data": wanted.data, "priority": wanted.priority}
-        return columns | self._of_job(wanted.task, columns, job)
 
     def _of_job(
         self, task: str, columns: Mapping[str, object], job: _JobRow
@@ -338,3 +321,12 @@ def _warn_of_superseded(wanted: Instance, gaps: Sequence[Gap]) -> None:
         logger.warning(
             SUPERSEDED, wanted.task, wanted.id, gap.count, gap.first, gap.last
         )
+
+
+def has_schedule(text: str | None, schedule: Schedule) -> bool:
+    """Whether this is the last schedule in the text of a row."""
+    wanted = str(schedule)
+    if text == wanted:
+        return True
+    planned = readable(text)
+    return planned is not None and str(planned.last) == wanted

@@ -44,11 +44,10 @@ HELD = (
 
 def row_name(store: Store, name: str) -> str:
     """Return the name under which a job's row is: a former one until it follows."""
-    known = store.definitions.get(name)
-    if known is None or not known.aliases:
+    names = store.names_of(name)
+    if len(names) == 1:
         return name
     tasks = store.tables.tasks.c
-    names = (name, *known.aliases)
     rows = sa.select(tasks.task_name).where(
         tasks.task_name.in_(names), tasks.task_instance == RECURRING, is_plan(tasks)
     )

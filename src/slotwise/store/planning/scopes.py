@@ -27,12 +27,16 @@ from slotwise.model.records import Row, to_micros
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import RowState
 from slotwise.schedules import Schedule
-from slotwise.schedules.text import readable
 from slotwise.store.dialects.port import NewRow, Transaction
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.calendars import Known
-from slotwise.store.planning.instances import NOBODY, Instance, Instances
+from slotwise.store.planning.instances import (
+    NOBODY,
+    Instance,
+    Instances,
+    has_schedule,
+)
 from slotwise.store.schema.rows import expect_all, row_of, tags_text
 from slotwise.store.schema.tables import Condition, Expression, is_plan
 from slotwise.store.slots.store import Store
@@ -74,7 +78,8 @@ class Synchronisation:
         self._scopes = store.tables.scopes
         self._instances = Instances(store)
         self._task = task
-        self._names = (*store.definitions[task].aliases, task)
+        _, *self._former = store.names_of(task)
+        self._names = (*self._former, task)
         self._scope = scope
         self._wanted = wanted
         self._token = 0
@@ -166,10 +171,7 @@ class Synchronisation:
         absent = dict.fromkeys(self._wanted)
         former = self._left_behind(connection)
         self._size = len(former)
-        self._changed.extend(sorted(former & self._wanted.keys()))
-        self._removed.extend(sorted(former - self._wanted.keys()))
-        for id in former:
-            absent.pop(id, None)
+        self._removed.extend(former - self._wanted.keys())
         for row in self._present(connection):
             if row["task_instance"] in former:
                 continue
@@ -180,18 +182,12 @@ class Synchronisation:
                 continue
             del absent[wanted.id]
             self._sort(connection, wanted, row, known)
-        self._compare_absent(connection, absent, known)
-
-    def _compare_absent(
-        self, connection: sa.Connection, absent: dict[str, None], known: Known
-    ) -> None:
-        """Compare the ids that the scope does not have yet."""
-        for row in self._others(connection, list(absent)):
+        for row in self._others(connection, list(absent.keys() - former)):
             del absent[row["task_instance"]]
             self._sort(connection, self._wanted[row["task_instance"]], row, known)
         for id in absent:
             self._instances.bound(connection, self._wanted[id], known, lock=False)
-        self._added.extend(absent)
+            (self._changed if id in former else self._added).append(id)
 
     def _present(self, connection: sa.Connection) -> Iterator[sa.RowMapping]:
         """Yield the instances of the scope; of one whose row was deleted otherwise, the id."""
@@ -206,7 +202,7 @@ class Synchronisation:
     def _left_behind(self, connection: sa.Connection) -> set[str]:
         """Return the ids that the scope has under former names of the task."""
         rows = self._rows.c
-        mine = rows.task_name.in_(self._names[:-1]), rows.scope == self._scope
+        mine = rows.task_name.in_(self._former), rows.scope == self._scope
         return set(connection.scalars(sa.select(rows.task_instance).where(*mine)))
 
     def _pages(
@@ -288,7 +284,7 @@ class Synchronisation:
     ) -> bool:
         told = wanted.data, wanted.priority, self._scope, tags_text(wanted.tags)
         found = row["task_data"], row["priority"], row["scope"], row["tags"]
-        return told == found and _has_schedule(row["schedule"], schedule)
+        return told == found and has_schedule(row["schedule"], schedule)
 
     def _refuse_another(self, id: str, scope: str | None) -> None:
         if scope not in (None, self._scope):
@@ -345,11 +341,10 @@ class Synchronisation:
         self, connection: sa.Connection, ids: Collection[str]
     ) -> set[str]:
         """Return those of these ids that have rows under former names of the task."""
-        former = self._names[:-1]
-        if not former:
+        if not self._former:
             return set()
         tasks = self._tasks.c
-        mine = tasks.task_name.in_(former)
+        mine = tasks.task_name.in_(self._former)
         some = self._store.dialect.among(tasks.task_instance, ids)
         found = connection.scalars(sa.select(tasks.task_instance).where(mine, some))
         return set(found)
@@ -407,7 +402,7 @@ class Synchronisation:
     def _leave_former(self, connection: sa.Connection, ids: Sequence[str]) -> None:
         """Take instances out of their scopes under former names of the task."""
         operation = Operation.within(connection, self._store, NOBODY)
-        for name in self._names[:-1]:
+        for name in self._former:
             job_operations.displace(operation, name, ids)
 
     def _remove(self, connection: sa.Connection, ids: Sequence[str]) -> None:
@@ -428,12 +423,3 @@ class Synchronisation:
             ]
             job_operations.end(operation, chosen)
             job_operations.displace(operation, name, mine)
-
-
-def _has_schedule(text: str | None, schedule: Schedule) -> bool:
-    """Whether this is the last schedule in the text of a row."""
-    wanted = str(schedule)
-    if text == wanted:
-        return True
-    planned = readable(text)
-    return planned is not None and str(planned.last) == wanted

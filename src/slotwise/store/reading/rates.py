@@ -81,7 +81,7 @@ def rates(store: Store, job: str) -> JobRates:
     """Return the rates of a job with its instances, also under former names: counts by the hour,
     durations and lateness from its newest slots.
     """
-    numbers = range(len(_names(store, job)))
+    numbers = range(len(store.names_of(job)))
     given = " UNION ALL ".join(_GIVEN.format(number=number) for number in numbers)
     return _rates(store, [job], f"({given})", NEWEST)[job]
 
@@ -95,16 +95,10 @@ def rates_of(store: Store, jobs: Collection[str]) -> dict[str, JobRates]:
     return found
 
 
-def _names(store: Store, job: str) -> Sequence[str]:
-    """Return the name of a job, and its former ones."""
-    known = store.definitions.get(job)
-    return (job, *known.aliases) if known else (job,)
-
-
 def _rates(
     store: Store, jobs: Sequence[str], source: str, newest: int
 ) -> dict[str, JobRates]:
-    names = {name: job for job in jobs for name in _names(store, job)}
+    names = {name: job for job in jobs for name in store.names_of(job)}
     with reading(store) as at:
         now = at.now()
         given: dict[str, object] = {"names": list(names), "now": now}

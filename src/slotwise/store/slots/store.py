@@ -85,6 +85,13 @@ class Store:
         self.held = HeldRows(self)
         self.settlements = Settlements(self)
 
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Return the name of a job or task, and the former ones that its declaration here
+        lists.
+        """
+        known = self.definitions.get(name)
+        return (name, *known.aliases) if known else (name,)
+
     @contextmanager
     def rehearsed(self) -> Iterator[sa.Connection]:
         with (
