@@ -5,7 +5,8 @@ Tests import inner names from here: a module that moves is named in one place.
 
 from __future__ import annotations
 
-from slotwise.store.connect import database, postgresql_connections, sqlite_connections
+from slotwise.contrib.sqlite import link as sqlite_connections
+from slotwise.store.connect import database, postgresql_connections
 from slotwise.store.connect.database import Database, sure_transaction, timeline_of
 from slotwise.store.connect.database_errors import (
     is_transient,

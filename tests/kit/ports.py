@@ -5,6 +5,7 @@ Tests import inner names from here: a module that moves is named in one place.
 
 from __future__ import annotations
 
+from slotwise.model.plugged_in import plugged_in
 from slotwise.store.dialects import by_key
 from slotwise.store.dialects.by_key import ByKey
 from slotwise.store.dialects.locking_postgresql import LockingPostgreSQL
@@ -40,5 +41,6 @@ __all__ = [
     "instants",
     "integers",
     "intervals",
+    "plugged_in",
     "texts",
 ]

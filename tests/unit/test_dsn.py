@@ -8,8 +8,9 @@ import time
 
 import pytest
 from sqlalchemy import create_engine
+from tests.kit.ports import plugged_in
 
-from slotwise import InvalidSetting
+from slotwise import ConfigurationError, InvalidSetting
 from slotwise.spi import connect_arguments, database_url, hide_password
 
 WILD = "p@ss%w?rd^]/#:&"  # what a password generator makes
@@ -304,3 +305,19 @@ def test_importing_slotwise_does_not_import_a_driver() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_database_without_its_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite is found by entry points: where they are missing, one line says what to do."""
+    plugged_in.cache_clear()
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **which: ())
+    for address in ("sqlite:///secret.db", "mysql://user:secret@host/jobs"):
+        kind = address.partition(":")[0]
+        with pytest.raises(
+            ConfigurationError,
+            match=f"no installed package has the entry point '{kind}' of "
+            "slotwise.addresses: this installation of slotwise is incomplete; install it",
+        ) as raised:
+            database_url(address)
+        assert "secret" not in str(raised.value)
+        assert "\n" not in str(raised.value)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.ports import plugged_in
 
 from slotwise import (
     ConfigurationError,
@@ -673,6 +674,7 @@ def test_start_is_not_for_the_loop_itself() -> None:
 
 def test_an_incomplete_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs isolated attempts is an entry point; without it, one line says what to do."""
+    plugged_in.cache_clear()
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **which: ())
     isolated = job(name="apart", schedule="0 2 * * *", isolation="process")(print)
     registry = JobRegistry(jobs=[isolated], app="shop:registry")

@@ -141,24 +141,22 @@ class Schema:
         """Return the statements that give the database role ``to`` what one of ``roles`` needs.
 
         They are for one transaction of PostgreSQL; no database is needed. With an address of
-        MariaDB, ``to`` is an account. Raises ConfigurationError for what can be no name of it.
+        MariaDB, ``to`` is an account. Raises ConfigurationError for what can be no name of it, or
+        with SQLite, which has no roles.
         """
-        if self._is_mysql:
-            names = sorted(self._target.table_names)
-            found = plugged_in("slotwise.grants", "mysql")(
-                role, to, self._where["prefix"], names
-            )
-            return "".join(f"{statement};\n" for statement in found)
-        return grants(role, to, **self._where)
+        kind = dialect_of_address(self._settings.database_url)
+        if kind == "postgresql":
+            return grants(role, to, **self._where)
+        names = sorted(self._target.table_names)
+        found = plugged_in("slotwise.grants", kind)(
+            role, to, self._where["prefix"], names
+        )
+        return "".join(f"{statement};\n" for statement in found)
 
     def grant(self, role: str, to: str) -> None:
-        """Execute ``grants``. Raises ConfigurationError if there is no such role, or with SQLite,
-        which has none.
-        """
+        """Execute ``grants``. Raises ConfigurationError if there is no such role."""
         statements = self.grants(role, to)
-        with self._connected() as (connection, database):
-            if database.dialect_name == "sqlite":
-                raise ConfigurationError("SQLite has no roles; protect the file")
+        with self._connected() as (connection, _):
             # A driver of MariaDB takes one statement at a time.
             parts = statements.split(";\n") if self._is_mysql else [statements]
             try:

@@ -11,6 +11,7 @@ from typing import Any
 from slotwise.errors import ConfigurationError
 
 
+@cache
 def plugged_in(group: str, name: str) -> Any:
     """Return what an entry point names. Raise ConfigurationError if there is none."""
     from importlib.metadata import entry_points

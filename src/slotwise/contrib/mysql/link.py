@@ -65,13 +65,13 @@ class MySQLLink:
 
     name = "mysql"
     single = False
-    passes_words = takes_along = False
+    passes_words = takes_along = counts_locks = False
 
     def __init__(self, url: URL, settings: Settings) -> None:
         self._url = url
         self._settings = settings
 
-    def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
+    def engine(self, role: str, options: Mapping[str, object]) -> Engine:
         """Return an engine without connections. That of migrations has no deadlines for
         statements. Raise `DriverMissing`.
         """
@@ -83,7 +83,7 @@ class MySQLLink:
                 self._url,
                 hide_parameters=True,
                 connect_args=self._arguments(role),
-                **pool,
+                **options,
                 **waits,
             )
         except (ImportError, NoSuchModuleError):

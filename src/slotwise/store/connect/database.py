@@ -27,9 +27,10 @@ from slotwise.model.clock import elapsed
 from slotwise.model.plugged_in import plugged_in
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import is_transient, problem, unreachable
-from slotwise.store.connect.dsn import MYSQL, SQLITE, database_url
+from slotwise.store.connect.dsn import database_url
 from slotwise.store.connect.notifications import Along, Hearing, WakeUps, channel_of
 from slotwise.store.connect.postgresql_connections import PostgreSQLLink
+from slotwise.store.schema.column_types import document
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,10 @@ class Link(Protocol):
         """Whether all roles share one connection."""
 
     @property
+    def counts_locks(self) -> bool:
+        """Whether locks belong to the process: no child may inherit its connections."""
+
+    @property
     def passes_words(self) -> bool:
         """Whether notifications can be received."""
 
@@ -55,8 +60,10 @@ class Link(Protocol):
     def takes_along(self) -> bool:
         """Whether a notification can travel with a statement."""
 
-    def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
-        """Return an engine without connections. That of migrations has no deadlines."""
+    def engine(self, role: str, options: Mapping[str, object]) -> Engine:
+        """Return an engine of these options of SQLAlchemy, without connections. That of
+        migrations has no deadlines.
+        """
 
     def autocommit(
         self, engine: Engine, along: Along | None = None
@@ -330,7 +337,7 @@ class Database:
         """Close idle connections: SQLite counts locks per process, and a child inherits the count
         without the locks.
         """
-        if self._counts_locks() and self._pid == os.getpid():
+        if self._link.counts_locks and self._pid == os.getpid():
             self._used_at_fork = self._in_use()
             self.close()
 
@@ -354,7 +361,8 @@ class Database:
                     else {}
                 )
                 pool = {"poolclass": ClosingPool if size else NullPool, **sizes}
-                self._engines[role] = self._link.engine(role, pool)
+                options = {"json_deserializer": document, **pool}
+                self._engines[role] = self._link.engine(role, options)
             return self._engines[role]
 
     def _dispose(self) -> None:
@@ -365,7 +373,7 @@ class Database:
         """Drop the parent's engines after a fork. Raise DatabaseProblem if the parent was using
         SQLite just then.
         """
-        if self._counts_locks() and (self._used_at_fork or self._in_use()):
+        if self._link.counts_locks and (self._used_at_fork or self._in_use()):
             raise DatabaseProblem(
                 "this process was forked while its parent used the SQLite "
                 "database: fork before the worker starts, "
@@ -385,9 +393,6 @@ class Database:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_closed = False
-
-    def _counts_locks(self) -> bool:
-        return self._link.name == "sqlite" and not self._link.single
 
     def _in_use(self) -> bool:
         return any(pool.checkedout() for pool in self._pools())
@@ -411,16 +416,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def _link(url: URL, settings: Settings) -> Link:
-    if url.get_backend_name() == MYSQL:
-        found: Link = plugged_in("slotwise.links", MYSQL)(url, settings)
-        return found
-    if url.drivername != SQLITE:
+    kind = url.get_backend_name()
+    if kind == "postgresql":
         return PostgreSQLLink(url, settings)
-    from slotwise.store.connect.sqlite_connections import (
-        SQLiteLink,
-    )  # late: a worker on PostgreSQL saves a megabyte
-
-    return SQLiteLink(url, settings)
+    found: Link = plugged_in("slotwise.links", kind)(url, settings)
+    return found
 
 
 T = TypeVar("T")

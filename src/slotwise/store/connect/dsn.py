@@ -1,5 +1,5 @@
-"""Database addresses: each spelling becomes one `sqlalchemy.URL`, for psycopg 3, the standard
-library's SQLite, or the driver of a lodger.
+"""Database addresses: each spelling becomes one `sqlalchemy.URL`, for psycopg 3 or the driver of a
+lodger.
 
 No message quotes an address that cannot be parsed, because any part of it may be a password.
 """
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from urllib.parse import unquote, unquote_plus
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL
 
 from slotwise.errors import DriverMissing, InvalidSetting
 from slotwise.model.plugged_in import plugged_in
@@ -23,7 +22,6 @@ NO_ADDRESS = (
 )
 EXAMPLE = "write postgresql://user@host/database, mysql://user@host/database or sqlite:///file.db"
 POSTGRESQL = "postgresql+psycopg"
-SQLITE = "sqlite+pysqlite"
 #: MariaDB and MySQL, which a lodger knows.
 MYSQL = "mysql"
 
@@ -42,6 +40,8 @@ _POSTGRESQL_URL = re.compile(
 _HOST_AND_PORT = re.compile(r"(?P<host>\[.*\]|[^:]*|.*:.*:.*?)(?::(?P<port>\d*))?")
 _SCHEME = re.compile(r"(?:jdbc:)?(?P<name>[A-Za-z][\w.-]*)(?:\+\w+)?:")
 _LIBPQ_STRING = re.compile(r"\s*\w+\s*=")
+#: How addresses begin that lodgers read.
+_OF_LODGERS = ("sqlite", "mysql", "mariadb")
 #: The databases that a message names; another word before :// may be anything.
 _UNSUPPORTED = frozenset(
     {
@@ -141,10 +141,8 @@ def database_url(text: str | None) -> URL:
     kind = scheme["name"].lower() if scheme else ""
     if kind in ("postgres", "postgresql"):
         return _from_postgresql_url(text)
-    if kind == "sqlite":
-        return _from_sqlite_url(text)
-    if kind in (MYSQL, "mariadb"):
-        found: URL = plugged_in("slotwise.addresses", MYSQL)(text)
+    if kind in _OF_LODGERS:
+        found: URL = plugged_in("slotwise.addresses", kind)(text)
         return found
     if not scheme and _LIBPQ_STRING.match(text):
         return _from_libpq_string(text)
@@ -266,15 +264,3 @@ def _url(options: Mapping[str, str]) -> URL:
         return made.set(query=rest)
     rest = {key: value for key, value in rest.items() if key not in ("host", "port")}
     return made.set(host=host or None, port=int(port) if port else None, query=rest)
-
-
-def _from_sqlite_url(text: str) -> URL:
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        raise _not_understood("it is not a file path") from None
-    if url.host or url.username:
-        raise _not_understood(
-            "a file takes three slashes, sqlite:///file.db, and an absolute path four"
-        )
-    return url.set(drivername=SQLITE)

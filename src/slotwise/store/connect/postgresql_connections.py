@@ -128,7 +128,7 @@ class PostgreSQLLink:
     """The engines of one PostgreSQL address."""
 
     name = "postgresql"
-    single = False
+    single = counts_locks = False
 
     def __init__(self, url: URL, settings: Settings) -> None:
         """Raise `DriverMissing` without libpq, `InvalidSetting` for an option unknown to libpq."""
@@ -167,14 +167,18 @@ class PostgreSQLLink:
         """Whether a notification can be pipelined with a statement."""
         return self._is_direct and can_go_along()
 
-    def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
+    def engine(self, role: str, options: Mapping[str, object]) -> Engine:
         """Return an engine without connections. That of migrations has no deadlines."""
         parameters = self._parameters(role)
         waits = {"pool_timeout": self._settings.heartbeat_interval.total_seconds()}
         if role == "migrations":
             waits = {}
         engine = create_engine(
-            self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits
+            self._url,
+            hide_parameters=True,
+            use_native_hstore=False,
+            **options,
+            **waits,
         )
         engine.dialect.statement_compiler = qualified(
             engine.dialect.statement_compiler

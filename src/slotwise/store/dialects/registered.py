@@ -6,22 +6,17 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TypeAlias
 
-from slotwise.errors import ConfigurationError
 from slotwise.model.clock import Clock
 from slotwise.model.plugged_in import plugged_in
-from slotwise.store.connect.dsn import MYSQL
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.tables import Tables
 
 #: Makes the dialect of a database, mostly a class.
 MakeDialect: TypeAlias = Callable[[Tables, Clock], Dialect]
 
-#: For each kind of database where to import its dialect: a worker loads only its own. That of
-#: MariaDB and MySQL is an entry point of ``slotwise.dialects``.
-_dialects = {
-    "postgresql": "slotwise.store.dialects.postgresql.dialect:PostgreSQL",
-    "sqlite": "slotwise.store.dialects.one_writer:SQLite",
-}
+#: For each kind of database where to import its dialect: a worker loads only its own. Others are
+#: entry points of ``slotwise.dialects``.
+_dialects = {"postgresql": "slotwise.store.dialects.postgresql.dialect:PostgreSQL"}
 
 
 def register_dialect(kind: str, dialect: str) -> None:
@@ -36,13 +31,9 @@ def register_dialect(kind: str, dialect: str) -> None:
 
 def dialect_of(kind: str) -> MakeDialect:
     """Return what makes the dialect of a kind of database. Raise ConfigurationError."""
-    module, _, name = _dialects.get(kind, "").partition(":")
-    if not name and kind == MYSQL:
+    if kind not in _dialects:
         plugged: MakeDialect = plugged_in("slotwise.dialects", kind)
         return plugged
-    if not name:
-        raise ConfigurationError(
-            f"no dialect is registered for {kind} databases; call slotwise.spi.register_dialect"
-        )
+    module, _, name = _dialects[kind].partition(":")
     found: MakeDialect = getattr(import_module(module), name)
     return found

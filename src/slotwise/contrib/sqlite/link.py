@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from slotwise.errors import DatabaseProblem, SchemaMissing
-from slotwise.model.error_text import hide_password
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.notifications import Along, Hearing
-from slotwise.store.schema.column_types import document
+from slotwise import DatabaseProblem, SchemaMissing, Settings
+from slotwise.spi import hide_password
 
 OLDEST_LIBRARY = (3, 35)
 BUSY_TIMEOUT = timedelta(seconds=10)
@@ -45,8 +43,9 @@ class SQLiteLink:
         self.single = (
             url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
         )
+        self.counts_locks = not self.single
 
-    def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
+    def engine(self, role: str, options: Mapping[str, object]) -> Engine:
         """Return an engine without connections. Only that of migrations creates a missing file."""
         waits = (
             {}
@@ -62,8 +61,7 @@ class SQLiteLink:
             self._url,
             hide_parameters=True,
             connect_args=arguments,
-            json_deserializer=document,
-            **pool,
+            **options,
             **waits,
         )
         event.listen(engine, "connect", _prepare)
@@ -77,7 +75,7 @@ class SQLiteLink:
         return engine
 
     def autocommit(
-        self, engine: Engine, along: Along | None = None
+        self, engine: Engine, along: object = None
     ) -> AbstractContextManager[Connection]:
         """Begin a transaction; readers take the write lock as well."""
         return engine.begin()
@@ -88,7 +86,7 @@ class SQLiteLink:
     def limit_replies(self, within: timedelta | None) -> None:
         """There is no server whose reply could fail to come."""
 
-    def listen(self, channel: str) -> Hearing:
+    def listen(self, channel: str) -> NoReturn:
         raise DatabaseProblem(
             "SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it"
         )
