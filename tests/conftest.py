@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.kit.lasting",
     "tests.kit.leaks",
     "tests.kit.order",
+    "tests.kit.processes",
     "tests.kit.progress",
     "tests.kit.quarantine",
     "tests.kit.selection",

@@ -20,6 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from tests.faults.cast import registry_of
+from tests.kit import processes
 from tests.kit.laws import Ledger, rows_and_ledger
 from tests.kit.patience import PATIENCE
 
@@ -186,23 +187,15 @@ class Player:
     ) -> None:
         self.name = name
         self._events = events
-        command = [
-            sys.executable,
-            "-m",
-            "slotwise",
-            "worker",
-            "--app",
-            "tests.faults.cast",
-            "--app-dir",
-            str(ROOT),
-        ]
+        command = ["worker", "--app", "tests.faults.cast", "--app-dir", str(ROOT)]
         command += ["--log-format", "json", "--log-level", "DEBUG"]
-        self.process = subprocess.Popen(
-            command,
-            env={**environment, "SLOTWISE_WORKER_NAME": name},
-            stdout=subprocess.PIPE,
+        self.process = processes.start(
+            "slotwise",
+            *command,
+            directory=ROOT,
+            environment={**environment, "SLOTWISE_WORKER_NAME": name},
             stderr=subprocess.STDOUT,
-            cwd=ROOT,
+            text=False,
         )
         self.pid = self.process.pid
         self._reader = threading.Thread(

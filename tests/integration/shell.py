@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.kit import processes
 from tests.kit.patience import PATIENCE
+from tests.kit.processes import Forked
 
 from slotwise.cli.entry import status
 from slotwise.engine.process.tuning import ECHO
@@ -60,14 +62,11 @@ class Shell:
         self, *arguments: str, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run ``slotwise …`` to its end."""
-        return subprocess.run(
-            self._command(arguments),
-            cwd=self.directory,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
+        return processes.run(
+            "slotwise",
+            *arguments,
+            directory=self.directory,
+            environment={**self.environment, **environment},
         )
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -93,13 +92,15 @@ class Shell:
 
     def start(self, *arguments: str, **environment: str) -> Process:
         """Start ``slotwise …``; it is killed at the end of the test."""
-        process = Process(
-            self._command(arguments),
-            self.directory,
-            {**self.environment, **environment},
+        return self._watch(
+            processes.start(
+                "slotwise",
+                *arguments,
+                directory=self.directory,
+                environment={**self.environment, **environment},
+                new_session=True,
+            )
         )
-        self._running.append(process)
-        return process
 
     def worker(self, *arguments: str, **environment: str) -> Process:
         """A worker that logs each event as JSON."""
@@ -119,31 +120,29 @@ class Shell:
 
     def start_under(self, *wrapper: str, arguments: tuple[str, ...]) -> Process:
         """Start ``wrapper … slotwise …``."""
-        process = Process(
-            [*wrapper, *self._command(arguments)], self.directory, self.environment
+        return self._watch(
+            subprocess.Popen(
+                [*wrapper, sys.executable, "-m", "slotwise", *arguments],
+                cwd=self.directory,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         )
+
+    def _watch(self, started: Forked | subprocess.Popen[str]) -> Process:
+        process = Process(started)
         self._running.append(process)
         return process
-
-    def _command(self, arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "slotwise", *arguments]
 
 
 class Process:
     """A running command; its lines are read by threads, so that nothing blocks it."""
 
-    def __init__(
-        self, command: list[str], directory: Path, environment: dict[str, str]
-    ) -> None:
-        self._popen = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(self, started: Forked | subprocess.Popen[str]) -> None:
+        self._popen = started
         self.seen: list[dict[str, Any]] = []
         self.out: list[str] = []
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

@@ -358,16 +358,17 @@ def test_as_module_and_as_script(shell: Shell) -> None:
     shell.write(
         "alembic.py", "raise AssertionError('the application hides somebody else')\n"
     )
-    assert shell.run("run", "good").returncode == exits.OK
+    module = [sys.executable, "-m", "slotwise", "run", "good"]
     script = [Path(sys.executable).with_name("slotwise"), "run", "good"]
-    done = subprocess.run(
-        script,
-        cwd=shell.directory,
-        env=shell.environment,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == exits.OK, done.stderr
+    for command in (module, script):
+        done = subprocess.run(
+            command,
+            cwd=shell.directory,
+            env=shell.environment,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == exits.OK, done.stderr
 
 
 def test_run_now(pg_url: str) -> None:
