@@ -39,10 +39,15 @@ CAUSES = {
     "a snapshot that starves vacuum": (["/database"], "nightly-dump"),
     "a deploy that changed a schedule": (
         ["/timeline"],
-        "planned by the deploy release-41: poll-orders from CRON|*/10",
+        "planned by the deploy release-41: poll-orders from */10",
     ),
     "a calendar without next year": (["/calendar?name=old"], "2020-12-25"),
     "a dead worker": ([], "worker-2 is lost"),
+    "a task that no worker knows": ([], "no live worker knows it"),
+    "a queue without room": (
+        ["/tasks?name=resize"],
+        "28 tasks are due, the oldest since",
+    ),
     "a poison task": (
         ["/tasks", "/tasks?name=send-mail&state=dead", "/task?"],
         "It is dead after 10 attempts",

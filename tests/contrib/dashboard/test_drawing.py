@@ -16,15 +16,18 @@ from slotwise.contrib.dashboard.drawing import (
     marks_of,
 )
 from slotwise.contrib.dashboard.pages.bands import outages_of, pauses_of
+from slotwise.contrib.dashboard.pages.former import as_planned, was_planned
 from slotwise.contrib.dashboard.pages.timeline import starts_per_minute
 from slotwise.contrib.dashboard.pages.today import causes_of, totals_of
 from slotwise.inspect import (
     AuditEntry,
+    DeployInfo,
     Failure,
     OutcomeCount,
     OutcomePart,
     OutcomeTotal,
     Pause,
+    ScheduleSpan,
     SlotInfo,
     SlotWindow,
     WorkerLife,
@@ -178,7 +181,18 @@ def test_the_verdict_adds_up() -> None:
 
 def test_failures_that_differ_in_numbers_have_one_cause() -> None:
     """The largest group first."""
-    errors = ["exit 69", "Timeout after 31 s", "Timeout after 30 s", None]
+    errors = [
+        "exit status 69",
+        "exit status 70",
+        "Timeout after 31s",
+        "Timeout after 30s",
+    ]
+    errors += [
+        "no mailbox u1@example.com",
+        "no mailbox u2@example.com",
+        "no mailbox x",
+        None,
+    ]
     found = causes_of(
         Failure(
             name=f"job-{number % 2}",
@@ -194,11 +208,51 @@ def test_failures_that_differ_in_numbers_have_one_cause() -> None:
         for number, error in enumerate(errors)
     )
     assert [(one.count, one.text) for one in found] == [
-        (2, "Timeout after 30 s"),
-        (1, "exit 69"),
-        (1, "retry"),
+        (2, "Timeout after 30s"),
+        (2, "no mailbox u2@example.com"),
+        (1, "exit status 69"),
+        (1, "exit status 70"),
+        (1, "no mailbox x"),
+        (1, "failed (retry)"),
     ]
-    assert found[0].first == NOON + MINUTE
+    assert found[0].first == NOON + 2 * MINUTE
+
+
+def deploy(at: datetime, former: str | None) -> DeployInfo:
+    return DeployInfo(
+        job="a",
+        id="recurring",
+        at=at,
+        former=former,
+        schedule="EVERY|1h|1970-01-01T00:00:00Z",
+        revision=None,
+        worker="w",
+    )
+
+
+def test_slots_before_a_deploy_are_of_the_schedule_that_it_replaced() -> None:
+    """Neither those of the new one, nor any before the job was planned first."""
+    hours = tuple(NOON + n * HOUR for n in range(6))
+    window = SlotWindow(job="a", id="recurring", schedule="", expected=hours)
+    at = NOON + 150 * MINUTE
+    changed = as_planned(window, [deploy(at, "EVERY|90m|1970-01-01T00:00:00Z")], NOON)
+    assert changed.expected == (NOON, NOON + 90 * MINUTE, *hours[3:])
+    planned = as_planned(window, [deploy(at, None)], NOON)
+    assert planned.expected == hours[3:]
+    for former in ("DELAY|1h", "unreadable"):
+        assert as_planned(window, [deploy(at, former)], NOON).expected == hours[3:]
+    other = SlotWindow(job="b", id="recurring", schedule="", expected=hours)
+    assert as_planned(other, [deploy(at, None)], NOON) is other
+
+
+def test_a_slot_was_planned_if_its_schedule_at_that_time_had_it() -> None:
+    text = "EVERY|1h|1970-01-01T00:00:00Z"
+    span = ScheduleSpan(
+        job="a", id="recurring", since=NOON, until=NOON + 2 * HOUR, schedule=text
+    )
+    found = [was_planned(NOON + n * HOUR / 2, "recurring", [span]) for n in range(6)]
+    assert found == [False, False, True, False, True, False]
+    assert not was_planned(NOON + HOUR, "other", [span])
 
 
 def life(start: int, end: int | None) -> WorkerLife:

@@ -89,6 +89,25 @@ def test_what_workers_add_counts_once(bench: Bench) -> None:
     assert counted(bench) == EXPECTED
 
 
+def test_the_parts_of_a_window(bench: Bench) -> None:
+    """Each hour is in the part in which it begins; other names, and hours outside, in none."""
+    counts = Counts(bench.store)
+    hours = [NOON + n * HOUR for n in range(-1, 9)]
+    counts.add({ended(hour): 2 for hour in hours})
+    counts.add({ended(NOON + 3 * HOUR, "failed"): 5, ended(NOON, name="other"): 7})
+    found = bench.inspect.outcome_parts(["plain"], NOON, NOON + 8 * HOUR, 4)
+    assert [(one.part, one.outcome, one.count) for one in found] == [
+        (0, "succeeded", 4),
+        (1, "failed", 5),
+        (1, "succeeded", 4),
+        (2, "succeeded", 4),
+        (3, "succeeded", 4),
+    ]
+    uneven = bench.inspect.outcome_parts(["other"], NOON - HOUR / 3, NOON + HOUR, 4)
+    assert [(one.job, one.part, one.count) for one in uneven] == [("other", 1, 7)]
+    assert bench.inspect.outcome_parts([], NOON, NOON + HOUR, 4) == []
+
+
 def test_many_names_in_small_steps(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,11 +75,8 @@ def _limits(one: Definition) -> list[str]:
     said = list[str]()
     if one.finish_by is not None:
         by = one.finish_by.by
-        when = (
-            f"by {by}"
-            if isinstance(by, str)
-            else f"{format_duration(by)} after its slot"
-        )
+        told = by if isinstance(by, str) else format_duration(by)
+        when = f"by {told}" if ":" in told else f"{told} after its slot"
         said.append(f"A run should have ended {when}")
     if one.concurrency is not None:
         said.append(f"At most {one.concurrency:,} run at a time in the whole cluster")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from slotwise.contrib.dashboard.pages.former import was_planned
 from slotwise.inspect import Inspection, SlotWindow
 from slotwise.spi import SlotState
 
@@ -47,13 +48,21 @@ def reconcile(inspect: Inspection, start: datetime, end: datetime) -> Reconcilia
     for window in _all_windows(inspect, start, end):
         jobs += 1
         is_complete &= window.complete
+        unknown = list[datetime]()
         for slot in window.missing:
             asked += 1
             if asked > _MOST:
                 break
             why = inspect.explain(window.job, slot, id=window.id)
             if why.outcome == SlotState.UNKNOWN:
-                found.append(Unexplained(job=window.job, id=window.id, slot=slot))
+                unknown.append(slot)
+        if unknown:  # a deploy may have changed the schedule since
+            spans = inspect.schedule_spans(start, end, job=window.job)
+            found += (
+                Unexplained(job=window.job, id=window.id, slot=slot)
+                for slot in unknown
+                if was_planned(slot, window.id, spans)
+            )
     return Reconciliation(
         at=end, jobs=jobs, unexplained=found, complete=is_complete and asked <= _MOST
     )

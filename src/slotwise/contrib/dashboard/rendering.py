@@ -20,7 +20,7 @@ from slotwise.contrib.dashboard.drawing import drawn_marks
 from slotwise.contrib.dashboard.exchange import Request, Token
 from slotwise.contrib.dashboard.operations import KINDS
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import RECURRING
+from slotwise.inspect import RECURRING, describe_schedule
 from slotwise.spi import error_summary, short_duration
 
 #: The pages that every page links to, in order, with the key that opens each.
@@ -126,6 +126,7 @@ class Rendering:
             "number": number,
             "size": size,
             "summary": error_summary,
+            "schedule": describe_schedule,
         }
         self._templates.globals |= {
             "recurring": RECURRING,

@@ -11,7 +11,13 @@ from typing import Final
 
 from slotwise.contrib.dashboard.drawing import Axis, Band
 from slotwise.contrib.dashboard.reading import Reading
-from slotwise.inspect import AuditEntry, DeployInfo, Pause, WorkerLife
+from slotwise.inspect import (
+    AuditEntry,
+    DeployInfo,
+    Pause,
+    WorkerLife,
+    describe_schedule,
+)
 
 _MOST_ENTRIES: Final = 500
 _MOST_LIVES: Final = 2_000
@@ -25,6 +31,7 @@ class Bands:
 
     of_all: Sequence[Band]
     of_jobs: Mapping[str, Sequence[Band]]
+    deploys: Sequence[DeployInfo] = ()
 
 
 def bands_of(reading: Reading, axis: Axis) -> Bands:
@@ -48,7 +55,8 @@ def bands_of(reading: Reading, axis: Axis) -> Bands:
     ]
     seen = [one for one in found if one.end >= axis.start and one.start < axis.end]
     named = {job: bands for job, bands in pauses.items() if job is not None}
-    return Bands(of_all=sorted(seen, key=lambda one: one.start), of_jobs=named)
+    ordered = sorted(seen, key=lambda one: one.start)
+    return Bands(of_all=ordered, of_jobs=named, deploys=deploys)
 
 
 def pauses_of(
@@ -109,9 +117,10 @@ def deploys_of(deploys: Iterable[DeployInfo]) -> list[Band]:
         together = list(group)
         first = together[0]
         by = f" by the deploy {first.revision}" if first.revision else ""
-        what = f"{first.job} from {first.former or 'nothing'} to {first.schedule}"
-        if len(together) > 1:
-            what = f"{len(together):,} schedules"
+        what = f"{len(together):,} schedules"
+        if len(together) == 1:
+            former = describe_schedule(first.former) if first.former else "nothing"
+            what = f"{first.job} from {former} to {describe_schedule(first.schedule)}"
         title = f"planned{by}: {what}"
         bands.append(
             Band(kind="deploy", start=first.at, end=together[-1].at, title=title)

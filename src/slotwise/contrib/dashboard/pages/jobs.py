@@ -87,6 +87,8 @@ def one(reading: Reading) -> Page:
     slots = reading.lines(
         "slots", lambda: inspect.slots(name, id=id, limit=_DURATIONS)
     )
+    pending = reading.lines("pending", lambda: inspect.pending(name, id=id))
+    begun = {one.slot for one in slots if one.last is None}
     data = {
         "name": name,
         "id": id,
@@ -99,7 +101,7 @@ def one(reading: Reading) -> Page:
         ),
         "why": reading.part("why", lambda: inspect.explain_job(name, id=id)),
         "next": _next(reading, schedule) if schedule else [],
-        "pending": reading.lines("pending", lambda: inspect.pending(name, id=id)),
+        "pending": [one for one in pending if one.slot not in begun],
         "slots": slots[:STRIP],
         "durations": percentiles(measured(slots, took)),
         "lateness": percentiles(measured(slots, late)),

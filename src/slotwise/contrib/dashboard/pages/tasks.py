@@ -10,12 +10,20 @@ from typing import Final
 
 from slotwise.contrib.dashboard.access import Refused, Role
 from slotwise.contrib.dashboard.reading import Page, Reading
-from slotwise.inspect import Inspection, OutcomeCount, TaskFilter, TaskInfo
+from slotwise.inspect import (
+    Inspection,
+    OutcomeCount,
+    TaskExplanation,
+    TaskFilter,
+    TaskInfo,
+)
 from slotwise.spi import TASK_STATES, Outcome, redact
 
 PAGE: Final = 100
 _HIDDEN: Final = "hidden: this needs the role admin"
 _MINUTE: Final = timedelta(minutes=1)
+#: What is due for longer than this is late.
+LATE: Final = _MINUTE
 #: Rates are those of the hours that have this time in them, and of the present one.
 _RECENTLY: Final = timedelta(minutes=30)
 
@@ -49,6 +57,7 @@ def listing(reading: Reading) -> Page:
     counts = reading.kept_lines("tasks", reading.inspect.task_counts)
     backlog = reading.kept_lines("late", reading.inspect.backlog)
     names = {one.task for one in counts}
+    oldest = {one.name: one.oldest for one in backlog if one.name in names}
     found = list[TaskInfo]()
     if name is not None:
         found = reading.lines(
@@ -64,15 +73,25 @@ def listing(reading: Reading) -> Page:
         "counts": counts,
         "backlog": [one for one in backlog if one.name in names],
         "paces": paces(reading),
+        "why": _why(reading, name, oldest.get(name or "")),
         "tasks": found,
         "next": found[-1].id if len(found) == PAGE else None,
     }
     shown = {
         "states": TASK_STATES,
         "given": _given(where, name, state),
-        "oldest": {one.name: one.oldest for one in backlog if one.name in names},
+        "oldest": oldest,
     }
     return Page(template="tasks.html", title="Tasks", data=data, shown=shown)
+
+
+def _why(
+    reading: Reading, name: str | None, oldest: timedelta | None
+) -> TaskExplanation | None:
+    """Return why the due tasks of a name wait, if they have waited for long."""
+    if name is None or oldest is None or oldest < LATE:
+        return None
+    return reading.part("why", lambda: reading.inspect.explain_backlog(name))
 
 
 def _given(

@@ -19,6 +19,7 @@ from slotwise.contrib.dashboard.drawing import (
     pause_marks,
 )
 from slotwise.contrib.dashboard.pages.bands import Bands, bands_of
+from slotwise.contrib.dashboard.pages.former import as_planned
 from slotwise.contrib.dashboard.reading import Page, Reading
 from slotwise.inspect import OutcomePart, SlotWindow
 from slotwise.spi import Outcome
@@ -76,6 +77,7 @@ def timeline(reading: Reading) -> Page:
     if outcome is not None:
         mine = [one for one in mine if any(a.outcome == outcome for a in one.actual)]
     bands = bands_of(reading, axis)
+    mine = [as_planned(one, bands.deploys, axis.start) for one in mine]
     data = {
         "from": axis.start,
         "to": axis.end,

@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from slotwise.contrib.dashboard.pages.tasks import pace_of_all, paces
+from slotwise.contrib.dashboard.pages.tasks import LATE, pace_of_all, paces
 from slotwise.contrib.dashboard.reading import Page, Reading
 from slotwise.inspect import (
     Backlog,
     Failure,
     FinishForecast,
+    Health,
     OutcomeTotal,
     Pause,
     Trouble,
@@ -24,11 +25,14 @@ from slotwise.spi import Outcome, error_summary
 
 #: Failures that are read and grouped; the page says when there are more.
 _MOST_FAILURES: Final = 500
-#: What is due for longer than this is late.
-_LATE: Final = timedelta(minutes=1)
 #: Paused jobs of which author and note are read.
 _TOLD_PAUSES: Final = 5
-#: Slots that have run to their end, whatever the end was.
+#: What differs among failures of one cause: words with digits, such as ids, addresses and times. A
+#: number that is the cause itself is kept: "exit status 69".
+_KEPT_OR_VARIED: Final = re.compile(
+    r"(?P<kept>\b(?:status|code|errno|signal|http) \d{1,3}\b)|[\w.@:/+-]*\d[\w.@:/+-]*",
+    re.IGNORECASE,
+)
 _RUNNING: Final = frozenset({"claimed", Outcome.RUNNING})
 
 
@@ -50,7 +54,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Failures that look alike: ``text`` with numbers left out is the same."""
+    """Failures that look alike: ``text`` without words that have digits is the same."""
 
     text: str
     count: int
@@ -106,7 +110,16 @@ def today(reading: Reading) -> Page:
     data["failing"] = _worst(one for one in troubles if one.failing)
     paused = [one for one in troubles if one.paused is not None]
     data["paused_jobs"] = reading.lines("pauses", lambda: _pauses(reading, paused))
-    shown = {"task_names": {one.task for one in tasks} | _tasks_among(failures)}
+    health = data["health"]
+    stuck = {one.task: one.reason for one in tasks if one.reason is not None}
+    if isinstance(health, Health):
+        unknown = (*health.unknown_jobs, *health.orphan_tasks)
+        stuck |= dict.fromkeys(unknown, "no live worker knows it")
+        stuck |= health.unroutable
+    shown = {
+        "task_names": {one.task for one in tasks} | _tasks_among(failures),
+        "stuck": stuck,
+    }
     return Page(template="today.html", title="Today", data=data, shown=shown)
 
 
@@ -171,14 +184,19 @@ def causes_of(failures: Iterable[Failure]) -> list[Cause]:
 
 
 def _cause(failure: Failure) -> str:
-    text = error_summary(failure.error) or failure.reason or failure.outcome
-    return re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f]*\b", "…", text, flags=re.IGNORECASE)
+    return _KEPT_OR_VARIED.sub(lambda found: found["kept"] or "…", _text(failure))
+
+
+def _text(failure: Failure) -> str:
+    """Return what is known of a failure: of one without an error, its outcome and the reason."""
+    reason = f" ({failure.reason.replace('_', ' ')})" if failure.reason else ""
+    return error_summary(failure.error) or f"{failure.outcome}{reason}"
 
 
 def _grouped(alike: Sequence[Failure]) -> Cause:
     newest = max(alike, key=lambda one: one.at)
     return Cause(
-        text=error_summary(newest.error) or newest.reason or newest.outcome,
+        text=_text(newest),
         count=len(alike),
         first=min(one.at for one in alike),
         last=newest.at,
@@ -188,5 +206,5 @@ def _grouped(alike: Sequence[Failure]) -> Cause:
 
 
 def _late(backlog: Iterable[Backlog]) -> list[Backlog]:
-    late = (one for one in backlog if one.oldest > _LATE)
+    late = (one for one in backlog if one.oldest > LATE)
     return sorted(late, key=lambda one: one.oldest, reverse=True)
