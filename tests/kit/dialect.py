@@ -14,7 +14,7 @@ import pytest
 from slotwise.spi import register_dialect
 
 DIALECT = os.environ.get("TESTS_DIALECT", "")
-LOCKING = "slotwise.store.dialects.locking_postgresql:LockingPostgreSQL"
+LOCKING = "tests.kit.startup.locking_postgresql:LockingPostgreSQL"
 #: The kinds of databases that a test of a store runs on.
 KINDS = ["mysql"] if DIALECT == "mariadb" else ["postgresql", "sqlite"]
 #: A directory with a ``sitecustomize.py``, which Python imports in each process that starts.

@@ -5,10 +5,11 @@ Tests import inner names from here: a module that moves is named in one place.
 
 from __future__ import annotations
 
+from tests.kit.startup.locking_postgresql import LockingPostgreSQL
+
 from slotwise.model.plugged_in import plugged_in
 from slotwise.store.dialects import by_key
 from slotwise.store.dialects.by_key import ByKey
-from slotwise.store.dialects.locking_postgresql import LockingPostgreSQL
 from slotwise.store.dialects.port import (
     FIRST,
     LAST,

@@ -14,5 +14,5 @@ if (
     else:
         register_dialect(
             "postgresql",
-            "slotwise.store.dialects.locking_postgresql:LockingPostgreSQL",
+            "locking_postgresql:LockingPostgreSQL",
         )

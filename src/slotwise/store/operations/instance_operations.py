@@ -96,21 +96,22 @@ class ChosenInstances:
         return at.rows(tasks.task_name == self.job, family, *conditions)
 
 
-#: Does something to these instances; returns the number in the audit, and those that it changed.
-Act = Callable[
-    [Operation, Sequence[str], Progress], tuple[int | None, Collection[str]]
-]
+#: Does something to instances with these ids; returns the number in the audit, None for none, and
+#: the ids of those that it changed.
+Act = Callable[[Sequence[str]], tuple[int | None, Collection[str]]]
 
 
 def carry_on(
-    at: Operation, chosen: ChosenInstances, act: Act, so_far: Progress
+    at: Operation, chosen: ChosenInstances, so_far: Progress, act: Act
 ) -> Progress:
     """Act on the next chunk."""
     ids = chosen.chunk(at, so_far)
-    number, changed = act(at, ids, so_far) if ids else (so_far.number, ())
+    number, changed = act(ids) if ids else (None, ())
     found = so_far.found + tuple(id for id in ids if id in changed)
     after = ids[-1] if len(ids) == CHUNK else None
-    return so_far.beyond(found[len(so_far.found) :], after, number=number, found=found)
+    return so_far.beyond(
+        found[len(so_far.found) :], after, number=number or so_far.number, found=found
+    )
 
 
 def _plans_among(rows: Sequence[Row]) -> set[str]:
@@ -123,22 +124,20 @@ def pause(
 ) -> Progress:
     """Start nothing of these instances any more."""
 
-    def act(
-        at: Operation, ids: Sequence[str], so_far: Progress
-    ) -> tuple[int | None, Collection[str]]:
+    def act(ids: Sequence[str]) -> tuple[int | None, Collection[str]]:
         rows = chosen.rows(at, ids, at.tasks.c.state.is_(None))
         is_of = PauseScope.INSTANCE, chosen.job
         changed = {id for id in ids if pauses.keep(at, *is_of, id, window)}
         changed |= _plans_among(rows)
         if not changed and not rows:
-            return so_far.number, ()
+            return None, ()
         until = window.end_text(at.now)
         number = chosen.sign(at, "pause", so_far, until=until)
         if rows:
             job_operations.update(at, rows, **job_operations.paused(at, number))
         return number, changed
 
-    return carry_on(at, chosen, act, so_far)
+    return carry_on(at, chosen, so_far, act)
 
 
 def resume(
@@ -146,21 +145,19 @@ def resume(
 ) -> Progress:
     """Resume these instances."""
 
-    def act(
-        at: Operation, ids: Sequence[str], so_far: Progress
-    ) -> tuple[int | None, Collection[str]]:
+    def act(ids: Sequence[str]) -> tuple[int | None, Collection[str]]:
         rows = chosen.rows(at, ids, at.tasks.c.state == RowState.PAUSED)
         kept = pauses.kept(at, chosen.job)
         mine = [one for one in kept if one.id in ids]
         changed = _plans_among(rows) | {one.id for one in mine if one.id is not None}
         if not changed and not rows:
-            return so_far.number, ()
+            return None, ()
         number = chosen.sign(at, "resume", so_far, replay=replay or None)
         job_operations.wake_rows(at, rows, kept, replay=replay)
         pauses.forget(at, *mine)
         return number, changed
 
-    return carry_on(at, chosen, act, so_far)
+    return carry_on(at, chosen, so_far, act)
 
 
 def trigger(
@@ -168,14 +165,12 @@ def trigger(
 ) -> Progress:
     """Run these instances once, beside their schedules; each has its entry in the audit."""
 
-    def act(
-        at: Operation, ids: Sequence[str], so_far: Progress
-    ) -> tuple[int | None, Collection[str]]:
+    def act(ids: Sequence[str]) -> tuple[None, Collection[str]]:
         for id in ids:
             slot_operations.trigger_now(at, chosen.job, overlap, id)
         return None, ids
 
-    return carry_on(at, chosen, act, so_far)
+    return carry_on(at, chosen, so_far, act)
 
 
 def skip_next(at: Operation, chosen: ChosenInstances, so_far: Progress) -> Progress:
@@ -183,9 +178,7 @@ def skip_next(at: Operation, chosen: ChosenInstances, so_far: Progress) -> Progr
     slot stays.
     """
 
-    def act(
-        at: Operation, ids: Sequence[str], so_far: Progress
-    ) -> tuple[int | None, Collection[str]]:
+    def act(ids: Sequence[str]) -> tuple[None, Collection[str]]:
         chosen.rows(at, ids)  # in the order of their keys
         changed = set()
         for id in ids:
@@ -194,16 +187,14 @@ def skip_next(at: Operation, chosen: ChosenInstances, so_far: Progress) -> Progr
                 changed.add(id)
         return None, changed
 
-    return carry_on(at, chosen, act, so_far)
+    return carry_on(at, chosen, so_far, act)
 
 
 def delete(at: Operation, chosen: ChosenInstances, so_far: Progress) -> Progress:
     """Delete these instances; the row of a run is deleted when that has ended."""
 
-    def act(
-        at: Operation, ids: Sequence[str], so_far: Progress
-    ) -> tuple[int | None, Collection[str]]:
+    def act(ids: Sequence[str]) -> tuple[int, Collection[str]]:
         job_operations.end(at, chosen.rows(at, ids))
         return chosen.sign(at, "delete", so_far), ids
 
-    return carry_on(at, chosen, act, so_far)
+    return carry_on(at, chosen, so_far, act)

@@ -1,5 +1,5 @@
-"""The base ``Locking`` on PostgreSQL: it proves the races of that base, and serves servers that
-speak PostgreSQL's protocol without its statements.
+"""The base ``Locking`` on PostgreSQL: it proves the races of that base. Processes that tests start
+import it from this directory.
 """
 
 from __future__ import annotations
