@@ -9,6 +9,7 @@ from slotwise.contrib.sqlite import link as sqlite_connections
 from slotwise.store.connect import database, postgresql_connections
 from slotwise.store.connect.database import Database, sure_transaction, timeline_of
 from slotwise.store.connect.database_errors import (
+    is_about_a_row,
     is_transient,
     lacks_permission,
     sqlstate,
@@ -33,6 +34,7 @@ __all__ = [
     "WakeUps",
     "can_go_along",
     "database",
+    "is_about_a_row",
     "is_transient",
     "lacks_permission",
     "postgresql_connections",

@@ -54,19 +54,6 @@ NOT_YET: dict[str, str] = {
     "tests/store/conformance/test_queue.py::test_a_task_under_any_id_can_be_named[mysql-id3": (
         "ids of more than 250 characters"
     ),
-    **dict.fromkeys(
-        (
-            "tests/store/conformance/test_catch_up.py",
-            "tests/store/conformance/test_concurrent_slots.py",
-        ),
-        "reads of instants by these tests themselves, as text without a zone",
-    ),
-    "tests/store/conformance/test_bad_rows.py": (
-        "casts to blob, and the driver's class for a CHECK that fails"
-    ),
-    "tests/store/conformance/test_checkpoints.py": (
-        "the connection of a caller in these tests, whose transaction begins by itself"
-    ),
 }
 
 

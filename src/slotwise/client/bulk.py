@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from slotwise.client.arguments import Item, fresh_ids, taken, wanted
+from slotwise.client.transactions import repeated
 from slotwise.errors import ConfigurationError, InstanceExists, SlotwiseError
 from slotwise.model.records import IfExists, Wanted, When, is_whole
 from slotwise.payload.payload import Payload
@@ -159,9 +160,7 @@ class Load:
         if self.if_exists in ("replace", "reschedule") or (
             self.if_exists == "keep" and chunk.named
         ):
-            with self.joining() as (queue, own):
-                tally = queue.put_many(own, self.name, chunk.rows, self.if_exists)
-            self._account(chunk, tally)
+            self._account(chunk, self._write(chunk))
         elif self.thread is not None:
             self._under_way = chunk, self.thread.submit(self._write_new, chunk)
         else:
@@ -169,6 +168,12 @@ class Load:
                 self._write_new(chunk)
             self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
+    @repeated
+    def _write(self, chunk: Chunk) -> BulkResult:
+        with self.joining() as (queue, own):
+            return queue.put_many(own, self.name, chunk.rows, self.if_exists)
+
+    @repeated
     def _write_new(self, chunk: Chunk) -> None:
         """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
         is_joined = self.tell is None and chunk.named

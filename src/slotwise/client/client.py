@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
 from slotwise.client.commands import BulkOptions, Commands, Options
-from slotwise.client.transactions import errors_of, inserts_alone
+from slotwise.client.transactions import errors_of, inserts_alone, repeated
 
 
 class Client(Commands["SyncConnection"]):
@@ -141,6 +141,7 @@ class Client(Commands["SyncConnection"]):
     def schedule(
         self, task: TaskOf[T], data: T, **options: Unpack[Options[SyncConnection]]
     ) -> Receipt: ...
+    @repeated
     def schedule(
         self,
         task: TaskOf[T] | Call,

@@ -29,7 +29,7 @@ from slotwise.client.arguments import (
 )
 from slotwise.client.calls import call
 from slotwise.client.scoped_items import RecurringItem, checked_label, scoped_instances
-from slotwise.client.transactions import Transactions
+from slotwise.client.transactions import Transactions, repeated
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.definition import Definition
@@ -164,16 +164,17 @@ class Commands(Generic[C]):
     def _cancel_all(self, name: str, state: str | None, connection: C | None) -> int:
         count = 0
         last: str | None = None
-        while True:
-            with self._transactions.joining(connection, name, surely=True) as (
-                queue,
-                own,
-            ):
-                some = queue.tasks.remove(own, name, state, last)
-            if not some:
-                return count
+        while some := self._remove_some(name, state, last, connection):
             count += len(some)
             last = some[-1]
+        return count
+
+    @repeated
+    def _remove_some(
+        self, name: str, state: str | None, after: str | None, connection: C | None
+    ) -> builtins.list[str]:
+        with self._transactions.joining(connection, name, surely=True) as (queue, own):
+            return queue.tasks.remove(own, name, state, after)
 
     @call
     def retry(
@@ -229,15 +230,22 @@ class Commands(Generic[C]):
         while ids is None or first < len(ids):
             batch = None if ids is None else ids[first : first + AT_ONCE]
             first += AT_ONCE
-            with self._transactions.joining(connection, name, surely=True) as (
-                queue,
-                own,
-            ):
-                some = queue.tasks.retry(own, name, batch, due)
+            some = self._retry_some(connection, name, batch, due)
             dead |= dict.fromkeys(some)
             if ids is None and len(some) < AT_ONCE:
                 break
         return dead
+
+    @repeated
+    def _retry_some(
+        self,
+        connection: C | None,
+        name: str,
+        ids: builtins.list[str] | None,
+        due: When,
+    ) -> builtins.list[str]:
+        with self._transactions.joining(connection, name, surely=True) as (queue, own):
+            return queue.tasks.retry(own, name, ids, due)
 
     def _move(
         self,
@@ -328,6 +336,7 @@ class Commands(Generic[C]):
         return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)
 
     @call
+    @repeated
     def schedule_recurring(
         self,
         task: AnyTask | Call,
@@ -413,6 +422,7 @@ class Commands(Generic[C]):
     ) -> None:
         """Write the chunks of a synchronisation that has been compared."""
         tasks = queue_of(self._make_store().dialect, self._transactions.horizon).rows
+
         for is_removal, ids in sync.chunks():
             with beside() as own:
                 sync.write(own, ids, is_removal=is_removal)
@@ -421,6 +431,7 @@ class Commands(Generic[C]):
             sync.finish(own)
 
     @call
+    @repeated
     def unschedule_recurring(
         self, task: AnyTask, id: str, *, connection: C | None = None
     ) -> bool:
@@ -490,6 +501,7 @@ class Commands(Generic[C]):
     def _is_soon(self, due: When) -> bool:
         return is_soon(due, self._transactions.horizon)
 
+    @repeated
     def _command(
         self,
         connection: C | None,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
-from slotwise.errors import SchemaMissing
+from slotwise.errors import DatabaseProblem, SchemaMissing
 from slotwise.store.connect.caller_transaction import (
     Joinable,
     Result,
@@ -17,6 +18,7 @@ from slotwise.store.connect.caller_transaction import (
 from slotwise.store.connect.database_errors import (
     in_callers_transaction,
     in_its_letters,
+    is_rolled_back,
     lacks_tables,
 )
 from slotwise.store.connect.lent_connections import lent
@@ -25,6 +27,29 @@ from slotwise.store.queue.queue import Queue, queue_of
 if TYPE_CHECKING:
     from slotwise.jobs.context import Connection
     from slotwise.store.slots.store import Store
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+#: How often a call does its transaction, if the database ends a deadlock by rolling it back.
+TRIES = 5
+
+
+def repeated(work: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Do the single transaction of a call again, if it is our own and the database has rolled it
+    back. A caller's raises an error of the driver, and is never repeated.
+    """
+
+    @wraps(work)
+    def repeat(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        for _ in range(TRIES - 1):
+            try:
+                return work(*args, **kwargs)
+            except DatabaseProblem as error:
+                if not is_rolled_back(error):
+                    raise
+        return work(*args, **kwargs)
+
+    return repeat
 
 
 class Transactions:

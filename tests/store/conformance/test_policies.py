@@ -69,11 +69,12 @@ def ledger(database: Database) -> dict[float, str]:
 
 
 def minute(value: Any) -> float:
-    instant = (
-        value
-        if isinstance(value, datetime)
-        else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
-    )
+    """Minutes after noon of an instant as the driver reads it."""
+    if isinstance(value, datetime):
+        # MariaDB's have no zone.
+        instant = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    else:
+        instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
     return (instant - NOON) / MINUTE
 
 

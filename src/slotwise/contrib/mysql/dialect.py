@@ -132,6 +132,7 @@ class MySQL(Locking):
         key: Sequence[Column],
         *columns: Expression,
     ) -> Found:
+        """Rows are locked in the order of those given."""
         values = given_rows(rows, {column.name: column.type for column in key})
         mine = [column == values.c[column.name] for column in key]
         both = ByKeyJoin(values, key[0].table, sa.and_(*mine))
@@ -211,5 +212,6 @@ def error_number(error: BaseException) -> int | None:
 
 
 def _hurry_no_more(connection: sa.Connection) -> None:
-    if connection.info.pop(_HURRIES, None):
+    # Of a connection that broke, the session is gone.
+    if not connection.invalidated and connection.info.pop(_HURRIES, None):
         connection.exec_driver_sql("SET innodb_lock_wait_timeout = @slotwise_wait")

@@ -38,6 +38,8 @@ SQL_MODE = (
 )
 #: All expressions of an UPDATE see the old values, and GRANT makes no account without a password.
 _OF_MARIADB = ",SIMULTANEOUS_ASSIGNMENT,NO_AUTO_CREATE_USER"
+#: How long a statement waits for a row, and for a table.
+_WAITS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 _CHECKED = (
     "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', "
     "'time_zone', 'sql_mode', 'autocommit', 'innodb_lock_wait_timeout', 'lock_wait_timeout')"
@@ -151,7 +153,7 @@ class MySQLLink:
                     f"SET SESSION sql_mode = concat(@@sql_mode, '{_OF_MARIADB}')"
                 )
             cursor.execute(_CHECKED)
-            _refuse_other_values(cursor.fetchall())
+            _refuse_other_values(cursor.fetchall(), wanted)
         finally:
             cursor.close()
 
@@ -160,13 +162,10 @@ class MySQLLink:
         settings = self._settings
         fixed = {"time_zone": "'+00:00'", "sql_mode": f"'{SQL_MODE}'"}
         if role == "migrations":
-            waits = dict.fromkeys(
-                ("innodb_lock_wait_timeout", "lock_wait_timeout"), str(PATIENCE)
-            )
-            return fixed | waits
+            return fixed | dict.fromkeys(_WAITS, str(PATIENCE))
         lock = _seconds(settings.lock_timeout)
         lease = _seconds(settings.lease)
-        deadlines = {"innodb_lock_wait_timeout": lock, "lock_wait_timeout": lock}
+        deadlines = dict.fromkeys(_WAITS, lock)
         statement = settings.statement_timeout.total_seconds()
         # The locks of a frozen worker end when its claims do.
         if server.is_mariadb:
@@ -178,16 +177,19 @@ class MySQLLink:
         return fixed | deadlines
 
 
-def _refuse_other_values(found: list[tuple[object, ...]]) -> None:
+def _refuse_other_values(
+    found: list[tuple[object, ...]], wanted: Mapping[str, str]
+) -> None:
     """Raise `DatabaseProblem` if a proxy has dropped what was set."""
     values = {str(name): str(value) for name, value in found}
     isolation = values.get("transaction_isolation") or values.get("tx_isolation", "")
-    wanted = {
+    checked = {
         "isolation level": (isolation, "READ-COMMITTED"),
         "time_zone": (values.get("time_zone"), "+00:00"),
         "autocommit": (values.get("autocommit"), "OFF"),
     }
-    for name, (value, needed) in wanted.items():
+    checked |= {name: (values.get(name), wanted[name]) for name in _WAITS}
+    for name, (value, needed) in checked.items():
         if value != needed:
             raise DatabaseProblem(
                 f"the {name} of this session is {value}, although it was set to {needed}: "

@@ -134,6 +134,8 @@ _GONE = (
     "the database has rolled back your whole transaction: do all of its work again, "
     "in another one"
 )
+#: A value that MariaDB or MySQL refuses, where the driver knows no class for that.
+_OF_A_VALUE = (1292, 3140, 3819, 4025, 4038)
 #: What an error leaves of a caller's transaction.
 _LEFT = {
     1020: _GONE,
@@ -194,7 +196,8 @@ def is_transient(error: BaseException) -> bool:
 def is_about_a_row(error: BaseException) -> bool:
     """Whether one row of a batch caused the error, so that the others may succeed without it."""
     if isinstance(error, DBAPIError):
-        return isinstance(error, DataError | IntegrityError)
+        is_refused_value = _number(error.orig) in _OF_A_VALUE
+        return is_refused_value or isinstance(error, DataError | IntegrityError)
     return isinstance(error, Exception) and not isinstance(
         error, SQLAlchemyError | DatabaseProblem | OSError | MemoryError
     )
@@ -210,6 +213,13 @@ def is_busy(error: BaseException) -> bool:
 def is_locked(error: BaseException) -> bool:
     """Whether another transaction kept a row locked for longer than ``lock_timeout``."""
     return sqlstate(error) == "55P03"
+
+
+def is_rolled_back(error: BaseException) -> bool:
+    """Whether the database has rolled back the whole transaction, so that all of it can be done
+    again: it ended a deadlock, or a row has changed since the transaction read it.
+    """
+    return any(sqlstate(one) in ("40P01", "40001") for one in _chain(error))
 
 
 def lacks_permission(error: BaseException) -> bool:
