@@ -164,17 +164,14 @@ class Commands(Generic[C]):
     def _cancel_all(self, name: str, state: str | None, connection: C | None) -> int:
         count = 0
         last: str | None = None
-        while some := self._remove_some(name, state, last, connection):
+
+        def remove(queue: Queue, own: Joinable) -> builtins.list[str]:
+            return queue.tasks.remove(own, name, state, last)
+
+        while some := self._transactions.carry_out(connection, name, remove):
             count += len(some)
             last = some[-1]
         return count
-
-    @repeated
-    def _remove_some(
-        self, name: str, state: str | None, after: str | None, connection: C | None
-    ) -> builtins.list[str]:
-        with self._transactions.joining(connection, name, surely=True) as (queue, own):
-            return queue.tasks.remove(own, name, state, after)
 
     @call
     def retry(
@@ -230,22 +227,15 @@ class Commands(Generic[C]):
         while ids is None or first < len(ids):
             batch = None if ids is None else ids[first : first + AT_ONCE]
             first += AT_ONCE
-            some = self._retry_some(connection, name, batch, due)
+            some = self._transactions.carry_out(
+                connection,
+                name,
+                lambda queue, own: queue.tasks.retry(own, name, batch, due),  # noqa: B023
+            )
             dead |= dict.fromkeys(some)
             if ids is None and len(some) < AT_ONCE:
                 break
         return dead
-
-    @repeated
-    def _retry_some(
-        self,
-        connection: C | None,
-        name: str,
-        ids: builtins.list[str] | None,
-        due: When,
-    ) -> builtins.list[str]:
-        with self._transactions.joining(connection, name, surely=True) as (queue, own):
-            return queue.tasks.retry(own, name, ids, due)
 
     def _move(
         self,
@@ -501,7 +491,6 @@ class Commands(Generic[C]):
     def _is_soon(self, due: When) -> bool:
         return is_soon(due, self._transactions.horizon)
 
-    @repeated
     def _command(
         self,
         connection: C | None,
@@ -509,11 +498,5 @@ class Commands(Generic[C]):
         command: Callable[[Queue, Joinable], Status],
         word: str | None = None,
     ) -> Receipt:
-        with self._transactions.joining(
-            connection, key.task_name, word, surely=True
-        ) as (
-            queue,
-            own,
-        ):
-            status = command(queue, own)
+        status = self._transactions.carry_out(connection, key.task_name, command, word)
         return Receipt(task=key.task_name, id=key.task_instance, status=status)

@@ -18,8 +18,8 @@ from slotwise.store.connect.caller_transaction import (
 from slotwise.store.connect.database_errors import (
     in_callers_transaction,
     in_its_letters,
-    is_rolled_back,
     lacks_tables,
+    sqlstate,
 )
 from slotwise.store.connect.lent_connections import lent
 from slotwise.store.queue.queue import Queue, queue_of
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
-#: How often a call does its transaction, if the database ends a deadlock by rolling it back.
+#: How often a call does its transaction, if the database rolls it back to end a deadlock, or
+#: because a row has changed since the transaction read it.
 TRIES = 5
+_ROLLED_BACK = ("40P01", "40001")
 
 
 def repeated(work: Callable[Given, Returned]) -> Callable[Given, Returned]:
@@ -41,13 +43,14 @@ def repeated(work: Callable[Given, Returned]) -> Callable[Given, Returned]:
 
     @wraps(work)
     def repeat(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        for _ in range(TRIES - 1):
+        tries_left = TRIES
+        while True:
+            tries_left -= 1
             try:
                 return work(*args, **kwargs)
             except DatabaseProblem as error:
-                if not is_rolled_back(error):
+                if not tries_left or sqlstate(error.__cause__) not in _ROLLED_BACK:
                     raise
-        return work(*args, **kwargs)
 
     return repeat
 
@@ -126,6 +129,18 @@ class Transactions:
                 return
             with lent(outer) as own:
                 yield own
+
+    @repeated
+    def carry_out(
+        self,
+        connection: Connection | None,
+        name: str,
+        work: Callable[[Queue, Joinable], Returned],
+        word: str | None = None,
+    ) -> Returned:
+        """Do this work in one transaction, surely."""
+        with self.joining(connection, name, word, surely=True) as (queue, own):
+            return work(queue, own)
 
     def done(
         self, connection: Connection | None, result: Result, word: str | None = None

@@ -16,8 +16,18 @@ from sqlalchemy.dialects.mysql.base import MySQLDialect
 from sqlalchemy.pool import StaticPool
 
 from slotwise import ConfigurationError, Settings
+from slotwise.contrib.mysql.errors import code_of, left_by
 from slotwise.contrib.mysql.server import server_of
 from slotwise.spi import tables
+
+__all__ = [
+    "code_of",
+    "commits_by_itself",
+    "executor",
+    "is_without_transaction",
+    "left_by",
+    "refuse",
+]
 
 #: In the status that a server sends with each reply: a transaction is open.
 IN_TRANSACTION = 1

@@ -132,11 +132,12 @@ class MySQL(Locking):
         key: Sequence[Column],
         *columns: Expression,
     ) -> Found:
-        """Rows are locked in the order of those given."""
-        values = given_rows(rows, {column.name: column.type for column in key})
-        mine = [column == values.c[column.name] for column in key]
-        both = ByKeyJoin(values, key[0].table, sa.and_(*mine))
-        return sa.select(*columns).select_from(both)
+        """Race: rows are locked as they are found, and two that wait for rows of each other cannot
+        deadlock if both find them in the order of keys.
+        """
+        names = [column.name for column in key]
+        ordered = sorted(rows, key=lambda row: [str(row[name]) for name in names])
+        return these_in_order(ordered, key, *columns)
 
     # -- claims -----------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class MySQL(Locking):
             if not look.keys or size_left <= 0:
                 continue
             asked = [one._asdict() for one in look.keys]
-            query = self.select_these(asked, key, *self.claimed_columns())
+            query = these_in_order(asked, key, *self.claimed_columns())
             query = query.where(*waiting).limit(size_left)
             locked = connection.execute(query.with_for_update(skip_locked=True)).all()
             taken[look.group] += len(locked)
@@ -196,6 +197,16 @@ class MySQL(Locking):
         if lost > 0:
             found += self._keys.first_lost(connection, names, now)
         return min(found, default=now) - now if found else None, None
+
+
+def these_in_order(
+    rows: Sequence[dict[str, object]], key: Sequence[Column], *columns: Expression
+) -> Found:
+    """Return a SELECT of the rows that have one of these keys, in their order."""
+    values = given_rows(rows, {column.name: column.type for column in key})
+    mine = [column == values.c[column.name] for column in key]
+    both = ByKeyJoin(values, key[0].table, sa.and_(*mine))
+    return sa.select(*columns).select_from(both)
 
 
 def _idle_limit(connection: Joinable) -> str:

@@ -21,6 +21,7 @@ from slotwise.errors import (
     DatabaseUnreachable,
 )
 from slotwise.model.error_text import hide_password
+from slotwise.store.connect.mysql_callers import mysql_callers
 
 
 class _Kind(Enum):
@@ -83,68 +84,6 @@ _HIDDEN = (
 # above by the attribute: this module must not be the one that imports a driver.
 _PASSING_SQLITE = frozenset({5, 6, 7, 10, 13, 14, 15})
 
-#: What MariaDB and MySQL call by numbers, as PostgreSQL's codes. After 1205 only the statement is
-#: rolled back, after 1213 and 1020 the whole transaction.
-_NUMBERS = {
-    1020: "40001",  # the record has changed since it was read
-    1021: "53100",
-    1037: "53200",
-    1038: "53200",
-    1040: "53300",
-    1041: "53200",
-    1044: "28000",  # no right to this database
-    1045: "28P01",
-    1047: "57P03",  # a node of a cluster that is not ready
-    1049: "3D000",
-    1053: "57P01",  # shutdown
-    1062: "23505",
-    1114: "53100",  # the table is full
-    1133: "42704",
-    1142: "42501",
-    1143: "42501",
-    1146: "42P01",
-    1158: "08006",  # packets of the network
-    1159: "08006",
-    1160: "08006",
-    1161: "08006",
-    1203: "53300",
-    1205: "55P03",
-    1213: "40P01",
-    1226: "53300",
-    1227: "42501",
-    1290: "25006",  # the server is read-only
-    1410: "42704",
-    1317: "57014",  # interrupted by an operator
-    1792: "25006",
-    1836: "25006",
-    1927: "57P01",  # the connection was killed
-    1969: "57014",  # longer than max_statement_time
-    2002: "08001",
-    2003: "08001",
-    2005: "08001",
-    2006: "08006",
-    2013: "08006",
-    2014: "08006",
-    2055: "08006",
-    3024: "57014",
-    3572: "55P03",  # NOWAIT
-    4031: "25P03",  # idle for longer than allowed
-}
-_GONE = (
-    "the database has rolled back your whole transaction: do all of its work again, "
-    "in another one"
-)
-#: A value that MariaDB or MySQL refuses, where the driver knows no class for that.
-_OF_A_VALUE = (1292, 3140, 3819, 4025, 4038)
-#: What an error leaves of a caller's transaction.
-_LEFT = {
-    1020: _GONE,
-    1205: (
-        "your transaction is still open, without this statement: roll it back, or go on; with "
-        "innodb_rollback_on_timeout it is gone"
-    ),
-    1213: _GONE,
-}
 _MYSQL_DRIVERS = ("pymysql", "asyncmy", "MySQLdb", "aiomysql")
 
 # Before a session exists, libpq gives the server's message without SQLSTATE.
@@ -196,7 +135,7 @@ def is_transient(error: BaseException) -> bool:
 def is_about_a_row(error: BaseException) -> bool:
     """Whether one row of a batch caused the error, so that the others may succeed without it."""
     if isinstance(error, DBAPIError):
-        is_refused_value = _number(error.orig) in _OF_A_VALUE
+        is_refused_value = (sqlstate(error) or "")[:2] in ("22", "23")
         return is_refused_value or isinstance(error, DataError | IntegrityError)
     return isinstance(error, Exception) and not isinstance(
         error, SQLAlchemyError | DatabaseProblem | OSError | MemoryError
@@ -213,13 +152,6 @@ def is_busy(error: BaseException) -> bool:
 def is_locked(error: BaseException) -> bool:
     """Whether another transaction kept a row locked for longer than ``lock_timeout``."""
     return sqlstate(error) == "55P03"
-
-
-def is_rolled_back(error: BaseException) -> bool:
-    """Whether the database has rolled back the whole transaction, so that all of it can be done
-    again: it ended a deadlock, or a row has changed since the transaction read it.
-    """
-    return any(sqlstate(one) in ("40P01", "40001") for one in _chain(error))
 
 
 def lacks_permission(error: BaseException) -> bool:
@@ -296,7 +228,8 @@ def in_callers_transaction() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if note := _LEFT.get(_number(error.orig)):
+        number = _number(error.orig)
+        if number and (note := mysql_callers().left_by(number)):
             error.add_note(note)
         raise
 
@@ -336,7 +269,7 @@ def sqlstate(error: BaseException | None) -> str | None:
     """
     inner = error.orig if isinstance(error, DBAPIError) else error
     if number := _number(inner):
-        return _NUMBERS.get(number)
+        return mysql_callers().code_of(number)
     state = getattr(inner, "sqlstate", None)
     return state if isinstance(state, str) else None
 

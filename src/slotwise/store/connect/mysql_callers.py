@@ -1,4 +1,4 @@
-"""What the core asks the lodger for MariaDB and MySQL about callers' connections."""
+"""What the core asks the lodger for MariaDB and MySQL about callers' connections and errors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ class MySQLCallers(Protocol):
 
     def is_without_transaction(self, driver: object) -> bool:
         """Whether the driver is in no transaction after a statement."""
+
+    def code_of(self, number: int) -> str | None:
+        """Return PostgreSQL's code of an error."""
+
+    def left_by(self, number: int) -> str | None:
+        """Return what an error leaves of a caller's transaction, if that is special."""
 
     def refuse(self, connection: object, settings: Settings, where: str) -> None:
         """Raise ConfigurationError for a connection on which a fence would misfire."""

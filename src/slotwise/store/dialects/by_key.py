@@ -419,7 +419,7 @@ class ByKey(Dialect):
         ``beside_guards``: also those that a guard has locked, where the database has such locks.
         """
         tasks = self.tables.tasks
-        fences = [held_fence(one) for one in sorted(claims, key=lambda one: one.key)]
+        fences = [held_fence(one) for one in claims]
         key = [tasks.c[name] for name in fences[0]]
         query = self.select_these(fences, key, *columns)
         query = query.where(tasks.c.picked, *conditions).order_by(*self.key_order)
@@ -447,7 +447,7 @@ class ByKey(Dialect):
     ) -> set[Key]:
         tasks = self.tables.tasks
         key = [tasks.c.task_name, tasks.c.task_instance]
-        query = self.select_these([one._asdict() for one in sorted(keys)], key, *key)
+        query = self.select_these([one._asdict() for one in keys], key, *key)
         ordered = query.order_by(*self.key_order).with_for_update(skip_locked=not wait)
         locked = {Key(*row) for row in connection.execute(ordered)}
         if wait:
