@@ -156,11 +156,14 @@ class Load:
                     self.thread.shutdown(wait=False)
         return self._tally
 
+    @repeated
     def _put(self, chunk: Chunk) -> None:
         if self.if_exists in ("replace", "reschedule") or (
             self.if_exists == "keep" and chunk.named
         ):
-            self._account(chunk, self._write(chunk))
+            with self.joining() as (queue, own):
+                tally = queue.put_many(own, self.name, chunk.rows, self.if_exists)
+            self._account(chunk, tally)
         elif self.thread is not None:
             self._under_way = chunk, self.thread.submit(self._write_new, chunk)
         else:
@@ -168,12 +171,6 @@ class Load:
                 self._write_new(chunk)
             self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
-    @repeated
-    def _write(self, chunk: Chunk) -> BulkResult:
-        with self.joining() as (queue, own):
-            return queue.put_many(own, self.name, chunk.rows, self.if_exists)
-
-    @repeated
     def _write_new(self, chunk: Chunk) -> None:
         """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
         is_joined = self.tell is None and chunk.named

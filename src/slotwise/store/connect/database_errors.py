@@ -32,47 +32,39 @@ class _Kind(Enum):
     STAYS = auto()
 
 
-# SQLSTATEs, or how they begin: the kind, and the cure wherever it is met. The longest that fits
-# counts.
-_STATES = {
-    "08": (_Kind.AWAY, ""),
-    "25006": (  # read-only: a standby, until the connection goes to the new primary
-        _Kind.PASSES,
-        "connect to the primary, for instance with "
-        "target_session_attrs=read-write, or allow writing",
+#: SQLSTATEs, or how they begin. The longest that fits counts.
+_KINDS = {
+    "08": _Kind.AWAY,
+    "25006": _Kind.PASSES,  # a standby, until the connection goes to the new primary
+    "25P03": _Kind.BUSY,  # idle in transaction for too long: this process had no turn
+    "25P04": _Kind.BUSY,  # a transaction longer than allowed
+    "28000": _Kind.REFUSED,
+    "28P01": _Kind.REFUSED,
+    "3D000": _Kind.REFUSED,
+    "40001": _Kind.BUSY,  # serialization failure
+    "40P01": _Kind.BUSY,  # deadlock
+    "53": _Kind.PASSES,  # resources
+    "53300": _Kind.AWAY,  # too many connections
+    "55P03": _Kind.BUSY,
+    "57014": _Kind.BUSY,  # statement timeout, or cancelled by an operator
+    "57P": _Kind.AWAY,  # an operator's intervention
+    "58": _Kind.PASSES,  # the operating system
+}
+#: The cure of a SQLSTATE wherever it is met.
+_CURES_OF_STATES = {
+    "25006": (
+        "connect to the primary, for instance with target_session_attrs=read-write, or allow "
+        "writing"
     ),
-    "25P03": (
-        _Kind.BUSY,
-        "",
-    ),  # idle in transaction for longer than allowed: this process had no turn
-    "25P04": (_Kind.BUSY, ""),  # a transaction longer than allowed
-    "28000": (_Kind.REFUSED, ""),
-    "28P01": (_Kind.REFUSED, ""),
-    "3D000": (_Kind.REFUSED, ""),
-    "3F000": (_Kind.STAYS, "name a schema that exists: --schema, SLOTWISE_SCHEMA"),
-    "40001": (_Kind.BUSY, ""),  # serialization failure
-    "40P01": (_Kind.BUSY, ""),  # deadlock
-    "42501": (
-        _Kind.STAYS,
-        "as the owner of the tables: slotwise db grants --role ROLE --to NAME",
-    ),
+    "3F000": "name a schema that exists: --schema, SLOTWISE_SCHEMA",
+    "42501": "as the owner of the tables: slotwise db grants --role ROLE --to NAME",
     "42P01": (
-        _Kind.STAYS,
-        "see what is missing: slotwise db check; tables in another schema need --schema",
+        "see what is missing: slotwise db check; tables in another schema need --schema"
     ),
-    "53": (_Kind.PASSES, ""),  # resources
-    "53100": (
-        _Kind.PASSES,
-        "the disk of the database server is full; make room there",
-    ),
-    "53300": (_Kind.AWAY, ""),  # too many connections
+    "53100": "the disk of the database server is full; make room there",
     "55P03": (
-        _Kind.BUSY,
-        "another transaction holds what this one needs; end that one, or try again",
+        "another transaction holds what this one needs; end that one, or try again"
     ),
-    "57014": (_Kind.BUSY, ""),  # statement timeout, or cancelled by an operator
-    "57P": (_Kind.AWAY, ""),  # an operator's intervention
-    "58": (_Kind.PASSES, ""),  # the operating system
 }
 #: The cure where row-level security would hide rows, or refuses one.
 _HIDDEN = (
@@ -179,7 +171,9 @@ def describe_error(error: BaseException) -> str:
     if (state := number or sqlstate(error)) is None:
         return text
     notes = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
-    cure = _HIDDEN if "row-level security" in text else _meaning(error)[1]
+    cure = _CURES_OF_STATES.get(sqlstate(error) or "", "")
+    if "row-level security" in text:
+        cure = _HIDDEN
     return f"{text}{notes} [{state}]{cure and f'; {cure}'}"
 
 
@@ -277,21 +271,14 @@ def sqlstate(error: BaseException | None) -> str | None:
 def _number(error: BaseException | None) -> int:
     """Return the number that MariaDB or MySQL gives an error; 0 for one without."""
     is_theirs = type(error).__module__.partition(".")[0] in _MYSQL_DRIVERS
-    if error is None or not is_theirs or not error.args:
-        return 0
-    number = error.args[0]
-    return number if isinstance(number, int) else 0
-
-
-def _meaning(error: BaseException | None) -> tuple[_Kind, str]:
-    state = sqlstate(error) or ""
-    known = (_STATES.get(state[:length]) for length in range(len(state), 1, -1))
-    return next((found for found in known if found), (_Kind.STAYS, ""))
+    number = next(iter(getattr(error, "args", ())), None)
+    return number if is_theirs and isinstance(number, int) else 0
 
 
 def _kind(error: BaseException) -> _Kind:
-    if sqlstate(error) is not None:
-        return _meaning(error)[0]
+    if state := sqlstate(error):
+        begins = (state[:length] for length in range(len(state), 1, -1))
+        return next((_KINDS[one] for one in begins if one in _KINDS), _Kind.STAYS)
     if isinstance(
         error, PoolTimeout | DatabaseUnreachable | ConnectionError | TimeoutError
     ):
@@ -316,7 +303,7 @@ def _is_refusal(url: URL, error: BaseException) -> bool:
     in English.
     """
     if sqlstate(error) is not None:
-        return _meaning(error)[0] is _Kind.REFUSED
+        return _kind(error) is _Kind.REFUSED
     inner = error.orig if isinstance(error, DBAPIError) else error
     attempts = [
         bool(_REFUSING_WORDS.search(line))
