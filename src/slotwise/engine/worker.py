@@ -47,7 +47,6 @@ from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.notifications import LOOK, OPERATIONS
-from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.settlement_hooks import SettlementHooks
 from slotwise.store.slots.store import Store
 
@@ -91,6 +90,28 @@ def poll_interval(
     )
 
 
+def _chosen(
+    settings: Settings, definitions: Mapping[str, Definition]
+) -> dict[str, Definition]:
+    """Return the jobs and tasks that this worker knows: all, or those that the settings name."""
+    only = settings.only or definitions
+    return {
+        name: found
+        for name, found in definitions.items()
+        if name in only or found.renamed_to in settings.only
+    }
+
+
+def _log_levels(definitions: Mapping[str, Definition]) -> dict[str, int]:
+    """Return the level of the log lines of each job that declares one."""
+    levels = logging.getLevelNamesMapping()
+    return {
+        name: levels[found.log_level]
+        for name, found in definitions.items()
+        if found.log_level is not None
+    }
+
+
 class Worker:
     """One process of the cluster: it claims, runs, settles, renews and takes over rows of the jobs
     it knows.
@@ -124,38 +145,22 @@ class Worker:
         self.settings = settings
         redact_also(settings.redact)
         self._names = frozenset(definitions)
-        self.definitions = {
-            name: definitions[name]
-            for name in definitions
-            if name in (settings.only or definitions)
-            or definitions[name].renamed_to in settings.only
-        }
-        # This worker claims what it has the tags for. It plans and takes over the others, too.
-        claimed = sorted(
-            name
-            for name, found in self.definitions.items()
-            if found.may_run_on(settings.tags)
-        )
+        self.definitions = _chosen(settings, definitions)
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
         self.capacity = settings.threads or min(
             max(10, len(self.definitions)), MOST_THREADS
         )
         self.hooks = hooks = hooks or Hooks()
-        levels = {
-            name: logging.getLevelNamesMapping()[job.log_level]
-            for name, job in definitions.items()
-            if job.log_level is not None
-        }
-        self.listeners = events.Listeners(hooks.listeners, levels)
+        self.listeners = events.Listeners(hooks.listeners, _log_levels(definitions))
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
-        self.database, poll = database, poll_interval(settings, self.definitions)
+        self.database = database
         self.store = Store(
             database,
             self.definitions,
             clock=self.clock,
-            poll=poll,
+            poll=poll_interval(settings, self.definitions),
             at_insert=hooks.at_insert,
         )
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
@@ -175,7 +180,7 @@ class Worker:
             born=born,
         )
         self.runner = self._make_runner(client, isolate)
-        self._make_loops(claimed)
+        self._make_loops()
 
     def _make_runner(self, client: object, isolate: Isolate | None) -> Runner:
         return self.runner_class(
@@ -193,11 +198,17 @@ class Worker:
             isolate=isolate,
         )
 
-    def _make_loops(self, claimed: Sequence[str]) -> None:
+    def _make_loops(self) -> None:
         """Make the loops and connect them to the runner."""
         common = self.common
         settings = self.settings
         membership = self.sign_in.membership
+        # This worker claims what it has the tags for. It plans and takes over the others, too.
+        claimed = sorted(
+            name
+            for name, found in self.definitions.items()
+            if found.may_run_on(settings.tags)
+        )
         self.poller = Poller(
             common,
             names=claimed,
@@ -229,14 +240,9 @@ class Worker:
             wake=self._heed,
             offset=membership.peers.offset,
         )
-        keep = Pruner(
-            self.store,
-            keep=settings.retention,
-            failure_retention=settings.failure_retention,
-        )
-        self.pruning = Pruning(common, keep)
+        self.pruning = Pruning(common)
         self.pause_ends = PauseEnds(common, on_end=self.poller.poll_now)
-        finish_watch = FinishWatch(common, self.definitions)
+        finish_watch = FinishWatch(common)
         watching = (finish_watch,) if finish_watch.names else ()
         #: The loops that a drain ends when no handler runs any more.
         self.others: tuple[Service, ...] = (

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.loops.tuning import FINISH_CHECK
-from slotwise.jobs.definition import Definition
 from slotwise.store.reading.finish import FinishForecast, finish_forecasts
 
 logger = logging.getLogger(__name__)
@@ -19,10 +17,9 @@ class FinishWatch(Service):
 
     name = "finish_watch"
 
-    def __init__(
-        self, common: WorkerCommon, definitions: Mapping[str, Definition]
-    ) -> None:
+    def __init__(self, common: WorkerCommon) -> None:
         super().__init__(common)
+        definitions = common.store.definitions
         self._store = common.store
         self._claims = common.active_claims
         self.names = {name for name, one in definitions.items() if one.finish_by}

@@ -178,9 +178,14 @@ class Pruning(Service):
 
     name = "pruner"
 
-    def __init__(self, common: Common, pruner: Pruner) -> None:
+    def __init__(self, common: WorkerCommon) -> None:
         super().__init__(common)
-        self._pruner = pruner
+        settings = common.settings
+        self._pruner = Pruner(
+            common.store,
+            keep=settings.retention,
+            failure_retention=settings.failure_retention,
+        )
         self._walk: Iterator[Page] | None = None
         self._slots = self._gaps = 0
 

@@ -80,7 +80,6 @@ class _Cursor:
         self._wait = joined.wait
         self._inner = joined.cursor()
         self._rows = deque[Row]()
-        self.arraysize = 1
 
     @property
     def description(self) -> object:
@@ -108,10 +107,6 @@ class _Cursor:
 
     def fetchone(self) -> Row | None:
         return self._rows.popleft() if self._rows else None
-
-    def fetchmany(self, size: int | None = None) -> list[Row]:
-        count = min(size or self.arraysize, len(self._rows))
-        return [self._rows.popleft() for _ in range(count)]
 
     def fetchall(self) -> list[Row]:
         found = list(self._rows)
