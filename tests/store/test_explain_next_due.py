@@ -17,7 +17,7 @@ from psycopg import sql
 from tests.databases import Databases
 from tests.kit.records import WINDOW
 from tests.kit.store import BatchSize
-from tests.store.bench import a_job
+from tests.store.bench import a_job, a_task
 from tests.store.explained import Explained, nodes
 from tests.store.hearing import Sent
 
@@ -293,3 +293,51 @@ def test_full_claims_of_many_names_pass_over_what_was_claimed(
         assert [
             "UNION" in statement for _ in range(2) for statement, _ in claim(100)[0]
         ] == [False, True]
+
+
+PAUSED = """
+INSERT INTO scheduled_pauses (task_name, scope, task_instance, created, missed, author)
+SELECT 'feed', 'instance', n::text, statement_timestamp(), 'skip', 'ada'
+FROM generate_series(1, 10000) AS n
+"""
+
+
+class Queue(Stage):
+    """Of one-time tasks."""
+
+    def __init__(self, url: str) -> None:
+        names = ["mail", "letter"]
+        Explained.__init__(self, url, list(map(a_task, names)))
+        self.names = names
+
+    def claimed(self) -> dict[str, Any]:
+        """The generic plan of a claim."""
+        claims, lease = self.store.claims, timedelta(minutes=1)
+        *_, (statement, given) = self.sent(
+            lambda: claims.claim_tasks("a", 9, lease=lease, names=self.names)
+        )
+        return self.really(statement, given)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "is_analysed", [False, True], ids=["never analysed", "analysed"]
+)
+def test_paused_instances_are_not_read(
+    databases: Databases, is_analysed: bool
+) -> None:
+    """Whether a name of one-time tasks is paused is looked up by that name."""
+    with databases.provisioned() as url:
+        queue = Queue(url)
+        queue.driver.execute(PAUSED)
+        if is_analysed:
+            queue.driver.execute("VACUUM ANALYZE scheduled_pauses")
+        plans = [queue.looked(), queue.claimed()]
+        queue.close()
+    for plan in plans:
+        read = [
+            int(node["Actual Rows"]) + int(node.get("Rows Removed by Filter", 0))
+            for node in nodes(plan)
+            if node.get("Relation Name") == "scheduled_pauses" and node["Actual Loops"]
+        ]
+        assert sum(read) < 10, json.dumps(plan, indent=1)

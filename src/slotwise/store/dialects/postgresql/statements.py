@@ -170,7 +170,8 @@ UNION ALL
  ORDER BY d.execution_time LIMIT %(lost)s)"""
 
 # One descent into the index for each priority that is not known yet, none for the others: rows of
-# other tasks, future rows, and dead entries before a cursor (queue_cursors.py) cost nothing.
+# other tasks, future rows, and dead entries before a cursor (queue_cursors.py) cost nothing. Nor do
+# thousands of paused instances: pauses are looked up by name.
 HEADS = """\
     WITH RECURSIVE heads AS (
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first
@@ -184,7 +185,9 @@ HEADS = """\
             %(sinces)s::timestamptz[])
              WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
-          AND n.task_name NOT IN {paused_tasks}
+          AND NOT EXISTS (SELECT FROM {pauses} AS p
+            WHERE p.task_name = n.task_name AND p.scope = 'tasks'
+                AND (p.until IS NULL OR p.until > {now}))
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q

@@ -10,8 +10,9 @@
             %(sinces)s::timestamptz[])
              WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
-          AND n.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
-            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
+          AND NOT EXISTS (SELECT FROM scheduled_pauses AS p
+            WHERE p.task_name = n.task_name AND p.scope = 'tasks'
+                AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q

@@ -16,8 +16,9 @@ WHERE t.ctid = ANY (ARRAY(
             %(sinces)s::timestamptz[])
              WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
-          AND n.task_name NOT IN (SELECT p.task_name FROM scheduled_pauses AS p
-            WHERE p.scope = 'tasks' AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
+          AND NOT EXISTS (SELECT FROM scheduled_pauses AS p
+            WHERE p.task_name = n.task_name AND p.scope = 'tasks'
+                AND (p.until IS NULL OR p.until > pg_catalog.statement_timestamp()))
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
@@ -35,7 +36,10 @@ WHERE t.ctid = ANY (ARRAY(
           AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= pg_catalog.statement_timestamp()
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
-        LIMIT %(limit)s
+        LIMIT least(%(limit)s::integer, (
+            SELECT m.most
+            FROM unnest(%(bounded)s::text[], %(most)s::integer[]) AS m(task_name, most)
+            WHERE m.task_name = p.task_name))
         FOR UPDATE SKIP LOCKED) AS d
     LIMIT %(limit)s))
   AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.kind <> 'task' THEN false
