@@ -68,7 +68,7 @@ def _beside(store: Store, task: str) -> Iterator[str]:
 def _told(pace: Pace, found: DueTasks, now: datetime) -> Iterator[str]:
     span = short_duration(pace.span)
     if not pace.ended:
-        yield f"None has succeeded in the last {span}."
+        yield f"No success is counted in the last {span}; workers count once a minute."
         return
     failed = f", and {pace.failed:,} attempts failed" if pace.failed else ""
     yield f"In the last {span}, {pace.ended:,} succeeded{failed}."

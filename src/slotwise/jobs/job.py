@@ -68,6 +68,11 @@ class Declaration(ABC):
     log_level: LogLevel | None
     #: Former names: rows that wait under them run as well.
     aliases: Sequence[str] | AbstractSet[str]
+    #: How long the ledger keeps its ended slots, where the cluster's settings would keep them
+    #: longer; None: as they say.
+    retention: timedelta | str | None
+    #: The same for slots that succeeded, minutes for instance: the hourly counts keep their number.
+    success_retention: timedelta | str | None
 
 
 class DistributedJob(Declaration, Generic[T_contra, S_contra]):
@@ -108,11 +113,6 @@ class DistributedJob(Declaration, Generic[T_contra, S_contra]):
     finish_by: timedelta | str | None
     #: From which share of runs that would miss it on a slot is reported.
     finish_risk: float
-    #: How long the ledger keeps its ended slots, where the cluster's settings would keep them
-    #: longer; None: as they say.
-    retention: timedelta | str | None
-    #: The same for slots that succeeded, minutes for instance: the hourly counts keep their number.
-    success_retention: timedelta | str | None
     #: Raise it, and workers of older releases leave the job's slots to newer ones.
     payload_version: int
     #: Whether it has a row in each shard, where an application has several databases.
@@ -188,6 +188,8 @@ class Policies(TypedDict, total=False):
     runs_on: Sequence[str] | AbstractSet[str]
     log_level: LogLevel | None
     aliases: Sequence[str] | AbstractSet[str]
+    retention: timedelta | str | None
+    success_retention: timedelta | str | None
 
 
 class JobPolicies(Policies, total=False):
@@ -200,8 +202,6 @@ class JobPolicies(Policies, total=False):
     finish_risk: float
     min_interval: timedelta | str | None
     spread: timedelta | str | None
-    retention: timedelta | str | None
-    success_retention: timedelta | str | None
     payload_version: int
     each_shard: bool
 

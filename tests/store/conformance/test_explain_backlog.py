@@ -35,7 +35,7 @@ def test_the_time_that_is_left(bench: Bench) -> None:
     """By what has succeeded since the hour before; without that, nothing is promised."""
     schedule(bench, 30)
     bench.clock.set(at(60))
-    assert "None has succeeded in the last 1h" in told(bench)
+    assert "No success is counted in the last 1h" in told(bench)
     ended = {
         Ended("mail", NOON, TASK, "succeeded", ""): 60,
         Ended("mail", NOON, TASK, "failed", ""): 6,

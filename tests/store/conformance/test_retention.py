@@ -410,3 +410,37 @@ def test_without_its_floor_a_pruner_reopens_a_slot(bench: Bench) -> None:
     bench.clock.set(at(1.5))
     bench.plan("plain")
     assert bench.row("plain").slot == at(2)
+
+
+def test_instances_of_a_task_shorten_with_it(bench: Bench) -> None:
+    """Keywords of ``@task``, as of ``@job``: they are about the slots of its instances."""
+    feed = a_task("feed", retry=None, retention="30m", success_retention="5m")
+    brief = bench.beside(feed)
+    brief.client.schedule_recurring("feed", "ann", Every("1m"))
+    ran(brief, "feed", range(1, 11), failing=2)
+    brief.clock.set(at(14))
+    prune(brief, 10 * HOUR, 10 * HOUR)
+    assert brief.outcomes("feed") == [
+        (2, "failed"),
+        (9, "succeeded"),
+        (10, "succeeded"),
+    ]
+    brief.clock.set(at(185))
+    prune(brief, 10 * HOUR, 10 * HOUR)
+    assert brief.outcomes("feed") == [(10, "succeeded")]
+    assert counted(brief, "feed") == {"succeeded": 9, "failed": 1}
+
+
+def test_recorded_tasks_go_as_well(bench: Bench) -> None:
+    """What ``record`` keeps of one-time tasks of the name; others keep theirs."""
+    kept = bench.beside(
+        a_task("kept", record="all", retention="5m"), a_task("other", record="all")
+    )
+    for name in ("kept", "other"):
+        kept.client.schedule(name, id="one")
+        kept.settle(kept.claim_one(name))
+        assert len(kept.client.history(name, "one")) == 1
+    kept.clock.set(at(185))
+    prune(kept, 10 * HOUR, 10 * HOUR)
+    assert kept.client.history("kept", "one") == []
+    assert len(kept.client.history("other", "one")) == 1
