@@ -30,30 +30,30 @@ from slotwise.errors import (
     SyncSuperseded,
     UnknownTask,
 )
-from slotwise.jobs.context import Context, JobContext, TaskContext
-from slotwise.jobs.functions import Call, job, task
-from slotwise.jobs.job import DistributedJob, OneTimeTask
-from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.jobs.steering import Cancel, Fail, Resume, Skip, Snooze
 from slotwise.model.exports import late
-from slotwise.schedules import (
-    AnyOf,
-    Calendar,
-    Cron,
-    Daily,
-    Disabled,
-    Every,
-    FixedDelay,
-    Once,
-    Schedule,
-    parse_schedule,
-)
 
 if TYPE_CHECKING:
     from slotwise.client.arguments import Item, Receipt
     from slotwise.client.client import Client
     from slotwise.client.scoped_items import RecurringItem
+    from slotwise.jobs.context import Context, JobContext, TaskContext
+    from slotwise.jobs.functions import Call, job, task
+    from slotwise.jobs.job import DistributedJob, OneTimeTask
+    from slotwise.jobs.policies import CatchUp, Overlap, Retry
+    from slotwise.jobs.steering import Cancel, Fail, Resume, Skip, Snooze
     from slotwise.registry.registry import JobRegistry
+    from slotwise.schedules import (
+        AnyOf,
+        Calendar,
+        Cron,
+        Daily,
+        Disabled,
+        Every,
+        FixedDelay,
+        Once,
+        Schedule,
+        parse_schedule,
+    )
     from slotwise.settings.settings import Settings
     from slotwise.store.planning.scopes import SyncReport
     from slotwise.store.queue.queue import BulkResult
@@ -118,13 +118,30 @@ __all__ = [
     "task",
 ]
 
-#: These bring the whole engine with SQLAlchemy and alembic: loaded when first used, for a pytest
-#: plugin imports this package in every run of its users' tests.
+#: Loaded when first used: the engine brings SQLAlchemy and alembic, and a program that imports this
+#: package, such as a pytest plugin, may need a few of these names or none.
 _HOMES = {
     "slotwise.client.arguments": ("Item", "Receipt"),
     "slotwise.client.client": ("Client",),
     "slotwise.client.scoped_items": ("RecurringItem",),
+    "slotwise.jobs.context": ("Context", "JobContext", "TaskContext"),
+    "slotwise.jobs.functions": ("Call", "job", "task"),
+    "slotwise.jobs.job": ("DistributedJob", "OneTimeTask"),
+    "slotwise.jobs.policies": ("CatchUp", "Overlap", "Retry"),
+    "slotwise.jobs.steering": ("Cancel", "Fail", "Resume", "Skip", "Snooze"),
     "slotwise.registry.registry": ("JobRegistry",),
+    "slotwise.schedules": (
+        "AnyOf",
+        "Calendar",
+        "Cron",
+        "Daily",
+        "Disabled",
+        "Every",
+        "FixedDelay",
+        "Once",
+        "Schedule",
+        "parse_schedule",
+    ),
     "slotwise.settings.settings": ("Settings",),
     "slotwise.store.planning.scopes": ("SyncReport",),
     "slotwise.store.queue.queue": ("BulkResult",),
@@ -132,7 +149,7 @@ _HOMES = {
 
 
 if not TYPE_CHECKING:
-    _load = late(__name__, _HOMES)
+    _load, __dir__ = late(__name__, _HOMES)
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
@@ -140,7 +157,3 @@ if not TYPE_CHECKING:
 
             return own_version()
         return _load(name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -76,8 +76,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    __getattr__ = late(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__ = late(__name__, _HOMES)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from slotwise import ConfigurationError
 from slotwise.cli.shared.options import COMMON
 from slotwise.spi import PluginCommand
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "slotwise.commands"
 
@@ -44,9 +46,15 @@ def plugins() -> dict[str, EntryPoint]:
     """Return the entry points by the names of their commands; of two with one name, the first by
     distribution.
     """
+    # Imported late: this module takes longer than a built-in command line.
+    from importlib.metadata import entry_points
+
     found: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group=GROUP), key=_distribution):
-        found.setdefault(entry.name, entry)
+    for entry in entry_points(group=GROUP):
+        other = found.get(entry.name)
+        # The name of a distribution is parsed from its metadata at each look.
+        if other is None or _distribution(entry) < _distribution(other):
+            found[entry.name] = entry
     return found
 
 

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 
-def late(module: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
-    """Return a module's ``__getattr__``, which imports a name from its home when it is first used.
+def late(
+    module: str, homes: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], Sequence[str]]]:
+    """Return a module's ``__getattr__``, which imports a name from its home when it is first used,
+    and its ``__dir__``, which lists its ``__all__``.
 
     ``homes`` has the public names of each inner module. The name of an inner module is imported
     once; the public module keeps what it found. Type checkers read the imports under
@@ -22,4 +25,4 @@ def late(module: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], obj
         setattr(import_module(module), name, found)
         return found
 
-    return load
+    return load, lambda: import_module(module).__all__
