@@ -439,9 +439,12 @@ class Context(Generic[S_co]):
         and in an ``async def`` handler as ``await asyncio.to_thread(ctx.checkpoint, value)``.
 
         ``value`` has JSON's types, tuples, datetime, date, time, UUID and Decimal, and comes back
-        with the same types; at most 64 KiB. Raises InvalidPayload for another value, ClaimLost for
-        a stale claim, which saves nothing, and without ``connection`` ConfigurationError while one
-        that was guarded for this attempt is in a transaction.
+        with the same types; at most 64 KiB. Whole numbers under the keys ``done`` and ``total`` of
+        a dict are shown as the progress of the slot.
+
+        Raises InvalidPayload for another value, ClaimLost for a stale claim, which saves nothing,
+        and without ``connection`` ConfigurationError while one that was guarded for this attempt
+        is in a transaction.
         """
         self._hold.checkpointed = True
         claim = self._hold.claim
@@ -480,8 +483,8 @@ class Context(Generic[S_co]):
         """Remember what this connection's transaction guards, and forget those that have ended."""
         self._hold.promised = self._hold.promised or promise
         with BEGINNING:
-            still = filter(self._fence.is_open, self._guarded)
-            self._guarded = (*still, connection)
+            others = (one for one in self._guarded if one is not connection)
+            self._guarded = (*filter(self._fence.is_open, others), connection)
 
     @overload
     def then(

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.locking import Locking, LockingTasks
 from slotwise.store.dialects.postgresql.server import PostgreSQLServer
@@ -21,6 +22,13 @@ class LockingPostgreSQL(Locking, PostgreSQLServer):
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return LockingPostgreSQLTasks(self)
+
+    def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
+        text = f"{max(int(lease.total_seconds() * 1000), 1)}ms"
+        setting = "idle_in_transaction_session_timeout"
+        connection.execute(
+            sa.select(sa.func.pg_catalog.set_config(setting, text, True))
+        )
 
     def is_taken(self, error: Exception) -> bool:
         return sqlstate(error) == _UNIQUE_VIOLATION

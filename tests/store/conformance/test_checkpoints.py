@@ -16,11 +16,17 @@ import tenacity
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.kit.records import AttemptOutcome, Failed, FollowUps, Succeeded
-from tests.kit.store import Pruner, checkpoints
+from tests.kit.store import LedgerFence, Pruner, checkpoints
 from tests.store.bench import Bench, a_job, a_task, at, stale
 from tests.store.conformance.test_guard import KINDS, LEVELS, User, claimed
 
-from slotwise import ClaimLost, ConfigurationError, InvalidPayload, JobContext, Retry
+from slotwise import (
+    ClaimLost,
+    ConfigurationError,
+    InvalidPayload,
+    JobContext,
+    Retry,
+)
 from slotwise.spi import Claim, Database, Definition, Holding, elapsed
 
 VALUES: list[object] = [
@@ -353,9 +359,103 @@ def test_it_needs_the_workers_database(user: User, database: Database) -> None:
     engine = sa.create_engine("sqlite://")
     with (
         engine.connect() as own,
-        pytest.raises(ConfigurationError, match="does not reach"),
+        pytest.raises(ConfigurationError, match=r"does not reach|the tables are in"),
     ):
         ctx.checkpoint(1, own)
+
+
+# -- cost -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_the_second_time_on_it_is_one_statement(pg_user: User, kind: str) -> None:
+    """Guard and checkpoint together. The first one asks where the connection leads."""
+    ctx = context(pg_user, claimed(pg_user, kind))
+    sent: list[str] = []
+    sa.event.listen(
+        pg_user.engine,
+        "before_cursor_execute",
+        lambda _1, _2, statement, *_: sent.append(statement),
+    )
+    for number in range(3):
+        sent.clear()
+        with pg_user.engine.begin() as own:
+            ctx.checkpoint(number, own)
+            if number:
+                assert len(sent) == 1
+            sent.clear()
+            ctx.guard(own)
+            assert len(sent) == 1
+    assert ctx.last_checkpoint == 2
+
+
+def test_a_frozen_holder_keeps_no_checkpoint_locked(pg_user: User) -> None:
+    """As with a guard alone, the server ends its transaction after the lease."""
+    ctx = context(pg_user, claimed(pg_user))
+    with pg_user.engine.begin() as own:
+        ctx.checkpoint(1, own)
+        idle = own.scalar(sa.text("SHOW idle_in_transaction_session_timeout"))
+    assert idle == "1min"
+
+
+def test_an_aborted_transaction_is_told_whenever_it_is_met(pg_user: User) -> None:
+    """Also on an address that was asked before."""
+    ctx = context(pg_user, claimed(pg_user))
+    with pg_user.engine.begin() as own:
+        ctx.guard(own)
+    with pg_user.engine.connect() as own:
+        with pytest.raises(sa.exc.ProgrammingError):
+            own.execute(sa.text("SELECT nothere"))
+        with pytest.raises(ConfigurationError, match="aborted by an error before"):
+            ctx.checkpoint(1, own)
+    assert ctx.last_checkpoint is None
+
+
+def test_a_connection_that_is_guarded_often_is_remembered_once(pg_user: User) -> None:
+    """Else each of many batches on one connection takes longer than the one before it."""
+    fence = Counting(pg_user.bench.store)
+    ctx = JobContext(Holding(claimed(pg_user), elapsed()), fence=fence)
+    url = pg_user.engine.url.set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(False)) as own:
+        for _ in range(20):
+            with own.transaction():
+                ctx.guard(own)
+    assert fence.asked < 5
+
+
+class Counting(LedgerFence):
+    asked = 0
+
+    def is_open(self, connection: object) -> bool:
+        self.asked += 1
+        return super().is_open(connection)
+
+
+# -- progress -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_progress_is_kept_beside_it(user: User, kind: str, joins: bool) -> None:
+    """Each checkpoint tells it anew, and only by whole numbers."""
+    ctx = context(user, claimed(user, kind))
+    for value, shown in (
+        ({"done": 1, "total": 9, "last": "a"}, (1, 9)),
+        ({"done": 5, "total": True}, (5, None)),
+        ({"done": -1, "total": 2**63}, (None, None)),
+        ({"done": "7", "total": 7}, (None, 7)),
+        (7, (None, None)),
+    ):
+        if joins:
+            with user.engine.begin() as own:
+                ctx.checkpoint(value, own)
+        else:
+            ctx.checkpoint(value)
+        counts = user.bench.tables.checkpoints.c
+        with user.bench.store.transaction() as connection:
+            found = connection.execute(sa.select(counts.done, counts.total)).one()
+        assert found == shown
+        assert ctx.last_checkpoint == value
 
 
 # -- attempts that made progress ------------------------------------------------------------------

@@ -466,8 +466,8 @@ def test_another_database_is_refused(pg_user: User, sqlite_url: str) -> None:
     """Work and settlement can only commit together in the database that holds the tables."""
     claim = claimed(pg_user)
     for url, words in (
-        (sqlite_url, "another installation"),
-        ("sqlite://", "does not reach scheduled_meta"),
+        (sqlite_url, "leads to sqlite, the tables are in postgresql"),
+        ("sqlite://", "leads to sqlite, the tables are in postgresql"),
     ):
         engine = user_engine(url)
         with (

@@ -5,7 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -50,6 +58,8 @@ if TYPE_CHECKING:
     from slotwise.contrib.batches.psycopg_source import AsyncConnections, Connections
 
 R = TypeVar("R")
+#: The types of the columns of rows.
+Rs = TypeVarTuple("Rs")
 
 
 class BatchOptions(TypedDict, total=False):
@@ -105,12 +115,12 @@ def batches(
 @overload
 def batches(
     ctx: Context[object],
-    select: sa.Select[R],
+    select: sa.Select[*Rs],
     on: sa.Engine,
     *,
     set_aside: HandOver[sa.Connection] | None = None,
     **options: Unpack[BatchOptions],
-) -> Batches[sa.Connection, R]: ...
+) -> Batches[sa.Connection, sa.Row[*Rs]]: ...
 @overload
 def batches(
     ctx: Context[object],
@@ -123,12 +133,12 @@ def batches(
 @overload
 def batches(
     ctx: Context[object],
-    select: sa.Select[R],
+    select: sa.Select[*Rs],
     on: AsyncEngine,
     *,
     set_aside: HandOver[AsyncConnection] | None = None,
     **options: Unpack[BatchOptions],
-) -> AsyncBatches[AsyncConnection, R]: ...
+) -> AsyncBatches[AsyncConnection, sa.Row[*Rs]]: ...
 @overload
 def batches(
     ctx: Context[object],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
@@ -37,7 +37,7 @@ class Ordered:
     def clause(self) -> sa.ColumnElement[object]:
         return self.column.desc() if self.is_down else self.column.asc()
 
-    def behind(self, value: object) -> Condition:
+    def behind(self, value: sa.ColumnElement[object]) -> Condition:
         return self.column < value if self.is_down else self.column > value
 
 
@@ -53,26 +53,46 @@ class Statement(Generic[R]):
     #: Whether rows are walked by a cursor; else locked ones are skipped.
     by_cursor: bool
     locks: bool = True
+    _statements: dict[tuple[bool | None, bool], sa.Select[R]] = field(
+        default_factory=dict
+    )
 
-    def to_take(self, wanted: Wanted, *, locks: bool = True) -> sa.Select[R]:
-        """Return the statement that locks and returns rows."""
-        found = self.select.order_by(None).limit(wanted.limit)
-        found = found.order_by(*(one.clause for one in self.order))
+    def to_take(
+        self, wanted: Wanted, *, locks: bool = True
+    ) -> tuple[sa.Select[R], dict[str, object]]:
+        """Return the statement that locks and returns rows, and its values."""
+        values: dict[str, object] = {"slotwise_limit": wanted.limit}
+        skipping = skips(self, wanted) if self.locks and locks else None
+        is_behind = wanted.after is not None and wanted.only is None
+        found = self._made(skipping, is_behind)
+        if wanted.after is not None and is_behind:
+            values |= {_after(n): value for n, value in enumerate(wanted.after)}
         if wanted.only is not None:
             found = found.where(self._is(wanted.only))
         if wanted.without:
             found = found.where(self._is_none_of(wanted.without))
-        if wanted.after is not None and wanted.only is None:
-            found = found.where(self._is_behind(wanted.after))
-        if self.locks and locks:
-            found = found.with_for_update(
-                skip_locked=skips(self, wanted), of=self._table
-            )
+        return found, values
+
+    def _made(self, skipping: bool | None, is_behind: bool) -> sa.Select[R]:
+        """Return a statement that is made once, since it takes SQLAlchemy as long as a short
+        batch takes the database.
+        """
+        known = self._statements.get((skipping, is_behind))
+        if known is not None:
+            return known
+        found = self.select.order_by(None).limit(sa.bindparam("slotwise_limit"))
+        found = found.order_by(*(one.clause for one in self.order))
+        if is_behind:
+            found = found.where(self._is_behind())
+        if skipping is not None:
+            found = found.with_for_update(skip_locked=skipping, of=self._table)
         own = [
             column.label(f"slotwise_{place}")
             for place, column in enumerate(self._columns)
         ]
-        return cast("sa.Select[R]", found.add_columns(*own))
+        made = cast("sa.Select[R]", found.add_columns(*own))
+        self._statements[skipping, is_behind] = made
+        return made
 
     def to_count(self) -> sa.Select[int]:
         rows = self.select.order_by(None).with_only_columns(*self.key).subquery()
@@ -125,24 +145,26 @@ class Statement(Generic[R]):
             return self.key[0].not_in([key[0] for key in keys])
         return sa.not_(sa.or_(*map(self._is, keys)))
 
-    def _is_behind(self, after: Key) -> Condition:
+    def _is_behind(self) -> Condition:
         """Compare the whole order: as a row where all columns go one way, which an index serves;
         else column by column.
         """
         directions = {one.is_down for one in self.order}
+        after = [
+            sa.bindparam(_after(place), type_=column.type)
+            for place, column in enumerate(self._columns)
+        ]
         if len(directions) == 1 and len(after) > 1:
-            columns = sa.tuple_(*self._columns)
-            values = sa.tuple_(
-                *(
-                    sa.literal(value, column.type)
-                    for column, value in zip(self._columns, after, strict=True)
-                )
-            )
+            columns, values = sa.tuple_(*self._columns), sa.tuple_(*after)
             return columns < values if directions == {True} else columns > values
         found: Condition = sa.false()
         for one, value in reversed([*zip(self.order, after, strict=True)]):
             found = sa.or_(one.behind(value), sa.and_(one.column == value, found))
         return found
+
+
+def _after(place: int) -> str:
+    return f"slotwise_after_{place}"
 
 
 def statement(
@@ -249,11 +271,11 @@ class EngineSource(Generic[R]):
             yield connection
 
     def take(self, connection: sa.Connection, wanted: Wanted) -> Taken[R]:
-        rows = connection.execute(self.statement.to_take(wanted)).all()
+        rows = connection.execute(*self.statement.to_take(wanted)).all()
         return self.statement.taken(rows, by_session=False)
 
     def is_left(self, connection: sa.Connection, wanted: Wanted) -> bool:
-        rows = connection.execute(self.statement.to_take(wanted, locks=False))
+        rows = connection.execute(*self.statement.to_take(wanted, locks=False))
         return rows.first() is not None
 
     def count(self, connection: sa.Connection) -> int:
@@ -278,11 +300,11 @@ class SessionSource(Generic[R]):
             yield session
 
     def take(self, session: orm.Session, wanted: Wanted) -> Taken[R]:
-        rows = session.execute(self.statement.to_take(wanted)).all()
+        rows = session.execute(*self.statement.to_take(wanted)).all()
         return self.statement.taken(rows, by_session=True)
 
     def is_left(self, session: orm.Session, wanted: Wanted) -> bool:
-        rows = session.execute(self.statement.to_take(wanted, locks=False))
+        rows = session.execute(*self.statement.to_take(wanted, locks=False))
         return rows.first() is not None
 
     def count(self, session: orm.Session) -> int:
@@ -307,11 +329,11 @@ class AsyncEngineSource(Generic[R]):
             yield connection
 
     async def take(self, connection: AsyncConnection, wanted: Wanted) -> Taken[R]:
-        found = await connection.execute(self.statement.to_take(wanted))
+        found = await connection.execute(*self.statement.to_take(wanted))
         return self.statement.taken(found.all(), by_session=False)
 
     async def is_left(self, connection: AsyncConnection, wanted: Wanted) -> bool:
-        rows = await connection.execute(self.statement.to_take(wanted, locks=False))
+        rows = await connection.execute(*self.statement.to_take(wanted, locks=False))
         return rows.first() is not None
 
     async def count(self, connection: AsyncConnection) -> int:
@@ -338,11 +360,11 @@ class AsyncSessionSource(Generic[R]):
             yield session
 
     async def take(self, session: AsyncSession, wanted: Wanted) -> Taken[R]:
-        found = await session.execute(self.statement.to_take(wanted))
+        found = await session.execute(*self.statement.to_take(wanted))
         return self.statement.taken(found.all(), by_session=True)
 
     async def is_left(self, session: AsyncSession, wanted: Wanted) -> bool:
-        rows = await session.execute(self.statement.to_take(wanted, locks=False))
+        rows = await session.execute(*self.statement.to_take(wanted, locks=False))
         return rows.first() is not None
 
     async def count(self, session: AsyncSession) -> int:

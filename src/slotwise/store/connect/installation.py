@@ -6,7 +6,6 @@ import logging
 from datetime import timedelta
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import ConfigurationError, SchemaMissing
 from slotwise.model.clock import elapsed
@@ -15,7 +14,6 @@ from slotwise.store.connect.caller_transaction import (
     Joinable,
     address_of,
     joined,
-    refuse_pipeline,
     whole,
 )
 from slotwise.store.connect.database import Database
@@ -25,13 +23,11 @@ from slotwise.store.connect.database_errors import (
     is_transient,
     lacks_permission,
     lacks_tables,
-    sqlstate,
 )
 from slotwise.store.connect.mysql_callers import is_mysql, mysql_callers
 
 logger = logging.getLogger(__name__)
 
-_ABORTED = "25P02"
 #: How long our own id is not asked for again after the database could not be reached.
 PAUSE = timedelta(minutes=1)
 
@@ -67,42 +63,6 @@ class Installation:
         ):
             self._ours.add(address)
         return own
-
-    def check(self, connection: Joinable) -> None:
-        """Raise ConfigurationError unless the connection leads here: else work and settlement
-        commit apart.
-        """
-        refuse_pipeline(connection, "ctx")
-        self._refuse_on_mysql(connection, "ctx")
-        try:
-            found = connection.execute(self._select()).fetchone()
-        except Exception as error:
-            state = sqlstate(error)
-            if is_transient(error) or (
-                state is None and not isinstance(error, DBAPIError)
-            ):
-                raise
-            if state == _ABORTED:
-                raise ConfigurationError(
-                    "the transaction of this connection was aborted by an error "
-                    "before, and nothing of it will stay: "
-                    "roll back, and do its work again in another one"
-                ) from error
-            raise ConfigurationError(
-                f"this connection does not reach {self._meta.name}: pass one to "
-                "the database that holds slotwise's "
-                "tables"
-            ) from error
-        theirs = found[0] if found else None
-        if (
-            self._id is None
-        ):  # in memory there is but the one connection, which the caller has
-            self._id = theirs if self._database.in_memory else self.read()
-        if theirs != self._id:
-            raise ConfigurationError(
-                "this connection leads to another installation of slotwise; pass "
-                "one to the worker's own database"
-            )
 
     def _refuse_on_mysql(self, connection: Joinable, where: str) -> None:
         """Raise ConfigurationError for a connection on which a fence would misfire."""

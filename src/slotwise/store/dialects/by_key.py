@@ -26,11 +26,16 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects import key_locks
+from slotwise.store.dialects import key_guards, key_locks
 from slotwise.store.dialects.conditions import Conditions
 from slotwise.store.dialects.due_rows import DueRows, newest_decided, newest_of
 from slotwise.store.dialects.gaps import enter_gaps
-from slotwise.store.dialects.port import ClaimRequest, Dialect, NewRow, Transaction
+from slotwise.store.dialects.port import (
+    ClaimRequest,
+    Dialect,
+    NewRow,
+    Transaction,
+)
 from slotwise.store.dialects.row_values import (
     RELEASED,
     Values,
@@ -102,7 +107,6 @@ class ByKey(Dialect):
     def durably(self, connection: sa.Connection) -> None:
         """Let the commit of this transaction wait for the disk, where sessions can choose."""
 
-    @abstractmethod
     def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
         """Prepare a caller's transaction for the lock of a guard: end it if it is idle for so long,
         where the database can do that.
@@ -256,23 +260,10 @@ class ByKey(Dialect):
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
         key_locks.latch(self, connection, name, shared=shared)
 
-    def guard(self, connection: Joinable, claim: Claim) -> bool:
-        """FOR SHARE; of a one-time task's row only the key, where the database has such locks.
-        Elsewhere its heartbeats skip the row meanwhile.
-        """
-        self.begin_guard(connection, claim.lease)
-        slots = self.tables.slots
-        if claim.row.ledger_key is None:
-            mine = self.conditions.under(claim.row, claim.holder)
-            held = sa.select(self.tables.tasks.c.version).where(*mine)
-            held = held.with_for_update(read=True, key_share=True)
-        else:
-            mine = [
-                *self.conditions.entry_of(claim),
-                slots.c.outcome == Outcome.RUNNING,
-            ]
-            held = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
-        return connection.execute(held).fetchone() is not None
+    def guard(
+        self, connection: Joinable, claim: Claim, saved: Values | None = None
+    ) -> bool:
+        return key_guards.guard(self, connection, claim, saved)
 
     # -- claims -----------------------------------------------------------------------------------
 

@@ -263,9 +263,15 @@ class Dialect(Protocol):
         """
 
     @abstractmethod
-    def guard(self, connection: Joinable, claim: Claim) -> bool:
+    def guard(
+        self,
+        connection: Joinable,
+        claim: Claim,
+        saved: dict[str, object] | None = None,
+    ) -> bool:
         """Lock the slot of a claim against a take-over, in a user's transaction; return whether
-        the claim still holds it.
+        the claim still holds it. Then write its checkpoint, if there is one: ``saved`` has all
+        columns but ``updated``.
 
         A one-time task has no slot: its row is locked. A transaction that a frozen holder leaves
         open ends after the claim's lease, where the database can do that.

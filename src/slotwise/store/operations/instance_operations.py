@@ -45,10 +45,11 @@ def matching(tables: Tables, rows: Columns, where: InstanceFilter) -> list[Condi
         found.append(rows.task_instance == where.id)
     if where.prefix is not None:
         found.append(rows.task_instance.startswith(where.prefix, autoescape=True))
-    if placed := _placed(tables.instances.c, where):
-        id = tables.instances.c.task_instance
-        mine = tables.instances.c.task_name == rows.task_name, *placed
-        found.append(rows.task_instance.in_(sa.select(id).where(*mine)))
+    own = tables.instances.c
+    if placed := _placed(own, where):
+        mine = own.task_name == rows.task_name, *placed
+        ids = sa.select(own.task_instance).where(*mine)
+        found.append(rows.task_instance.in_(ids))
     return found
 
 
@@ -127,8 +128,8 @@ def pause(
     def act(ids: Sequence[str]) -> tuple[int | None, Collection[str]]:
         rows = chosen.rows(at, ids, at.tasks.c.state.is_(None))
         is_of = PauseScope.INSTANCE, chosen.job
-        changed = {id for id in ids if pauses.keep(at, *is_of, id, window)}
-        changed |= _plans_among(rows)
+        kept = {id for id in ids if pauses.keep(at, *is_of, id, window)}
+        changed = kept | _plans_among(rows)
         if not changed and not rows:
             return None, ()
         until = window.end_text(at.now)

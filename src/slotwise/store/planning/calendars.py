@@ -248,11 +248,10 @@ class Calendars:
                 connection.execute(
                     self._table.delete().where(self._table.c.name == name)
                 )
-                author = Author(self._author.name, note)
                 self._audit(
                     connection,
                     str(gone.calendar or name),
-                    author=author,
+                    author=Author(self._author.name, note),
                     operation=operation,
                 )
         return gone

@@ -339,7 +339,7 @@ def _silent(at: ReadTransaction, now: datetime) -> tuple[list[str], list[Unreada
     be decoded.
     """
     tasks = at.tables.tasks.c
-    key = (tasks.task_name, tasks.task_instance)
+    key = tasks.task_name, tasks.task_instance
     held = sa.select(*key, tasks.last_heartbeat, tasks.lease).where(tasks.picked)
     first = held.order_by(tasks.last_heartbeat).limit(MOST_HELD)
     silent = list[str]()

@@ -17,31 +17,27 @@ import sqlalchemy as sa
 
 from slotwise.model.records import Claim, LedgerKey, Row, from_micros
 from slotwise.model.vocabulary import Outcome
-from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.payload.checkpoints import encode_checkpoint
 from slotwise.store.dialects.conditions import of_key
-from slotwise.store.dialects.port import Dialect, Transaction
-from slotwise.store.schema.rows import expect
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.schema.tables import IS_TASK, Condition, Tables
 
-#: What a later checkpoint of the same slot changes.
-_SAVED_ANEW = ("token", "updated", "value")
 
-
-def save(connection: Joinable, dialect: Dialect, claim: Claim, body: bytes) -> None:
-    """Write the checkpoint of a claim that is guarded in this transaction."""
-    saved = {
+def saved(claim: Claim, value: object) -> dict[str, object]:
+    """Return the columns of a claim's checkpoint. Raises InvalidPayload."""
+    return {
         **key_of(claim.row)._asdict(),
         "token": claim.token,
-        "updated": dialect.ago(connection),
-        "value": body,
+        "value": encode_checkpoint(value),
+        "done": _count(value, "done"),
+        "total": _count(value, "total"),
     }
-    is_written = dialect.upsert(
-        connection,
-        dialect.tables.checkpoints,
-        saved,
-        lambda new: {name: new[name] for name in _SAVED_ANEW},
-    )
-    expect(int(is_written), 1, claim.row)
+
+
+def _count(value: object, name: str) -> int | None:
+    """Return the whole number under this key of a dict, to be shown; None without one."""
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if type(found) is int and 0 <= found < 2**63 else None
 
 
 def find(connection: sa.Connection, tables: Tables, row: Row) -> bytes | None:

@@ -141,7 +141,7 @@ class Claims:
             return rows
         with self._transact() as at:
             self.refuse(at.connection, flawed, at.now)
-        return [row for row in rows if row.flaw is None]
+        return [row for row in rows if not row.flaw]
 
     def _take_within_limits(
         self, request: ClaimRequest, connection: sa.Connection

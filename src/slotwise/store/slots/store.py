@@ -24,7 +24,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
-from slotwise.payload.checkpoints import decode_checkpoint, encode_checkpoint
+from slotwise.payload.checkpoints import decode_checkpoint
 from slotwise.store.connect.caller_transaction import (
     Joinable,
     is_in_transaction,
@@ -32,7 +32,11 @@ from slotwise.store.connect.caller_transaction import (
     within,
 )
 from slotwise.store.connect.database import Database, sure_transaction
-from slotwise.store.connect.database_errors import in_callers_transaction, sqlstate
+from slotwise.store.connect.database_errors import (
+    in_callers_transaction,
+    lacks_tables,
+    sqlstate,
+)
 from slotwise.store.connect.installation import Installation
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
@@ -330,17 +334,11 @@ class LedgerFence:
         """Save a checkpoint under the guard; without ``connection``, in a transaction of ours.
         Raises ClaimLost for a stale claim, and InvalidPayload.
         """
-        body = encode_checkpoint(value)
-
-        def work(own: Joinable) -> None:
-            self._guard(own, claim)
-            checkpoints.save(own, self._dialect, claim, body)
-
+        saved = checkpoints.saved(claim, value)
         if connection is not None:
-            return within(connection, work)
+            return within(connection, lambda own: self._guard(own, claim, saved))
         with self._transaction() as own:
-            self._prove(own, claim)
-            checkpoints.save(own, self._dialect, claim, body)
+            self._prove(own, claim, saved)
         return None
 
     def saved(self, claim: Claim) -> object:
@@ -354,16 +352,48 @@ class LedgerFence:
         """Whether a connection that was guarded is in a transaction now."""
         return is_in_transaction(connection)
 
-    def _guard(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
+    def _guard(
+        self,
+        own: Joinable,
+        claim: Claim,
+        saved: dict[str, object] | None = None,
+        *,
+        completes: bool = False,
+    ) -> None:
         with in_callers_transaction():
-            self._installation.check(own)
-            self._prove(own, claim, completes=completes)
+            try:
+                self._installation.join(own, "ctx")
+                self._prove(own, claim, saved, completes=completes)
+            except Exception as error:
+                if cure := self._cure(error):
+                    raise ConfigurationError(cure) from error
+                raise
             if completes:
                 self._dialect.end_guard(own)
 
-    def _prove(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
+    def _cure(self, error: Exception) -> str | None:
+        if sqlstate(error) == "25P02":
+            return (
+                "the transaction of this connection was aborted by an error before, and nothing "
+                "of it will stay: roll back, and do its work again in another one"
+            )
+        if lacks_tables(error):
+            return (
+                f"this connection does not reach {self._tables.meta.name}: pass one to the "
+                "database that holds slotwise's tables"
+            )
+        return None
+
+    def _prove(
+        self,
+        own: Joinable,
+        claim: Claim,
+        saved: dict[str, object] | None,
+        *,
+        completes: bool = False,
+    ) -> None:
         try:
-            held = self._dialect.guard(own, claim)
+            held = self._dialect.guard(own, claim, saved)
             if is_without_transaction(own):  # some drivers know it only after a write
                 raise ConfigurationError(
                     "this connection commits every statement by itself "
@@ -375,9 +405,8 @@ class LedgerFence:
         except Exception as error:
             if sqlstate(error) != "40001":
                 raise
-            raise _lost(
-                claim
-            ) from error  # the ledger row has changed since the snapshot of REPEATABLE READ
+            # The ledger row has changed since the snapshot of REPEATABLE READ.
+            raise _lost(claim) from error
         if not is_done:
             raise _lost(claim)
         raise ClaimLost(

@@ -1,6 +1,4 @@
-SELECT scheduled_slots.token
+SELECT token, pg_catalog.set_config('idle_in_transaction_session_timeout', %(lease)s, true)
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(task_name_1)s::TEXT AND scheduled_slots.task_instance =
-    %(task_instance_1)s::TEXT AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
-    scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.worker = %(worker_1)s::TEXT AND
-    scheduled_slots.outcome = %(outcome_1)s::TEXT FOR SHARE;
+WHERE task_name = %(task_name)s AND task_instance = %(task_instance)s AND slot = %(slot)s
+AND token = %(token)s AND worker = %(holder)s AND outcome = 'running' FOR SHARE;

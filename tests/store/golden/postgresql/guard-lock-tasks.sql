@@ -1,5 +1,4 @@
-SELECT scheduled_tasks.version
+SELECT version, pg_catalog.set_config('idle_in_transaction_session_timeout', %(lease)s, true)
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = %(task_name_1)s::TEXT AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::TEXT AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
-    %(picked_by_1)s::TEXT FOR KEY SHARE;
+WHERE task_name = %(task_name)s AND task_instance = %(task_instance)s AND version = %(token)s
+AND picked_by = %(holder)s FOR KEY SHARE;

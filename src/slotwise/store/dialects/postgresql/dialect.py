@@ -26,7 +26,12 @@ from slotwise.model.records import (
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.gaps import close_open_slots, enter_gaps
-from slotwise.store.dialects.port import ClaimRequest, Parted, Range, Transaction
+from slotwise.store.dialects.port import (
+    ClaimRequest,
+    Parted,
+    Range,
+    Transaction,
+)
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.arrays import (
     fences,
@@ -40,8 +45,10 @@ from slotwise.store.dialects.postgresql.arrays import (
     varying,
 )
 from slotwise.store.dialects.postgresql.claimed_rows import by_rank, slot_of, task_of
+from slotwise.store.dialects.postgresql.guards import GUARDS
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.postgresql.server import PostgreSQLServer
+from slotwise.store.dialects.row_values import Values
 from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.dialects.upserts import Upserting
 from slotwise.store.schema.column_types import Instant
@@ -83,12 +90,29 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         self._names = {
             "now": "CAST(%(now)s AS timestamptz)" if self._is_manual else now
         }
-        for table in ("tasks", "slots", "gaps", "meta", "pauses"):
+        for table in ("tasks", "slots", "gaps", "meta", "pauses", "checkpoints"):
             self._names[table] = prepare.format_table(getattr(tables, table))
         for name, part in statements.PARTS.items():
             self._names[name] = part.format(**self._names)
         #: Return a statement as it is sent, with quoted names and the expression for "now".
         self.sql = lru_cache(maxsize=256)(partial(str.format, **self._names))
+        #: The same for a caller's connection.
+        self._joining = lru_cache(lambda template: sa.text(self.sql(template)))
+
+    def guard(
+        self, connection: Joinable, claim: Claim, saved: Values | None = None
+    ) -> bool:
+        key = claim.row.ledger_key
+        values = {
+            **(key or claim.key)._asdict(),
+            **(saved or {}),
+            "token": claim.token,
+            "holder": claim.holder,
+            "lease": f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms",
+            "now": self.clock.override(),
+        }
+        statement = self._joining(GUARDS[key is None, saved is None])
+        return connection.execute(statement, values).fetchone() is not None
 
     def _run(
         self,

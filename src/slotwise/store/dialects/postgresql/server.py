@@ -59,13 +59,6 @@ class PostgreSQLServer(ByKey):
         if level == "off":
             connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
 
-    def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
-        text = f"{max(int(lease.total_seconds() * 1000), 1)}ms"
-        setting = "idle_in_transaction_session_timeout"
-        connection.execute(
-            sa.select(sa.func.pg_catalog.set_config(setting, text, True))
-        )
-
     def hour(self, instant: sa.ColumnElement[datetime]) -> sa.ColumnElement[datetime]:
         begun = sa.func.pg_catalog.date_trunc("hour", instant, "UTC", type_=Instant())
         return sa.cast(begun, Instant)
