@@ -75,26 +75,29 @@ class CalendarChange:
     followed: Sequence[CalendarFollower] = ()
 
     @property
+    def _known(self) -> Calendar:
+        """The calendar before the change; without any days if it is new."""
+        return self.before or replace(self.after, days=frozenset(), worked=frozenset())
+
+    @property
     def added(self) -> list[date]:
         """The listed days that are no longer worked on, sorted."""
-        return sorted(self.after.days - (self.before.days if self.before else set()))
+        return sorted(self.after.days - self._known.days)
 
     @property
     def removed(self) -> list[date]:
         """The days that are no longer listed, sorted."""
-        return sorted(self.before.days - self.after.days) if self.before else []
+        return sorted(self._known.days - self.after.days)
 
     @property
     def worked_added(self) -> list[date]:
         """The days of a weekend that are worked on now, sorted."""
-        return sorted(
-            self.after.worked - (self.before.worked if self.before else set())
-        )
+        return sorted(self.after.worked - self._known.worked)
 
     @property
     def worked_removed(self) -> list[date]:
         """The days of a weekend that are no longer worked on, sorted."""
-        return sorted(self.before.worked - self.after.worked) if self.before else []
+        return sorted(self._known.worked - self.after.worked)
 
 
 def calendars_of(

@@ -172,16 +172,8 @@ class Instances:
 
     def _remember(self, at: Transaction, row: Row, schedule: Schedule) -> None:
         """Write a changed schedule into the history of deploys."""
-        change = {
-            "task_name": row.task_name,
-            "task_instance": row.task_instance,
-            "at": at.now,
-            "former": row.schedule,
-            "schedule": str(schedule),
-            "revision": None,
-            "worker": NOBODY.name,
-        }
-        self._store.history.deployed(at.connection, [change])
+        schedules = {row.key: (row.schedule, str(schedule))}
+        self._store.history.deployed(at, schedules, NOBODY.name)
 
     def _insert(
         self, at: Transaction, wanted: Instance, schedule: Schedule

@@ -316,19 +316,8 @@ class Planner:
         ours: Revision,
     ) -> None:
         """Write into the history of deploys how schedules have changed, by job: from and to."""
-        changes = [
-            {
-                "task_name": name,
-                "task_instance": RECURRING,
-                "at": at.now,
-                "former": former,
-                "schedule": schedule,
-                "revision": ours.text,
-                "worker": self._author.name,
-            }
-            for name, (former, schedule) in schedules.items()
-        ]
-        self._store.history.deployed(at.connection, changes)
+        changes = {Key(name, RECURRING): one for name, one in schedules.items()}
+        self._store.history.deployed(at, changes, self._author.name, ours.text)
 
     def _change(
         self,

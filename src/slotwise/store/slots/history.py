@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from slotwise.model.records import Key
 from slotwise.store.connect.database_errors import describe_error
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.slots.tuning import NAMES_KEPT
 
 if TYPE_CHECKING:
@@ -54,12 +56,29 @@ class History:
             yield own
 
     def deployed(
-        self, connection: sa.Connection, changes: Sequence[Mapping[str, object]]
+        self,
+        at: Transaction,
+        schedules: Mapping[Key, tuple[str | None, str]],
+        worker: str,
+        revision: str | None = None,
     ) -> None:
-        """Write what this transaction plans; under a savepoint, so that the plan stays."""
+        """Write how this transaction changes schedules, from and to; under a savepoint, so that
+        the plan stays.
+        """
+        changes = [
+            {
+                **key._asdict(),
+                "at": at.now,
+                "former": former,
+                "schedule": schedule,
+                "revision": revision,
+                "worker": worker,
+            }
+            for key, (former, schedule) in schedules.items()
+        ]
         if changes:
-            with self._spared("deploys"), connection.begin_nested():
-                self._store.dialect.insert_missing(connection, self._deploys, changes)
+            with self._spared("deploys"), at.connection.begin_nested():
+                at.dialect.insert_missing(at.connection, self._deploys, changes)
 
     def signed_in(self, life: Mapping[str, object], tasks: Sequence[str]) -> None:
         """Write a worker that has signed in. The names of very many tasks are left out."""

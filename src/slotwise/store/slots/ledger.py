@@ -275,14 +275,27 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
     """Delete the oldest one-time tasks whose results have expired; return how many. Locked rows
     stay.
     """
-    slots = dialect.tables.slots
-    old = sa.select(*slots.primary_key.columns).where(
-        slots.c.expires <= dialect.now(connection)
-    )
-    taken = slots.delete().where(
-        dialect.locked(connection, old.order_by(slots.c.expires).limit(limit))
-    )
-    return connection.execute(taken).rowcount
+    expires = dialect.tables.slots.c.expires
+    is_old = expires <= dialect.now(connection)
+    first = deletion_of_first(connection, dialect, expires, limit, is_old)
+    return connection.execute(first).rowcount
+
+
+def deletion_of_first(
+    connection: sa.Connection,
+    dialect: Dialect,
+    order: sa.ColumnElement[datetime],
+    limit: int,
+    *conditions: Condition,
+) -> sa.Delete:
+    """Return the deletion of the first rows, in the order of a column, that meet the conditions.
+    Locked rows stay.
+    """
+    assert isinstance(order, sa.Column)
+    table = order.table
+    key = sa.select(*table.primary_key.columns).where(*conditions)
+    first = key.order_by(order).limit(limit)
+    return table.delete().where(dialect.locked(connection, first))
 
 
 def prune(
@@ -295,14 +308,8 @@ def prune(
 ) -> Gone:
     """Delete the first of these old slots, with their attempts, or gaps. Locked rows stay."""
 
-    def taken(*more: sa.ColumnElement[bool]) -> sa.Delete:
-        found = (
-            sa.select(*history.primary_key.columns)
-            .where(*old, *more)
-            .order_by(order)
-            .limit(limit)
-        )
-        return history.delete().where(dialect.locked(connection, found))
+    def taken(*more: Condition) -> sa.Delete:
+        return deletion_of_first(connection, dialect, order, limit, *old, *more)
 
     if history is not dialect.tables.slots:
         columns = ("task_name", "first_slot", "last_slot", "count", "reason")
@@ -353,13 +360,11 @@ def prune_attempts(
     slots = dialect.tables.slots
     mine = *of_key(slots.c, attempts.c), slots.c.slot == attempts.c.slot
     its_slot = sa.exists().where(*mine)
-    old = sa.select(*attempts.primary_key.columns).where(
-        attempts.c.ended < before, ~its_slot
+    is_old = attempts.c.ended < before
+    first = deletion_of_first(
+        connection, dialect, attempts.c.ended, limit, is_old, ~its_slot
     )
-    taken = attempts.delete().where(
-        dialect.locked(connection, old.order_by(attempts.c.ended).limit(limit))
-    )
-    return connection.execute(taken).rowcount
+    return connection.execute(first).rowcount
 
 
 def has_orphans(tables: Tables) -> Condition:

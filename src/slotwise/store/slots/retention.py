@@ -257,12 +257,10 @@ class Pruner:
             if not span:
                 continue
             with self._store.transact() as at:
-                key = sa.select(*column.table.primary_key)
-                found = (
-                    key.where(column < at.now - span).order_by(column).limit(PRUNED)
+                first = ledger.deletion_of_first(
+                    at.connection, at.dialect, column, PRUNED, column < at.now - span
                 )
-                old = at.dialect.locked(at.connection, found)
-                gone = at.connection.execute(column.table.delete().where(old)).rowcount
+                gone = at.connection.execute(first).rowcount
             most = max(most, gone)
         return most == PRUNED
 
