@@ -207,6 +207,7 @@ def install() -> None:
         "install",
         "--quiet",
         "--disable-pip-version-check",
+        "--no-compile",  # most of these modules are never imported
         "--editable",
         ".[dev]",
     ]

@@ -277,9 +277,11 @@ def alive(pid: int) -> bool:
     return bool(listed.strip()) and not listed.startswith("Z")
 
 
-def wait_until(check: Any, what: str) -> None:
-    """Until ``check()`` is true, for things that no event tells."""
+def wait_until(check: Any, what: str, every: float = 0.02) -> None:
+    """Until ``check()`` is true, for things that no event tells; a check that costs something
+    is made less often.
+    """
     deadline = time.monotonic() + PATIENCE
     while not check():
         assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s"
-        time.sleep(0.02)
+        time.sleep(every)

@@ -45,6 +45,8 @@ class Stage:
     rounds: int = 150
     #: Whether the queue, alone, is once in a while put back from a backup.
     restores: bool = False
+    #: In how many rounds without accidents everything must be done; most worlds need thirty.
+    longest_calm: int = 300
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOON))
 
     def __post_init__(self) -> None:

@@ -23,6 +23,9 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 
 #: So many worlds may pass before a mutant must have been found out.
 WORLDS = 40
+#: Where what is due is never done, each round of the calm costs more. Sound worlds of these seeds
+#: need half of these rounds.
+LONGEST_CALM = 60
 #: A world that has found out a rule which few worlds miss. It is looked at first, to save time.
 SOON = {"a settlement minds the claim's version and holder": 8}
 
@@ -34,7 +37,9 @@ def first_breach(mutant: Mutant, *, first: int = 0, restores: bool = False) -> s
         Schema.create_in(database)
         try:
             with mutant.at_large():
-                World(seed, database, restores=restores).run()
+                World(
+                    seed, database, restores=restores, longest_calm=LONGEST_CALM
+                ).run()
         except LawBroken as broken:
             return str(broken)
         finally:

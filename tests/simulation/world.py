@@ -24,7 +24,6 @@ from slotwise.spi import Claim, Row
 
 #: How long everybody works well, in tens of seconds, until nothing is left to be done.
 CALM = 30
-LONGEST_CALM = 10 * CALM
 
 
 class World(Accidents):
@@ -277,7 +276,7 @@ class World(Accidents):
         """
         self.is_calm = True
         self.operator.let_all_go_on(self._controls(), self._read(), self.clock.now())
-        for number in range(LONGEST_CALM):
+        for number in range(self.longest_calm):
             if number >= CALM and not self._read().is_due(self.clock.now()):
                 # what was missed while nobody was there, by half an hour and in a pace, takes
                 # longer

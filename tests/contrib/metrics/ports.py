@@ -67,7 +67,7 @@ def wait_for_status(port: int, path: str, status: int, words: str = "") -> str:
         found.append(ask(port, path))
         return found[-1][0] == status and words in found[-1][1]
 
-    wait_until(answers, f"{path} {status} {words}; last: {found[-1:]}")
+    wait_until(answers, f"{path} {status} {words}; last: {found[-1:]}", every=0.2)
     return found[-1][1]
 
 
@@ -107,5 +107,5 @@ def wait_for_figures(
         found.append(figures(ask(port, "/metrics")[1]))
         return enough(found[-1])
 
-    wait_until(reached, f"figures; last: {found[-1:]}")
+    wait_until(reached, f"figures; last: {found[-1:]}", every=0.2)
     return found[-1]
