@@ -8,14 +8,17 @@ number may be committed later.
 Races. Several fan-outs may run at once; a turn keeps them from doing the same work, and nothing
 depends on it.
 
-- Two look at the same events. Each locks the keys, then reads the events again, with their locks:
-  those that the other one has given out bear a mark by then. What it takes of a key is all that is
-  committed up to the newest number of its look, in the order of numbers; so a late one among them
-  is not overtaken by an event that was published after its commit.
-- The keys of some events are locked. These events are left to the next look, all of a key together,
-  while others go on; so are events without a key that are locked. A look may wait for one key: it
-  does so briefly, and before it has locked any other, so that no two transactions wait for each
-  other. If the holder is frozen, the others go on all the same.
+- Two look at the same events. Each locks the keys, then reads the events again: those that the
+  other one has given out bear a mark by then. What it takes of a key is all that is committed up to
+  the newest number of its look, in the order of numbers; so a late one among them is not overtaken
+  by an event that was published after its commit.
+- A transaction that has published is open. MariaDB would wait for its row in a search that locks.
+  So a look searches without locks, and locks what it has found by number.
+- The keys of some events are locked, or not committed yet. These events are left to the next look,
+  all of a key together, while others go on; so are events that are locked, with those of their key
+  behind them. A look may wait for one key: it does so briefly, and before it has locked any other,
+  so that no two transactions wait for each other. If the holder is frozen, the others go on all
+  the same.
 - It is killed. Marks and rows are in one transaction, and both are there or neither.
 - A handler is registered meanwhile: see ``subscriptions``.
 """
@@ -26,14 +29,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.contrib.events.lanes import (
     Handlers,
-    add_keys,
+    add_keys_soon,
     known_keys,
     lock_keys,
     states_of,
@@ -58,10 +61,19 @@ from slotwise.spi import Dialect, Joinable, Kind, RowState, is_locked
 TURN: Final = "events fan-out"
 #: Events of a look.
 AT_ONCE: Final = 500
-#: Rows of an insert: each has a copy of the data of its event.
+#: Rows of an insert, and bytes of their data, of which each row has a copy. A server refuses a
+#: statement that is too long.
 PORTION: Final = 200
+PORTION_BYTES: Final = 2**20
+#: Bytes of data that one look writes, about.
+MOST_BYTES: Final = 2**25
+#: The most numbers that a statement names.
+NUMBERS: Final = 500
 #: How long a look waits for a key that several looks have left.
 WAIT: Final = timedelta(milliseconds=250)
+#: MariaDB would else take a short table as a whole, and wait for rows that are not committed.
+BY_NUMBER: Final = "FORCE INDEX (PRIMARY)"
+SERVERS: Final = ("mysql", "mariadb")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The due time of a row that waits for another one.
 FOREVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
@@ -87,6 +99,13 @@ class HandlersChanged(Exception):
     """A handler was registered while the fan-out worked; nothing of it may stay."""
 
 
+class Locked(NamedTuple):
+    """Events that may be given out, by number; and the keys of which none is left."""
+
+    events: list[Waiting]
+    keys: set[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What a first look has seen, and who was registered before it."""
@@ -99,10 +118,10 @@ class Seen:
     def keys(self) -> set[str]:
         return {one.key for one in self.events if one.key is not None}
 
-    def left(self, locked: set[str], taken: Iterable[Waiting]) -> int:
-        """Return how many of the events have another key than these, or none and were not taken."""
-        ids = {one.id for one in taken}
-        others = (one for one in self.events if one.key not in locked)
+    def left(self, locked: Locked) -> int:
+        """Return how many of the events are not locked, nor their keys."""
+        ids = {one.id for one in locked.events}
+        others = (one for one in self.events if one.key not in locked.keys)
         return sum(one.id not in ids for one in others)
 
 
@@ -121,7 +140,8 @@ def see(
     known = active_subscriptions(own, dialect.tables)
     events = look(own, dialect, known, limit)
     seen = Seen(known=known, events=events, is_full=len(events) == limit)
-    add_keys(own, dialect, seen.keys - known_keys(own, dialect.tables, seen.keys))
+    missing = seen.keys - known_keys(own, dialect.tables, seen.keys)
+    add_keys_soon(own, dialect, missing)
     return seen
 
 
@@ -143,8 +163,9 @@ def give(
         return FannedOut(is_busy=True)
     if wait_for in seen.keys:
         _wait_for(own, dialect, wait_for)
-    locked = lock_keys(own, dialect.tables, seen.keys, skip=True)
-    taken = read_again(own, dialect, seen.known, seen.events, locked)
+    keys = lock_keys(own, dialect.tables, seen.keys, skip=True)
+    locked = read_again(own, dialect, seen.known, seen.events, keys)
+    taken = first_bytes(locked.events, seen.known)
     if active_subscriptions(own, dialect.tables) != seen.known:
         raise HandlersChanged
     rows = _append(own, dialect, taken, seen.known)
@@ -152,9 +173,9 @@ def give(
     return FannedOut(
         events=len(taken),
         rows=len(rows),
-        left=seen.left(locked, taken),
-        left_keys=sorted(seen.keys - locked),
-        is_full=seen.is_full,
+        left=seen.left(locked),
+        left_keys=sorted(seen.keys - locked.keys),
+        is_full=seen.is_full or len(taken) < len(locked.events),
         names=frozenset(row.handler for row in rows if not row.is_blocked),
     )
 
@@ -188,21 +209,55 @@ def read_again(
     dialect: Dialect,
     subscriptions: Sequence[Subscription],
     seen: Sequence[Waiting],
-    locked: set[str],
-) -> list[Waiting]:
+    keys: set[str],
+) -> Locked:
     """Lock and return what may be given out: of the locked keys all that is committed up to the
     newest number that was seen, and of those without a key what nobody else has locked.
+
+    Race: an event that somebody has locked is left, with the later ones of its key.
     """
     events = dialect.tables.events.c
     last = max(one.id for one in seen)
-    found = []
+    mine: sa.ColumnElement[bool] = events.key.is_(None)
+    if keys:
+        mine = mine | dialect.among(events.key, keys)
+    found: list[Waiting] = []
+    ids: set[int] = set()
     for condition in _wanted(dialect, subscriptions):
-        part = sa.and_(condition, events.id <= last)
-        found += _lock(own, dialect, part & events.key.is_(None), skip=True)
-        if locked:
-            mine = dialect.among(events.key, locked)
-            found += _lock(own, dialect, part & mine, skip=False)
-    return sorted(found, key=lambda one: one.id)
+        part = sa.and_(condition, events.id <= last, mine)
+        wanted = _waiting(own, _select(dialect, part))
+        found += wanted
+        ids |= _lock(own, dialect, condition, [one.id for one in wanted])
+    found.sort(key=lambda one: one.id)
+    held = {one.key for one in found if one.id not in ids}
+    return Locked(_before_held(found, ids), {key for key in keys if key not in held})
+
+
+def _before_held(found: Iterable[Waiting], ids: set[int]) -> list[Waiting]:
+    """Return the events that are locked, of each key those before the first that is not."""
+    stopped: set[str] = set()
+    taken = []
+    for one in found:
+        if one.id in ids and one.key not in stopped:
+            taken.append(one)
+        elif one.key is not None:
+            stopped.add(one.key)
+    return taken
+
+
+def first_bytes(
+    events: Sequence[Waiting], subscriptions: Sequence[Subscription]
+) -> Sequence[Waiting]:
+    """Return the first of these events, up to ``MOST_BYTES`` that their rows take together, and one
+    at least.
+    """
+    copies = Counter(one.event for one in subscriptions)
+    total = 0
+    for place, one in enumerate(events):
+        total += one.size * copies[one.name]
+        if place and total > MOST_BYTES:
+            return events[:place]
+    return events
 
 
 def _wanted(
@@ -224,26 +279,44 @@ def _wanted(
 
 
 def _lock(
-    own: Joinable, dialect: Dialect, condition: sa.ColumnElement[bool], *, skip: bool
-) -> list[Waiting]:
-    """Lock and read events by number. ``skip``: leave those that are locked."""
-    statement = _select(dialect, condition).with_for_update(skip_locked=skip)
-    return _waiting(own, statement)
+    own: Joinable,
+    dialect: Dialect,
+    condition: sa.ColumnElement[bool],
+    numbers: Sequence[int],
+) -> set[int]:
+    """Lock these events where the condition still holds, and return their numbers; those that are
+    locked are left.
+    """
+    events = dialect.tables.events
+    locked: set[int] = set()
+    for start in range(0, len(numbers), NUMBERS):
+        some = events.c.id.in_(numbers[start : start + NUMBERS])
+        statement = sa.select(events.c.id).where(some, condition)
+        for server in SERVERS:
+            statement = statement.with_hint(events, BY_NUMBER, server)
+        statement = statement.order_by(events.c.id)
+        found = own.execute(statement.with_for_update(skip_locked=True)).fetchall()
+        locked.update(id for (id,) in found)
+    return locked
 
 
 def _select(
     dialect: Dialect, condition: sa.ColumnElement[bool]
-) -> sa.Select[tuple[int, str, str | None]]:
+) -> sa.Select[tuple[int, str, str | None, int | None]]:
     events = dialect.tables.events.c
-    statement = sa.select(events.id, events.name, events.key).where(condition)
+    size = sa.func.length(events.data)
+    statement = sa.select(events.id, events.name, events.key, size).where(condition)
     return statement.order_by(events.id)
 
 
 def _waiting(
-    own: Joinable, statement: sa.Select[tuple[int, str, str | None]]
+    own: Joinable, statement: sa.Select[tuple[int, str, str | None, int | None]]
 ) -> list[Waiting]:
     found = own.execute(statement).fetchall()
-    return [Waiting(id=id, name=name, key=key) for id, name, key in found]
+    return [
+        Waiting(id=id, name=name, key=key, size=size or 0)
+        for id, name, key, size in found
+    ]
 
 
 def _append(
@@ -257,9 +330,22 @@ def _append(
     now = dialect.now(own)
     micros = (now - EPOCH) // datetime.resolution
     rows = appended(events, subscriptions, states, micros)
-    for start in range(0, len(rows), PORTION):
-        _insert(own, dialect, rows[start : start + PORTION], now)
+    for some in portions(rows):
+        _insert(own, dialect, some, now)
     return rows
+
+
+def portions(rows: Iterable[Appended]) -> list[list[Appended]]:
+    """Return these rows in their order, as many at once as one statement may insert."""
+    found: list[list[Appended]] = []
+    room = 0
+    for row in rows:
+        room -= row.event.size
+        if not found or room < 0 or len(found[-1]) == PORTION:
+            found.append([])
+            room = PORTION_BYTES - row.event.size
+        found[-1].append(row)
+    return found
 
 
 def _insert(
@@ -332,6 +418,8 @@ def _mark(
     for count, ids in sorted(_by_count(taken, rows).items()):
         mine = events.c.id.in_(ids), events.c.handlers == 0
         mark = events.update().where(*mine).values(fanned_out=now, handlers=count)
+        for server in SERVERS:
+            mark = mark.with_hint(BY_NUMBER, dialect_name=server)
         marked += own.execute(mark).rowcount
     if marked != len(taken):
         raise RuntimeError(f"marked {marked} of {len(taken)} events that were locked")

@@ -22,11 +22,13 @@ that has locked the key, so it sees all that the holder before it has committed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from random import sample
 from time import sleep
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from slotwise.contrib.events.order import (
     CONTINUE,
@@ -37,7 +39,7 @@ from slotwise.contrib.events.order import (
     Subscription,
     to_promote,
 )
-from slotwise.spi import Dialect, Joinable, RowState, Tables
+from slotwise.spi import Dialect, Joinable, RowState, Tables, elapsed, is_locked
 
 #: The kind of the rows of ``keys`` that order events; their task is empty, for all handlers.
 KIND: Final = "order"
@@ -46,6 +48,12 @@ NO_TASK: Final = ""
 AT_ONCE: Final = 500
 #: The pauses of a settlement between its looks at keys that are locked, in seconds: 0.25 in all.
 PAUSES: Final = (0.002, 0.008, 0.02, 0.04, 0.08, 0.1)
+
+#: How long an insert of keys waits for another transaction's, of many keys and of one; and how many
+#: seconds the inserts of single keys take together.
+ADDING: Final = timedelta(milliseconds=250)
+AT_A_TIME: Final = timedelta(milliseconds=1)
+ADDING_EACH: Final = 1.0
 
 
 class Handlers:
@@ -121,13 +129,44 @@ def add_keys(own: Joinable, dialect: Dialect, keys: Collection[str]) -> None:
         dialect.insert_missing(own, dialect.tables.keys, rows)
 
 
+def add_keys_soon(own: Joinable, dialect: Dialect, keys: Collection[str]) -> None:
+    """Insert the rows of these keys, and wait only briefly for those that another transaction has
+    inserted: these are left, and also others if there are many of them.
+
+    Race: its process may be frozen, or killed before the server has noticed. Which keys come last
+    differs from call to call, so that none is left for ever.
+    """
+    if not keys or _has_added(own, dialect, keys, ADDING):
+        return
+    until = elapsed() + ADDING_EACH
+    for key in sample(sorted(keys), len(keys)):
+        if elapsed() < until:
+            _has_added(own, dialect, {key}, AT_A_TIME)
+
+
+def _has_added(
+    own: Joinable, dialect: Dialect, keys: Collection[str], wait: timedelta
+) -> bool:
+    """Insert the rows of all these keys, or of none if that takes too long."""
+    assert isinstance(own, sa.Connection)
+    try:
+        with own.begin_nested():
+            dialect.hurry(own, wait)
+            add_keys(own, dialect, keys)
+    except DBAPIError as error:
+        if not is_locked(error):
+            raise
+        return False
+    return True
+
+
 def lock_or_add(own: Joinable, dialect: Dialect, keys: Collection[str]) -> set[str]:
     """Lock the rows of these keys, and make those that are missing; return those that are locked.
     What another transaction holds is left.
     """
     locked = lock_keys(own, dialect.tables, keys, skip=True)
     if missing := set(keys) - locked:
-        add_keys(own, dialect, missing)
+        add_keys_soon(own, dialect, missing)
         locked |= lock_keys(own, dialect.tables, missing, skip=True)
     return locked
 

@@ -25,11 +25,10 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A handler of one name of events. ``since_id``: the newest event at its registration."""
+    """A handler of one name of events."""
 
     handler: str
     event: str
-    since_id: int
     on_failure: OnFailure = BLOCK
     priority: int | None = None
     #: Its former names, under which rows may still wait.
@@ -48,6 +47,8 @@ class Waiting:
     id: int
     name: str
     key: str | None = None
+    #: The bytes of its data.
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +88,13 @@ class First(NamedTuple):
 def subscribers(
     event: Waiting, subscriptions: Iterable[Subscription]
 ) -> list[Subscription]:
-    """Return who gets an event: those that were registered before it was published. If there is
-    none, all that there are: it had no handler at all.
+    """Return who gets an event that is given out now: each handler of its name that is registered.
+
+    Race: an event with a low number may be committed after a handler was registered, and numbers
+    do not tell when that was. So a handler also gets what was committed before, if it had not been
+    given out yet.
     """
-    known = [one for one in subscriptions if one.event == event.name]
-    in_time = [one for one in known if one.since_id < event.id]
-    return in_time or known
+    return [one for one in subscriptions if one.event == event.name]
 
 
 def appended(

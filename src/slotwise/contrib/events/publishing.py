@@ -1,4 +1,4 @@
-"""Publishing: one INSERT in the caller's transaction, which locks nothing and reads nothing."""
+"""Publishing: one INSERT in the caller's transaction, which locks no other row and reads none."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _SIMILAR: Final = 0.85
 #: What a key may be.
 Key: TypeAlias = str | int | UUID
 
+_NUMBER: Final = sa.select(sa.func.last_insert_id())
 _KINDS: dict[object, Definition] = {}
 
 
@@ -92,6 +93,8 @@ class Publisher:
         """``channel``: where workers are notified; None: nobody is."""
         self._dialect = dialect
         self._channel = channel if dialect.name == "postgresql" else None
+        #: MySQL has no INSERT … RETURNING, and no other statement comes between these two.
+        self._returns = dialect.name != "mysql"
         self._kept: sa.Executable | None = None
 
     def insert(
@@ -104,7 +107,10 @@ class Publisher:
             if self._dialect.name == "postgresql" and self._has_own_time:
                 self._kept = statement
         values = {"event": name, "order": key, "body": data}
-        row = own.execute(statement, values).fetchone()
+        result = own.execute(statement, values)
+        if not self._returns:
+            result = own.execute(_NUMBER)
+        row = result.fetchone()
         assert row is not None
         return int(row[0])
 
@@ -121,6 +127,8 @@ class Publisher:
             data=sa.bindparam("body", type_=sa.LargeBinary),
             published=self._dialect.ago(own),
         )
+        if not self._returns:
+            return new.inline()
         if self._channel is None:
             return new.returning(events.c.id)
         notified = sa.func.pg_catalog.pg_notify(self._channel, WORD)

@@ -15,8 +15,9 @@ Races.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -25,6 +26,7 @@ from slotwise.contrib.events.row_ids import row_id
 from slotwise.contrib.events.subscriptions import all_subscriptions
 from slotwise.spi import Dialect, Joinable
 
+Value = TypeVar("Value", int, str)
 #: How long events are kept.
 KEPT: Final = timedelta(days=7)
 #: Who has this turn deletes events and keys; another worker leaves it to that one.
@@ -58,8 +60,7 @@ def prune(
     ids = _locked(own, dialect, old) if old else []
     open_ones = _open(own, dialect, ids) if ids else set()
     if ended := [id for id in ids if id not in open_ones]:
-        events = dialect.tables.events
-        own.execute(events.delete().where(events.c.id.in_(ended)))
+        _delete(own, dialect, dialect.tables.events.c.id, ended)
     return Pruned(len(ended), following)
 
 
@@ -90,6 +91,25 @@ def _open(own: Joinable, dialect: Dialect, ids: list[int]) -> set[int]:
 def _names(own: Joinable, dialect: Dialect) -> list[str]:
     """Return all names under which handlers may have rows."""
     return sorted(Handlers(all_subscriptions(own, dialect.tables)).handler_of)
+
+
+def _delete(
+    own: Joinable,
+    dialect: Dialect,
+    column: sa.Column[Value],
+    values: Sequence[Value],
+    *conditions: sa.ColumnElement[bool],
+) -> None:
+    """Delete the locked rows with these values. On MySQL one by one: it might take a short table as
+    a whole for many, and wait for rows that are not committed.
+    """
+    gone = column.table.delete().where(*conditions)
+    if dialect.name != "mysql":
+        own.execute(gone.where(column.in_(values)))
+        return
+    one = gone.where(column == sa.bindparam("one", type_=column.type))
+    for value in values:
+        own.execute(one, {"one": value})
 
 
 def next_events(
@@ -126,8 +146,7 @@ def forget_keys(
     locked = lock_keys(own, dialect.tables, idle, skip=True)
     unused = locked - _used(own, dialect, sorted(locked))
     if unused:
-        gone = keys.delete().where(*mine, dialect.among(keys.c.key, sorted(unused)))
-        own.execute(gone)
+        _delete(own, dialect, keys.c.key, sorted(unused), *mine)
     return Forgotten(len(unused), found[-1] if len(found) == batch else None)
 
 

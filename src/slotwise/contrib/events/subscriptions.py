@@ -45,7 +45,6 @@ def all_subscriptions(own: Joinable, tables: Tables) -> list[Subscription]:
     statement = sa.select(
         rows.handler,
         rows.event,
-        rows.since_id,
         rows.on_failure,
         rows.priority,
         rows.former,
@@ -66,15 +65,13 @@ def active_subscriptions(own: Joinable, tables: Tables) -> list[Subscription]:
 
 
 def _subscription(row: Sequence[object]) -> Subscription:
-    handler, event, since_id, on_failure, priority, former = row
+    handler, event, on_failure, priority, former = row
     assert isinstance(handler, str)
     assert isinstance(event, str)
-    assert isinstance(since_id, int)
     names = json.loads(former) if isinstance(former, str) else []
     return Subscription(
         handler=handler,
         event=event,
-        since_id=since_id,
         on_failure="continue" if on_failure == "continue" else "block",
         priority=priority if isinstance(priority, int) else None,
         former=tuple(names),
