@@ -67,7 +67,7 @@ def _found(given: Given) -> tuple[Shards, list[Shard]]:
 @pass_given
 def list_shards(given: Given) -> int:
     """List the shards: how many parts of the keys each has, its live workers, the rows that are
-    due, and what is wrong. The last line is the total of those that answer.
+    due, and what is wrong. The last line is the total of the databases that answer.
     """
     every, chosen = _found(given)
     lines = look_at(every, chosen, given.common_settings())
@@ -91,9 +91,12 @@ def _row(line: ShardInfo) -> list[str]:
 
 def _total(lines: list[ShardInfo]) -> list[str]:
     answered = [line for line in lines if line.workers is not None]
+    databases = {line.installation or line.shard: line for line in answered}
+    parts = sum(line.parts for line in answered)
+    answered = list(databases.values())
     return [
         f"total of {len(answered)}",
-        str(sum(line.parts for line in answered)),
+        str(parts),
         str(sum(line.workers or 0 for line in answered)),
         str(sum(line.due or 0 for line in answered)),
         "",

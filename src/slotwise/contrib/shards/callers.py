@@ -48,15 +48,44 @@ def shard_of_connection(
         if leads is None:
             unknown.append(shard.name)
     if unknown:
-        raise ConfigurationError(
+        raise UnknownShard(
             f"whether the connection leads to {' or '.join(unknown)} is unknown while that "
-            "database does not answer; name the shard: shard=…"
+            "database does not answer; try again when it does, or leave connection out"
         )
     where = "" if schema is None else f" (its first schema is {schema})"
     raise ConfigurationError(
         f"the connection{where} leads to none of the shards; pass one to the database of a "
         "shard, or none"
     )
+
+
+def check_connection(
+    connection: object,
+    shard: Shard,
+    shards: Sequence[Shard],
+    client: Callable[[str], Client],
+) -> None:
+    """Raise ConfigurationError unless the connection leads to this shard, also while its database
+    does not answer: a task must not be written elsewhere.
+    """
+    others = [one for one in shards if one is not shard]
+    try:
+        # the named one first: another one may be slow to say that it is down
+        found = shard_of_connection(connection, [shard, *others], client)
+    except UnknownShard:
+        raise ConfigurationError(
+            f"shard={shard.name!r}: whether the connection leads there is unknown while that "
+            "database does not answer; try again when it does, or leave connection out"
+        ) from None
+    if found != shard.name:
+        raise ConfigurationError(
+            f"shard={shard.name!r}, but the connection leads to shard {found}; pass a "
+            f"connection to the database of {shard.name}, or leave shard out"
+        )
+
+
+class UnknownShard(ConfigurationError):
+    """Where a connection leads is unknown, as a database does not answer."""
 
 
 def _current_schema(connection: object) -> str | None:

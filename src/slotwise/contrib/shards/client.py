@@ -18,7 +18,7 @@ from slotwise import (
     OneTimeTask,
     Receipt,
 )
-from slotwise.contrib.shards.callers import shard_of_connection
+from slotwise.contrib.shards.callers import check_connection, shard_of_connection
 from slotwise.contrib.shards.one_shard import ShardRegistry
 from slotwise.contrib.shards.shards import Shards
 from slotwise.spi import TaskOptions, elapsed
@@ -59,7 +59,8 @@ class ShardedClient:
     else by ``shard_key``, which is the id by default. ``on`` has the whole client of one shard,
     with ``aio``, ``inspect`` and ``operations``. An id is unique per shard. Raises
     ConfigurationError for an unknown shard, a key that is no string, and a map of keys that
-    differs from that of the database; what the database raises names the shard.
+    differs from that of the database, and for a connection that leads elsewhere or while that is
+    unknown; what the database raises names the shard.
     """
 
     def __init__(
@@ -203,15 +204,17 @@ class ShardedClient:
         return receipt
 
     def _places(self, id: str, **place: Unpack[Place]) -> Iterator[str]:
-        """Yield where a task may be: at its place, and where a former map has put it.
+        """Yield where a task may be: at its place, and where a former map may have put it.
 
-        Only shards that have keys, now or before, are asked: all of them if nothing says where.
+        A former map may have given keys to any shard, so all are asked if nothing says where, those
+        that have keys now first.
         """
         first = self._place(id, **place)
         yield first
         if any(place.get(word) is not None for word in ("shard", "connection")):
             return
-        for name in self._shards.map.names:
+        others = [*self._shards.map.names, *(one.name for one in self._shards)]
+        for name in dict.fromkeys(others):
             if name != first:
                 yield name
 
@@ -228,7 +231,10 @@ class ShardedClient:
                 "shard and shard_key both say where; keep one of them"
             )
         if shard is not None:
-            return self._shards[shard].name
+            named = self._shards[shard]
+            if connection is not None:
+                check_connection(connection, named, list(self._shards), self.on)
+            return named.name
         if connection is not None and shard_key is not None:
             raise ConfigurationError(
                 "shard_key is for calls of their own; with connection the shard is that of "

@@ -55,22 +55,29 @@ def check_marks(marks: Marks, name: str, shards: Shards) -> None:
     map. Missing marks are right.
     """
     if marks.name not in (None, name):
-        known = any(shard.name == marks.name for shard in shards)
-        same = (
-            f"shards {marks.name} and {name} lead to one database; " if known else ""
-        )
-        raise ConfigurationError(
-            f"shard {name}: {same}the database says that it is shard {marks.name!r:.80}; "
-            f"correct the address, or if it is a copy that is to be {name}: "
-            f"slotwise db new-epoch --shard {name}, then "
-            f"slotwise shards apply --shard {name} --yes"
-        )
+        raise ConfigurationError(_other_name(marks.name, name, shards))
     if marks.map not in (None, shards.fingerprint):
         raise MapDiffers(
             f"shard {name}: the database has the map of keys {marks.map!r:.40}, this "
             f"process has {shards.fingerprint!r}; deploy the same settings everywhere, or "
             "if these are the new ones: slotwise shards apply"
         )
+
+
+def _other_name(found: str | None, name: str, shards: Shards) -> str:
+    """Return the message for a database that says that it is another shard."""
+    text = f"shard {name}: the database says that it is shard {found!r:.80}; "
+    if any(shard.name == found for shard in shards):
+        text += (
+            f"shards {found} and {name} lead to one database, or {name} is a copy: for one "
+            f"database, correct the address of {name}; for a copy"
+        )
+    else:
+        text += f"correct the address, or if it is a copy that is to be {name}"
+    return (
+        f"{text}: slotwise db new-epoch --shard {name}, then "
+        f"slotwise shards apply --shard {name} --yes"
+    )
 
 
 def identify(database: Database, name: str, shards: Shards) -> Marks:

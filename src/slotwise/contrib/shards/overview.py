@@ -11,8 +11,19 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from slotwise import Client, DatabaseProblem, Settings, SlotwiseError
-from slotwise.contrib.shards.marks import apply_marks, check_marks, read_marks
+from slotwise import (
+    Client,
+    ConfigurationError,
+    DatabaseProblem,
+    Settings,
+    SlotwiseError,
+)
+from slotwise.contrib.shards.marks import (
+    Marks,
+    apply_marks,
+    check_marks,
+    read_marks,
+)
 from slotwise.contrib.shards.shard import Shard
 from slotwise.contrib.shards.shards import Shards
 from slotwise.inspect import Value
@@ -149,8 +160,10 @@ def _apply(
     try:
         with _database(settings.replace(**shard.settings)) as database:
             before = read_marks(database)
-            if before.name not in (None, shard.name) and not renames:
-                check_marks(before, shard.name, shards)
+            if before.name not in (None, shard.name):
+                if not renames:
+                    check_marks(before, shard.name, shards)
+                _refuse_twin(before, shard, shards, settings)
             if not dry_run:
                 apply_marks(database, shard.name, shards)
     except (SlotwiseError, SQLAlchemyError) as error:
@@ -165,6 +178,25 @@ def _apply(
         former_map=before.map,
         is_changed=(before.name, before.map) != now,
     )
+
+
+def _refuse_twin(
+    before: Marks, shard: Shard, shards: Shards, settings: Settings
+) -> None:
+    """Raise ConfigurationError if the database that is to be this shard is another one's: its own
+    workers would not start any more.
+    """
+    other = next((one for one in shards if one.name == before.name), None)
+    if other is None:
+        return
+    with _database(settings.replace(**other.settings)) as database:
+        installation = read_marks(database).installation
+    if installation == before.installation:
+        raise ConfigurationError(
+            f"it has the same installation id as shard {other.name}, {installation}: for one "
+            f"database, correct the address of {shard.name} in the settings; for a copy, give "
+            f"it an id of its own first: slotwise db new-epoch --shard {shard.name}"
+        )
 
 
 @contextmanager

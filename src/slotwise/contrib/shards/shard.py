@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from slotwise import ConfigurationError, Settings
+from slotwise import ConfigurationError, InvalidSetting, Settings
 from slotwise.spi import connect_arguments, database_url, describe_address
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -49,8 +49,11 @@ class Shard:
             )
         for name, value in self.settings.items():
             Settings.check(name, value, f"shard {self.name}: {name}")
-        database_url(self.database_url)
-        database_url(self.app_url or self.database_url)
+        try:
+            database_url(self.database_url)
+            database_url(self.app_url or self.database_url)
+        except InvalidSetting as error:
+            raise InvalidSetting(f"shard {self.name}: {error}") from None
 
     def __repr__(self) -> str:
         return f"Shard({self.name!r}, {self.address})"
