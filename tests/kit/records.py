@@ -57,7 +57,6 @@ from slotwise.store.schema.tables import (
     RANK,
     SCHEMA_VERSION,
     WINDOW,
-    columns_of_db_scheduler,
 )
 
 __all__ = [
@@ -102,7 +101,6 @@ __all__ = [
     "Wanted",
     "When",
     "bounded",
-    "columns_of_db_scheduler",
     "error_text",
     "from_micros",
     "host_now",

@@ -24,11 +24,12 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.config import CommandLine, Config
 from alembic.runtime.migration import MigrationContext
-from tests.kit.records import FOREVER, SCHEMA_VERSION, columns_of_db_scheduler
+from tests.kit.records import FOREVER, SCHEMA_VERSION
 from tests.store.bench import DB_SCHEDULER, JAVA_ROW, Bench, at
 
 from slotwise import SchemaMismatch, Settings, migrate
 from slotwise.contrib.db_scheduler.adoption import LOCK_TIMEOUT
+from slotwise.contrib.db_scheduler.table import COLUMNS
 from slotwise.migrate.target import UNUSED
 from slotwise.spi import Database, tables
 
@@ -828,7 +829,7 @@ def test_a_downgrade_leaves_an_adopted_table_to_java(
         )
         == 0
     )
-    assert columns_of(pg) == [column.name for column in columns_of_db_scheduler()]
+    assert columns_of(pg) == list(COLUMNS)
     assert migrate.apply(pg, adopt=True) == REVISIONS
     migrate.check(pg)
 

@@ -13,7 +13,8 @@ from sqlalchemy.engine import ObjectKind
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.model.clock import elapsed
-from slotwise.store.schema.tables import Tables, columns_of_db_scheduler, tables
+from slotwise.model.plugged_in import plugged_in
+from slotwise.store.schema.tables import Tables, tables
 
 #: Columns of the queue that no statement names since revision sw0003. The release before reads
 #: them, so that a later revision drops them.
@@ -251,42 +252,19 @@ class Target:
             return False
         if foreign := sorted(there.keys() - ours - {queue}):
             raise _not_ours("table", foreign[0])
-        if queue in there:
-            if is_mysql(connection):
-                return self._refuse_on_mysql(there[queue])
-            self._refuse_other_columns(connection, there[queue])
-        elif self.adopt:
-            raise SchemaMissing(
-                f"there is no table {queue} to adopt; leave --adopt out"
-            )
-        else:
+        if queue not in there:
+            if self.adopt:
+                raise SchemaMissing(
+                    f"there is no table {queue} to adopt; leave --adopt out"
+                )
             self._refuse_in_the_way(connection)
-        if queue in there and not self.adopt:
-            raise SchemaMismatch(
-                f"table {queue} exists and is db-scheduler's (its columns match): "
-                "adopt it with `slotwise db upgrade "
-                "--adopt`, or choose another name with --table-prefix"
-            )
-        return queue in there
-
-    def _refuse_on_mysql(self, there: set[str]) -> bool:
-        """Return False if the queue is ours, as what a killed downgrade has left. Raises
-        SchemaMismatch for another table.
-        """
-        name = f"{self.prefix}tasks"
-        if there >= set(self.tables.tasks.c.keys()):
             return False
-        if (
-            {column.name for column in columns_of_db_scheduler()}
-            - {"priority"}
-            - there
-        ):
-            raise _not_ours("table", name)
-        raise SchemaMismatch(
-            f"table {name} exists and is db-scheduler's (its columns match), and only on "
-            "PostgreSQL can both share a table; choose another name with --table-prefix, and "
-            "copy its rows, as the page on migrating says"
-        )
+        if is_mysql(connection) and there[queue] >= set(self.tables.tasks.c.keys()):
+            return False  # a killed downgrade has left it
+        is_theirs = plugged_in("slotwise.adoption", "db-scheduler-table")
+        if not is_theirs(connection, self, there[queue]):
+            raise _not_ours("table", queue)
+        return True
 
     def _refuse_in_the_way(self, connection: sa.Connection) -> None:
         """Raise SchemaMismatch for a type, a sequence or an index of a name that we need."""
@@ -302,33 +280,6 @@ class Target:
         found = connection.execute(_IN_THE_WAY, given).first()
         if found is not None:
             raise _not_ours(found.kind, found.name)
-
-    def _refuse_other_columns(
-        self, connection: sa.Connection, there: set[str]
-    ) -> None:
-        """Raise SchemaMismatch for a table that is not db-scheduler's, or lacks or adds a column
-        that hinders.
-
-        db-scheduler itself needs no ``priority``, and writes beside columns of the team's own.
-        """
-        name = f"{self.prefix}tasks"
-        missing = {column.name for column in columns_of_db_scheduler()} - there
-        if missing - {"priority"}:
-            raise _not_ours("table", name)
-        if missing:
-            raise SchemaMismatch(
-                f"table {name} is db-scheduler's and has no column priority, which slotwise "
-                f"needs; run: ALTER TABLE {self.full(name)} ADD COLUMN priority smallint"
-            )
-        ours = set(self.tables.tasks.c.keys())
-        for column in sa.inspect(connection).get_columns(name, schema=self.schema):
-            is_needed = not column["nullable"] and column["default"] is None
-            if column["name"] not in ours and is_needed:
-                raise SchemaMismatch(
-                    f"table {name} is db-scheduler's, and no row of slotwise's would have a value "
-                    f"in its column {column['name']}, which is NOT NULL; run: ALTER TABLE "
-                    f"{self.full(name)} ALTER COLUMN {column['name']} DROP NOT NULL"
-                )
 
 
 def _not_ours(kind: str, name: str) -> SchemaMismatch:

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from tests.databases import provision
-from tests.kit.records import columns_of_db_scheduler
 
 from slotwise import ConfigurationError, SchemaMismatch, Settings, migrate
+from slotwise.contrib.db_scheduler.table import COLUMNS
 from slotwise.migrate.schema import Schema
 from slotwise.spi import Database, tables
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+#: Of db-scheduler's table.
+KEY = ("task_name", "task_instance")
 WRITES = ("CREATE", "ALTER", "INSERT", "UPDATE", "DROP", "DELETE")
 
 
@@ -164,11 +166,11 @@ def test_a_table_of_db_scheduler_is_not_shared(mysql_empty_url: str) -> None:
         sa.MetaData(),
         *(
             sa.Column(
-                column.name,
-                sa.String(100) if column.primary_key else sa.Integer,
-                primary_key=column.primary_key,
+                name,
+                sa.String(100) if name in KEY else sa.Integer,
+                primary_key=name in KEY,
             )
-            for column in columns_of_db_scheduler()
+            for name in COLUMNS
         ),
     )
     foreign.create(engine_of(mysql_empty_url))

@@ -48,13 +48,12 @@ WINDOW = 1000
 #: may be dead.
 MOST_HELD = 10_000
 
-_DB_SCHEDULER = """
-    task_name* task_instance* task_data execution_time! picked! picked_by last_success last_failure
-    consecutive_failures last_heartbeat version! priority=50"""
 #: The columns of each table, as ``name=default``: "*" is part of its key, "!" is never null,
-#: "#" is numbered by the database.
+#: "#" is numbered by the database. The first twelve of a task are those of db-scheduler.
 _COLUMNS = {
-    "tasks": f"""{_DB_SCHEDULER}
+    "tasks": f"""
+        task_name* task_instance* task_data execution_time! picked! picked_by last_success
+        last_failure consecutive_failures last_heartbeat version! priority=50
         kind='{Kind.TASK}'! slot watermark next_slot schedule plan plan_instance origin
         collapsed=0! created_version attempt=0! lost_count=0! lease state parked_due wanted_due
         waits_for cancel_requested unheld_since last_error control pending marked limit_key
@@ -287,11 +286,6 @@ def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[object]]
             nullable=not is_needed,
             server_default=value,
         )
-
-
-def columns_of_db_scheduler() -> list[sa.Column[object]]:
-    """Return the twelve columns of db-scheduler's table."""
-    return list(_columns(_DB_SCHEDULER, {}))
 
 
 def of_plan(rows: Columns, instance: object) -> Condition:
