@@ -596,12 +596,13 @@ def test_the_admin_schedules(shop: str) -> None:
     from django.contrib.auth.models import Permission, User
     from django.test import Client
 
-    schedule(send_mail_of_the_shop(), {"order": 1}, delay="1h")
     page = "/admin/slotwise/task/send-mail/change/"
     http = Client()
     bob = User.objects.create_user("bob", is_staff=True)
     bob.user_permissions.add(Permission.objects.get(codename="view_task"))
     http.force_login(bob)
+    assert page in http.get("/admin/slotwise/task/").content.decode()  # none waits yet
+    schedule(send_mail_of_the_shop(), {"order": 1}, delay="1h")
     assert 'value="schedule"' not in http.get(page).content.decode()
     assert http.post(page, {"operation": "schedule"}).status_code == 403
     bob.user_permissions.add(Permission.objects.get(codename="change_task"))

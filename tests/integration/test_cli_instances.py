@@ -224,3 +224,5 @@ def test_which_instances_fail_or_are_stale(say: Callable[..., str]) -> None:
     ):
         found = json.loads(say(*listing, *options))
         assert [line["id"] for line in found] == expected
+    none = say("jobs", "report", "--instances", "--stale", "3h")
+    assert none.strip() == "report: no such instances"

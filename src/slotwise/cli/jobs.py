@@ -139,7 +139,9 @@ def jobs(
         page = partial(
             _page_of, name=name, where=chosen(given), failing=failing, stale=stale
         )
-        _list_instances(given, name, count or INSTANCE_LINES, everything, after, page)
+        none = "no such instances" if is_filtered else "no recurring instances"
+        count = count or INSTANCE_LINES
+        _list_instances(given, name, count, everything, after, page, none)
     else:
         _show_job(given, name, id)
 
@@ -365,6 +367,7 @@ def _list_instances(
     everything: bool,
     after: str,
     page_of: Callable[[Inspection, str], list[JobInfo]],
+    none: str,
 ) -> None:
     with given.inspection() as inspect:
         inspect.check_name(name)
@@ -375,7 +378,7 @@ def _list_instances(
         lines = list(found if everything else islice(found, count + 1))
         now = inspect.now()
     if not lines:
-        say(f"{name}: no recurring instances")
+        say(f"{name}: {none}")
         return
     shown = lines if everything else lines[:count]
     print_table(

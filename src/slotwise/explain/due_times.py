@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 from slotwise.explain.sentences import ORIGINS, ROUNDING, slots, when
 from slotwise.model.durations import format_duration, short_duration
 from slotwise.model.records import Row
-from slotwise.model.vocabulary import (
-    Origin,
-)
+from slotwise.model.vocabulary import Origin
 from slotwise.store.reading.facts import Facts, TaskFacts
+from slotwise.store.reading.routing import NO_WORKER_LIVES
 
 
 def deferred(facts: Facts, row: Row) -> Iterator[str]:
@@ -72,6 +71,8 @@ def until_due(facts: Facts | TaskFacts, row: Row) -> Iterator[str]:
     if due > facts.now:
         retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
         yield f"It waits{retry}: it is due at {when(due)}, in {short_duration(due - facts.now)}."
+        if facts.obstacle not in (None, NO_WORKER_LIVES):
+            yield f"No live worker could take it: {facts.obstacle}."
         return
     yield f"It has been due since {when(due)}, and no worker has taken it."
     if facts.obstacle is not None:

@@ -737,3 +737,12 @@ def _start(bench: Bench) -> Claim:
     claim = bench.claim_one("strict")
     assert bench.store.held.mark_running(claim)
     return claim
+
+
+def test_a_job_that_no_live_worker_knows(bench: Bench) -> None:
+    """It is said before its slot is due; without any worker, ``health`` says so."""
+    cause = "No live worker could take it: no live worker knows it."
+    assert cause not in explain_now(bench.store, "plain").sentences
+    sign_in(bench, "strict")
+    assert cause in explain_now(bench.store, "plain").sentences
+    assert cause not in explain_now(bench.store, "strict").sentences

@@ -25,7 +25,7 @@ from django.utils.html import format_html
 from slotwise import ConfigurationError, SlotwiseError
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
-from slotwise.inspect import Inspection, describe_schedule
+from slotwise.inspect import Inspection, TaskCount, describe_schedule
 from slotwise.operations import Operations
 from slotwise.spi import Outcome
 
@@ -216,6 +216,13 @@ def _switch(
     return None
 
 
+def _declared() -> Iterable[str]:
+    """Return the names of the project's one-time tasks."""
+    for name, one in registry().definitions.items():
+        if not one.is_job and one.renamed_to is None:
+            yield name
+
+
 @admin.register(Job)
 class JobPage(Listing):
     """All jobs; and the newest slots of one."""
@@ -289,11 +296,19 @@ class JobPage(Listing):
 
 @admin.register(Task)
 class TaskPage(Listing):
-    """How many one-time tasks of each name wait, run or are dead; and the first hundred of one
-    name.
+    """How many one-time tasks of each name wait, run or are dead, and how many recurring instances
+    it has, also of the project's tasks without any; and the first hundred of one name.
     """
 
-    columns = ("task", "waiting", "running", "paused", "blocked", "dead")
+    columns = (
+        "task",
+        "waiting",
+        "running",
+        "paused",
+        "blocked",
+        "dead",
+        "recurring instances",
+    )
     detail_columns = (
         "id",
         "state",
@@ -347,14 +362,18 @@ class TaskPage(Listing):
 
     def rows(self, inspect: Inspection) -> Rows:
         """Return a row for each task."""
-        for one in inspect.task_counts():
+        counts = {one.task: one for one in inspect.task_counts()}
+        instances = inspect.instance_counts()
+        for name in sorted({*counts, *_declared()}):
+            one = counts.get(name) or TaskCount(task=name)
             yield (
-                self.link(one.task),
+                self.link(name),
                 one.waiting,
                 one.running,
                 one.paused,
                 one.blocked,
                 one.dead,
+                instances.get(name, 0),
             )
 
     def details(self, inspect: Inspection, name: str) -> Rows:
