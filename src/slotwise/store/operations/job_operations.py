@@ -475,7 +475,7 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
             cancel_waiting(at, row, Reason.DELETED)
     if plans := [row for row in rows if row.is_plan]:
         name, ids = plans[0].task_name, [row.task_instance for row in plans]
-        displace(at, name, ids)
+        displace(at, [name], ids)
         pauses.forget_instances(at, name, ids)
 
 
@@ -490,10 +490,10 @@ def _end_plan(at: Operation, row: Row, decided: Row) -> None:
     at.delete(row)
 
 
-def displace(at: Operation, task: str, ids: Collection[str]) -> None:
-    """Take these instances of a task out of their scopes."""
+def displace(at: Operation, names: Collection[str], ids: Collection[str]) -> None:
+    """Take these instances of a task, under any of its names, out of their scopes."""
     placed = at.store.tables.instances
-    mine = placed.c.task_name == task, at.dialect.among(placed.c.task_instance, ids)
+    mine = placed.c.task_name.in_(names), at.dialect.among(placed.c.task_instance, ids)
     at.connection.execute(placed.delete().where(*mine))
 
 

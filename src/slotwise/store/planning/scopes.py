@@ -365,7 +365,9 @@ class Synchronisation:
         so nobody else places them.
         """
         ids = [one.id for one in wanted]
-        self._leave_former(at.connection, ids)
+        if self._former:
+            operation = Operation.within(at.connection, self._store, NOBODY)
+            job_operations.displace(operation, self._former, ids)
         placed = self._placed(at.connection, ids)
         for id, scope in placed.items():
             self._refuse_another(id, scope)
@@ -399,27 +401,20 @@ class Synchronisation:
         )
         return {row.task_instance: row.scope for row in found}
 
-    def _leave_former(self, connection: sa.Connection, ids: Sequence[str]) -> None:
-        """Take instances out of their scopes under former names of the task."""
-        operation = Operation.within(connection, self._store, NOBODY)
-        for name in self._former:
-            job_operations.displace(operation, name, ids)
-
     def _remove(self, connection: sa.Connection, ids: Sequence[str]) -> None:
         operation = Operation.within(connection, self._store, NOBODY)
         tasks = self._tasks.c
         among = self._store.dialect.among
         family = among(tasks.task_instance, ids) | among(tasks.plan_instance, ids)
-        found = {
-            name: operation.rows(tasks.task_name == name, family)
-            for name in self._names
-        }
+        found = [
+            operation.rows(tasks.task_name == name, family) for name in self._names
+        ]
         # Race: one was unscheduled meanwhile, and scheduled again by itself. It is in no scope.
         placed = self._placed(connection, ids)
         mine = {id for id, scope in placed.items() if scope == self._scope}
-        for name, rows in found.items():
+        for rows in found:
             chosen = [
                 row for row in rows if (row.plan_instance or row.task_instance) in mine
             ]
             job_operations.end(operation, chosen)
-            job_operations.displace(operation, name, mine)
+        job_operations.displace(operation, self._names, mine)
