@@ -132,6 +132,7 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
         "started": moment(line.started, zone),
         "finished": moment(line.finished, zone),
         "took": short_duration(line.took),
+        "progress": line.progress,
         "worker": line.worker,
     }
     print_fields(
@@ -392,6 +393,8 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
         and line.due != line.slot
     ):
         parts.append(f"due {moment(line.due, zone)}")
+    if line.progress is not None:
+        parts.append(line.progress)
     if line.lost_by:
         parts.append(
             f"lost by {shortened(line.lost_by)}, silent since {moment(line.silent_since, zone)}"

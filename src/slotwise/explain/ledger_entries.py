@@ -54,6 +54,8 @@ def _signs(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     """Say how long a handler has run, or since when a lost worker is silent."""
     if entry.outcome == Outcome.RUNNING and entry.started is not None:
         yield from running_long(entry.started, facts)
+    if entry.progress is not None:
+        yield f"Its handler's checkpoint says: {entry.progress}."
     last = facts.attempts[-1] if facts.attempts else None
     if (
         entry.outcome == Outcome.LOST

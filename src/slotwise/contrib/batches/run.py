@@ -293,10 +293,11 @@ class Run:
             "again": self.walk.only,
             "done": self.done + len(places),
             "total": self.total,
-            "rate": round(self.rate, 1),
+            "rate": round(self.rate(len(places)), 1),
         }
         self._saved = elapsed()
-        return {OURS: {**self._others, self.options.name: state}}
+        states = {**self._others, self.options.name: state}
+        return {OURS: states, **_progress_of(states)}
 
     def succeeded(self, places: Sequence[Place]) -> None:
         self.batches += 1
@@ -420,22 +421,32 @@ class Run:
         """How many rows were processed for this slot, by all its attempts."""
         return self.done_before + self.walk.done
 
-    @property
-    def rate(self) -> float:
-        """Rows a second in this attempt."""
-        return self.walk.done / max(elapsed() - self._since, 1e-9)
+    def rate(self, more: int = 0) -> float:
+        """Return the rows a second of this attempt, with those of a batch that is yet to commit."""
+        return (self.walk.done + more) / max(elapsed() - self._since, 1e-9)
 
     def progress(self) -> str:
         """Return how far the run is, as a line for people."""
-        line = f"{self.done:,} rows, {self.rate:,.0f} rows/s"
+        line = f"{self.done:,} rows, {self.rate():,.0f} rows/s"
         if self.total is None:
             return line
         rest = max(self.total - self.done, 0)
-        line = f"{self.done:,} of {self.total:,} rows, {self.rate:,.0f} rows/s"
+        line = f"{self.done:,} of {self.total:,} rows, {self.rate():,.0f} rows/s"
         if not rest or not self.walk.done:
             return line
-        left = short_duration(timedelta(seconds=round(rest / self.rate)))
+        left = short_duration(timedelta(seconds=round(rest / self.rate())))
         return f"{line}, about {left} left"
+
+
+def _progress_of(states: dict[str, object]) -> dict[str, object]:
+    """Return what is shown of all walks of a handler: their sums, and the rate of the newest."""
+    found = [state for state in states.values() if isinstance(state, dict)]
+    totals = [state["total"] for state in found]
+    return {
+        "done": sum(state["done"] for state in found),
+        "total": None if None in totals else sum(totals),
+        "rate": found[-1]["rate"],
+    }
 
 
 def _is_of_database(error: BaseException) -> bool:

@@ -125,6 +125,7 @@ def _words(tables: Tables, database: sa.Dialect) -> dict[str, str]:
         "deploys",
         "worker_history",
         "pauses",
+        "checkpoints",
     )
     return {
         **{name: quote.format_table(getattr(tables, name)) for name in names},

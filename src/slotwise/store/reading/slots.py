@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.values import Value
 from slotwise.model.vocabulary import Origin, Outcome, Reason, RowState, SlotState
+from slotwise.store.reading.progress import progress_of, told
 from slotwise.store.reading.queries import (
     NO_LIMIT,
     ReadTransaction,
@@ -38,7 +39,8 @@ class SlotInfo(Value):
 
     ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its
     retry. ``lost_by``: the worker from which the slot was taken over last, silent since
-    ``silent_since``.
+    ``silent_since``. ``done``, ``total`` and ``rate``, a second, are those of the checkpoint of a
+    slot that runs.
     """
 
     slot: datetime
@@ -60,6 +62,14 @@ class SlotInfo(Value):
     id: str = RECURRING
     lost_by: str | None = None
     silent_since: datetime | None = None
+    done: int | None = None
+    total: int | None = None
+    rate: float | None = None
+
+    @property
+    def progress(self) -> str | None:
+        """How much is done, as a line; None unless a checkpoint says it."""
+        return None if self.done is None else told(self.done, self.total, self.rate)
 
     @property
     def place(self) -> datetime:
@@ -191,7 +201,10 @@ _AT_ONCE = 500
 #: is silent.
 _ENTRIES = """
 SELECT s.*, CASE WHEN s.lost > 0 THEN (SELECT a.worker {loss}) END AS lost_by,
-       CASE WHEN s.lost > 0 THEN (SELECT a.ended {loss}) END AS silent_since
+       CASE WHEN s.lost > 0 THEN (SELECT a.ended {loss}) END AS silent_since,
+       CASE WHEN s.outcome = 'running' THEN (SELECT c.value FROM {checkpoints} AS c
+         WHERE c.task_name = s.task_name AND c.task_instance = s.task_instance
+         AND c.slot = s.slot) END AS checkpoint
 FROM {slots} AS s WHERE s.task_name = :name AND {where}"""
 #: The lost attempt of a row of the ledger that was the last.
 LOSS = """FROM {attempts} AS a
@@ -410,6 +423,7 @@ def slot_info(row: sa.RowMapping) -> SlotInfo:
         missed_count=row["collapsed"],
         started=started,
         took=took,
+        **progress_of(row["checkpoint"]),
     )
 
 
