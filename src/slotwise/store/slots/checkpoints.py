@@ -47,11 +47,11 @@ def find(connection: sa.Connection, tables: Tables, row: Row) -> bytes | None:
     return found
 
 
-def is_of(at: Transaction, claim: Claim) -> bool:
-    """Whether this claim has written the checkpoint of its slot or task."""
+def is_of(at: Transaction, row: Row) -> bool:
+    """Whether the holder of this row has written the checkpoint of its slot or task."""
     tables = at.dialect.tables
-    mine = tables.checkpoints.c.token == claim.token
-    found = sa.select(sa.literal(1)).where(*_of(tables, claim.row), mine)
+    mine = tables.checkpoints.c.token == row.version
+    found = sa.select(sa.literal(1)).where(*_of(tables, row), mine)
     return at.connection.scalar(found) is not None
 
 

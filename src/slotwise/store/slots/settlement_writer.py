@@ -298,7 +298,7 @@ class SettlementWriter:
         if retry is None or not retry.resets_on_progress:
             return False
         has_failed = isinstance(one.outcome, records.Failed | records.Died)
-        return has_failed and checkpoints.is_of(at, one.claim)
+        return has_failed and checkpoints.is_of(at, one.held.row)
 
     # -- what is written --------------------------------------------------------------------------
 
