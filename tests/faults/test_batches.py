@@ -4,6 +4,7 @@ proposal has one card in the end, and nothing had to be mended by hand.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -196,6 +197,7 @@ def test_each_proposal_has_one_card(pg_url: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(3_600)
 def test_each_of_a_million_proposals_has_one_card(pg_url: str, tmp_path: Path) -> None:
     """With a kill each ten seconds."""
+    faulthandler.cancel_dump_traceback_later()  # it would end the process after ten minutes
     found = prove(
         pg_url,
         tmp_path,
