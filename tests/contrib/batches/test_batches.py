@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
@@ -90,7 +91,31 @@ def by_async_engine(shop: Shop) -> Callable[[JobContext], object]:
     return execute
 
 
-KINDS = [by_session, by_engine, by_psycopg, by_async_session, by_async_engine]
+def by_async_psycopg(shop: Shop) -> Callable[[JobContext], object]:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[psycopg.AsyncConnection]:
+        async with await psycopg.AsyncConnection.connect(shop.url) as connection:
+            yield connection
+
+    async def execute(ctx: JobContext) -> None:
+        wanted = "SELECT id FROM proposals WHERE status = 'eligible'"
+        async for batch in batches(ctx, wanted, connect, key="id", size=4):
+            async with batch as rows:
+                ids = [row["id"] for row in rows]
+                await batch.connection.execute(INSERT, [ids])
+                await batch.connection.execute(UPDATE, [ids])
+
+    return execute
+
+
+KINDS = [
+    by_session,
+    by_engine,
+    by_psycopg,
+    by_async_session,
+    by_async_engine,
+    by_async_psycopg,
+]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -103,3 +128,60 @@ def test_each_row_is_processed_once(
     assert ended.outcome == "succeeded", ended
     assert shop.carded() == [*range(1, 12)]
     assert shop.statuses() == {"done": [*range(1, 12)]}
+
+
+def cursor_by_async_psycopg(shop: Shop) -> Callable[[JobContext], object]:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[psycopg.AsyncConnection]:
+        async with await psycopg.AsyncConnection.connect(shop.url) as connection:
+            yield connection
+
+    async def execute(ctx: JobContext) -> None:
+        wanted, order = "SELECT id, created_at FROM proposals", ["-created_at", "id"]
+        found = batches(
+            ctx,
+            wanted,
+            connect,
+            key="id",
+            order=order,
+            size=4,
+            cursor=True,
+            total=True,
+        )
+        async for batch in found:
+            async with batch as rows:
+                ids = [row["id"] for row in rows]
+                await batch.connection.execute(INSERT, [ids])
+        assert (found.done, found.is_complete) == (11, True)
+
+    return execute
+
+
+def cursor_by_async_session(shop: Shop) -> Callable[[JobContext], object]:
+    async def execute(ctx: JobContext) -> None:
+        engine = create_async_engine(shop.engine.url)
+        make = async_sessionmaker(engine)
+        order = Proposal.created_at.desc()
+        found = batches(
+            ctx, sa.select(Proposal), make, order=order, size=4, cursor=True
+        )
+        async for batch in found:
+            async with batch as proposals:
+                batch.session.add_all(Card(proposal_id=one.id) for one in proposals)
+        await engine.dispose()
+
+    return execute
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [cursor_by_async_psycopg, cursor_by_async_session],
+    ids=lambda kind: kind.__name__,
+)
+def test_a_cursor_is_awaited(
+    shop: Shop, kind: Callable[[Shop], Callable[[JobContext], object]]
+) -> None:
+    shop.add(11)
+    (ended,) = shop.run(kind(shop))
+    assert ended.outcome == "succeeded", ended
+    assert sorted(shop.carded()) == [*range(1, 12)]
