@@ -7,12 +7,11 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(
@@ -52,12 +51,10 @@ def test_example_prints_what_it_promises(example: Path, address: str) -> None:
         for name, text in os.environ.items()
         if not name.startswith("SLOTWISE_")
     }
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(example)],
-        env={**kept, "DATABASE_URL": address},
-        capture_output=True,
-        text=True,
-        timeout=100,
+    run = processes.run(
+        *("-W", "error", str(example)),
+        directory=Path.cwd(),
+        environment={**kept, "DATABASE_URL": address},
     )
     assert (run.returncode, run.stderr) == (0, "")
     printed = iter([_without_times(line) for line in run.stdout.splitlines()])

@@ -190,8 +190,7 @@ class Player:
         command = ["worker", "--app", "tests.faults.cast", "--app-dir", str(ROOT)]
         command += ["--log-format", "json", "--log-level", "DEBUG"]
         self.process = processes.start(
-            "slotwise",
-            *command,
+            *("-m", "slotwise", *command),
             directory=ROOT,
             environment={**environment, "SLOTWISE_WORKER_NAME": name},
             stderr=subprocess.STDOUT,

@@ -63,8 +63,7 @@ class Shell:
     ) -> subprocess.CompletedProcess[str]:
         """Run ``slotwise …`` to its end."""
         return processes.run(
-            "slotwise",
-            *arguments,
+            *("-m", "slotwise", *arguments),
             directory=self.directory,
             environment={**self.environment, **environment},
         )
@@ -94,8 +93,7 @@ class Shell:
         """Start ``slotwise …``; it is killed at the end of the test."""
         return self._watch(
             processes.start(
-                "slotwise",
-                *arguments,
+                *("-m", "slotwise", *arguments),
                 directory=self.directory,
                 environment={**self.environment, **environment},
                 new_session=True,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.kit import processes
 from tests.kit.patience import PATIENCE
 
 from slotwise.engine.process.tuning import ECHO
@@ -57,13 +56,10 @@ class Script:
 
     def __init__(self, text: str, url: str, directory: Path) -> None:
         environment = {**os.environ, "DATABASE_URL": url}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + textwrap.dedent(text)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=directory,
+        self.process = processes.start(
+            *("-c", PREAMBLE + textwrap.dedent(text)),
+            directory=directory,
+            environment=environment,
         )
 
     def wait_for(self, word: str) -> None:
@@ -79,9 +75,8 @@ class Script:
 
     def end(self) -> tuple[int, list[str]]:
         """Its status, and what it said besides."""
-        out, err = self.process.communicate(timeout=PATIENCE)
-        self.err = err
-        return self.process.returncode, out.split("\n")[:-1]
+        out, self.err = processes.read_to_the_end(self.process)
+        return self.process.wait(PATIENCE), out.split("\n")[:-1]
 
 
 Start = Callable[[str], Script]
@@ -98,7 +93,7 @@ def start(sqlite_url: str, tmp_path: Path) -> Iterator[Start]:
     yield start
     for script in started:
         script.process.kill()
-        script.process.communicate()
+        script.end()
 
 
 def waiting_rows(url: str) -> list[tuple[bool, int]]:

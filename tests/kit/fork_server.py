@@ -18,8 +18,10 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 #: What has to be imported by who uses it: it is not everybody's, or runs when it is imported.
@@ -106,19 +108,45 @@ class Server:
                 client.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def become(request: dict[str, Any]) -> str:
-    """Make this process what ``python -m MODULE`` is before its first import; return MODULE."""
+def become(request: dict[str, Any]) -> None:
+    """Make this process what an interpreter is before it runs what it was told."""
     if request["new_session"]:
         os.setsid()
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    sys.path.insert(0, str(Path.cwd()))
-    module, *arguments = request["words"]
-    sys.argv = [module, *arguments]
-    sys.orig_argv = [sys.executable, "-m", module, *arguments]
-    return str(module)
+    sys.orig_argv = [sys.executable, *request["words"]]
+
+
+def run(word: str, *arguments: str) -> None:
+    """Do what ``python WORD ARGUMENT …`` does: for ``-m MODULE``, ``-c CODE``, or a file; before
+    these may stand ``-W ACTION``.
+    """
+    if word == "-W":
+        action, *rest = arguments
+        sys.warnoptions.append(action)
+        warnings.simplefilter(action)  # type: ignore[arg-type]
+        run(*rest)
+        return
+    if word == "-m":
+        module, *arguments_of_it = arguments
+        sys.path.insert(0, str(Path.cwd()))
+        sys.argv = [module, *arguments_of_it]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if word == "-c":
+        code, *arguments_of_it = arguments
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *arguments_of_it]
+        exec(compile(code, "<string>", "exec"), main.__dict__)
+    else:
+        file = Path(word).resolve()
+        sys.path.insert(0, str(file.parent))
+        sys.argv = [word, *arguments]
+        main.__file__ = str(file)
+        exec(compile(file.read_bytes(), file, "exec"), main.__dict__)
 
 
 if __name__ == "__main__":
@@ -127,4 +155,5 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # or each process would copy what it only looks at
     served = Server(socket.socket(fileno=int(sys.argv[1]))).serve()
-    runpy.run_module(become(served), run_name="__main__", alter_sys=True)
+    become(served)
+    run(*served["words"])

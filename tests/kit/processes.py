@@ -1,5 +1,6 @@
 """``python -m slotwise …`` as a process of its own, without the half second of imports: where that
-is safe, it is forked from a process that has them (``tests/kit/fork_server.py``).
+is safe, it is forked from a process that has them (``tests/kit/fork_server.py``). Tests of the
+start of an interpreter, or of its imports, use ``subprocess``.
 
 Only on Linux: on macOS, libraries of the system may not survive a fork.
 """
@@ -127,7 +128,7 @@ def start(
     text: bool = True,
     new_session: bool = False,
 ) -> Forked | subprocess.Popen[Any]:
-    """Start ``python -m WORDS …``; its output, and by default its errors, come through pipes."""
+    """Start ``python WORDS …``; its output, and by default its errors, come through pipes."""
     with _one_at_a_time:
         if sys.platform == "linux" and not _servers:
             _servers.append(ForkServer())
@@ -140,7 +141,7 @@ def start(
             }
             return _forked(request, stderr, text)
     return subprocess.Popen(
-        [sys.executable, "-m", *words],
+        [sys.executable, *words],
         cwd=directory,
         env=environment,
         stdout=subprocess.PIPE,
@@ -153,9 +154,15 @@ def start(
 def run(
     *words: str, directory: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m WORDS …`` to its end."""
+    """Run ``python WORDS …`` to its end."""
     process = start(*words, directory=directory, environment=environment)
-    texts: dict[str, str] = {}
+    out, err = read_to_the_end(process)
+    return subprocess.CompletedProcess(words, process.wait(), out, err)
+
+
+def read_to_the_end(process: Forked | subprocess.Popen[str]) -> tuple[str, str]:
+    """Return what is left of both pipes; a process that takes too long is killed."""
+    texts = {"out": "", "err": ""}
     assert process.stdout is not None
     assert process.stderr is not None
     readers = [
@@ -165,7 +172,7 @@ def run(
     for reader in readers:
         reader.start()
     try:
-        status = process.wait(PATIENCE)
+        process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(PATIENCE)
@@ -173,7 +180,7 @@ def run(
     finally:
         for reader in readers:
             reader.join(PATIENCE)
-    return subprocess.CompletedProcess(words, status, texts["out"], texts["err"])
+    return texts["out"], texts["err"]
 
 
 def pytest_unconfigure() -> None:
@@ -195,8 +202,9 @@ def _forked(request: Mapping[str, object], stderr: int, text: bool) -> Forked:
 
 
 def _read(pipe: IO[str], name: str, texts: dict[str, str]) -> None:
-    with pipe:
-        texts[name] = pipe.read()
+    if not pipe.closed:
+        with pipe:
+            texts[name] = pipe.read()
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
