@@ -147,6 +147,9 @@ def test_dead_tasks(
     assert status(["tasks", "retry", "mail"]) == exits.USAGE
     assert "--yes" in capsys.readouterr().err
     assert ask("retry", "mail", "--yes")["scheduled"] == ["0", "2"]
+    assert status(["audit", "--json"]) == exits.OK
+    found = json.loads(capsys.readouterr().out)
+    assert [one["operation"] for one in found] == ["retry_tasks", "retry_tasks"]
 
 
 @pytest.mark.parametrize(

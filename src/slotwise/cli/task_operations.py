@@ -41,6 +41,7 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.task_options import id_of, known_id, known_ids, task_name
 from slotwise.cli.shared.terminal import say, unharmed
 from slotwise.cli.shared.values import DURATIONS, FORMS, read_written
+from slotwise.inspect import TaskFilter
 from slotwise.spi import TASK_STATES, ListedState, parse_duration
 
 LARGEST_PRIORITY: Final = 32_767
@@ -278,14 +279,16 @@ def retry_tasks(
             receipts = (
                 [_would(client, name, id, "scheduled") for id in ids]
                 if dry_run
-                else client.retry(name, ids, **when)
+                else [_retried(client, name, id, when) for id in ids]
             )
             _print_receipts(given, receipts, dry_run=dry_run)
+            if not given.json:
+                _name_blocked(client, receipts)
             return
         found = (
             _ids(client, name, ListedState.DEAD)
             if dry_run
-            else [one.id for one in client.retry(name, **when)]
+            else _all_retried(client, name, when)
         )
     print_result(
         given,
@@ -294,6 +297,38 @@ def retry_tasks(
         task=name,
         scheduled=found,
     )
+
+
+def _is_now(when: Due) -> bool:
+    return when["at"] is None and when["delay"] is None
+
+
+def _retried(client: Client, name: str, id: str, when: Due) -> Receipt:
+    """Run a task again: a dead one that is to run now by an operation, which the audit lists."""
+    where = TaskFilter(id=id)
+    if _is_now(when) and client.operations.retry_tasks(name, where=where):
+        return Receipt(task=name, id=id, status="scheduled")
+    return client.retry(name, id, **when)[0]
+
+
+def _all_retried(client: Client, name: str, when: Due) -> list[str]:
+    """Run all dead tasks again; return their ids. The second call finds those of former names."""
+    found: list[str] = []
+    if _is_now(when):
+        found = _ids(client, name, ListedState.DEAD)
+        client.operations.retry_tasks(name)
+    rest = [one.id for one in client.retry(name, **when)]
+    return list(dict.fromkeys([*found, *rest]))
+
+
+def _name_blocked(client: Client, receipts: Sequence[Receipt]) -> None:
+    """Say which of these tasks wait for an earlier one all the same."""
+    for one in receipts:
+        line = client.get(one.task, one.id) if one.status == "scheduled" else None
+        if line is not None and line.state == ListedState.BLOCKED:
+            say(
+                f"{one.task} {one.id} stays blocked: an earlier one of its key is first"
+            )
 
 
 @click.command(

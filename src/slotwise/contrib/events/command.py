@@ -5,6 +5,7 @@ behind.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -13,12 +14,14 @@ import click
 
 from slotwise import Client, ConfigurationError
 from slotwise.contrib.events import reading, repair
+from slotwise.contrib.events.lanes import Handlers
 from slotwise.contrib.events.reading import EventInfo, HandlerLag
 from slotwise.contrib.events.row_ids import row_id
+from slotwise.contrib.events.subscriptions import all_subscriptions
+from slotwise.inspect import TaskFilter
 from slotwise.spi import (
     CommandLine,
     PluginCommand,
-    RowState,
     Section,
     escaped,
     format_duration,
@@ -128,7 +131,10 @@ def show(line: CommandLine, id: int) -> int:
     )
     _say(f"  given out   {given}, to {one.handlers} handlers")
     for handler, state in sorted(one.open.items()):
-        _say(f"  {handler}: {state}; slotwise explain {handler} --id {row_id(one.id)}")
+        task = one.tasks.get(handler, handler)
+        _say(f"  {handler}: {state}; slotwise explain {task} --id {row_id(one.id)}")
+    for handler in one.ended:
+        _say(f"  {handler}: ended")
     _say(f"  data        {text[:2000] or 'none'}")
     return 0
 
@@ -140,14 +146,13 @@ def show(line: CommandLine, id: int) -> int:
 @click.argument("ids", type=click.IntRange(1, 2**62), nargs=-1)
 @click.pass_obj
 def retry(line: CommandLine, handler: str, ids: tuple[int, ...]) -> int:
-    """Let dead events of a handler be tried again: these, or all. Those that were blocked behind
-    them follow in order.
+    """Let dead events of a handler be tried again: these, or all, also those that it got under a
+    former name. Those that were blocked behind them follow in order.
 
     Exit status 1 if none of them is dead.
     """
     with line.client() as client:
-        _refuse_unknown(client, handler)
-        count = _retried(client, handler, ids)
+        count = _retried(client, _names_of(client, handler), ids)
         _promote(client)
     if line.json:
         click.echo(json.dumps({"handler": handler, "retried": count}))
@@ -156,26 +161,26 @@ def retry(line: CommandLine, handler: str, ids: tuple[int, ...]) -> int:
     return 0 if count else 1
 
 
-def _retried(client: Client, handler: str, ids: tuple[int, ...]) -> int:
-    """Let dead rows be tried again, each of these or all; return how many there were."""
-    if not ids:
-        return client.operations.retry_tasks(handler)
-    dead = [
-        id
-        for id in map(row_id, ids)
-        if (one := client.get(handler, id)) is not None and one.state == RowState.DEAD
-    ]
-    return len(client.retry(handler, dead)) if dead else 0
+def _retried(client: Client, names: Sequence[str], ids: tuple[int, ...]) -> int:
+    """Let dead rows of these names be tried again, each of these or all, and let the audit list
+    it; return how many there were.
+    """
+    filters = [TaskFilter(id=row_id(id)) for id in ids] or [TaskFilter()]
+    retry = client.operations.retry_tasks
+    return sum(retry(name, where=where) for name in names for where in filters)
 
 
-def _refuse_unknown(client: Client, handler: str) -> None:
+def _names_of(client: Client, handler: str) -> Sequence[str]:
+    """Return the names under which a handler has rows, by its name or a former one."""
     dialect = client.dialect
-    known = client.within(lambda own: reading.lags(own, dialect))
-    names = [one.handler for one in known]
-    if handler not in names:
+    found = client.within(lambda own: all_subscriptions(own, dialect.tables))
+    handlers = Handlers(found)
+    if handler not in handlers.handler_of:
+        known = ", ".join(sorted(handlers.names)) or "none"
         raise ConfigurationError(
-            f"there is no handler {handler!r:.100}; known: {', '.join(names) or 'none'}"
+            f"there is no handler {handler!r:.100}; known: {known}"
         )
+    return handlers.names[handlers.handler_of[handler]]
 
 
 def _promote(client: Client) -> None:

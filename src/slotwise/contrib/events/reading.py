@@ -10,13 +10,14 @@ import sqlalchemy as sa
 
 from slotwise.contrib.events.fan_out import EPOCH
 from slotwise.contrib.events.lanes import Handlers
+from slotwise.contrib.events.order import BLOCK
 from slotwise.contrib.events.row_ids import number_of, row_id, row_id_of
 from slotwise.contrib.events.subscriptions import (
     active_subscriptions,
     all_subscriptions,
 )
 from slotwise.inspect import Value
-from slotwise.spi import Dialect, Joinable, ListedState, RowState
+from slotwise.spi import Dialect, Joinable, ListedState, RowState, Tables
 
 #: The state of an event for a handler that has no row for it any more, or never had one.
 ENDED = "ended"
@@ -27,7 +28,9 @@ _AT_ONCE = 500
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventInfo(Value):
     """An event. ``fanned_out``: when it was given to its handlers; None: it waits for that.
-    ``open``: the handlers for which it has not ended, with the state of their row.
+    ``open``: the handlers for which it has not ended, with the state of their row; ``tasks``: those
+    whose row has a former name of the handler, with that name. ``ended``: the other handlers of its
+    name, if all of them got it.
     """
 
     id: int
@@ -37,6 +40,8 @@ class EventInfo(Value):
     fanned_out: datetime | None
     handlers: int
     open: dict[str, str] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
 
     @property
     def state(self) -> str:
@@ -56,7 +61,7 @@ class EventInfo(Value):
 class HandlerLag(Value):
     """How far a handler is behind. ``oldest``: when the oldest event that has not ended for it was
     given to it; None without any. ``blocked_key``: the key whose first row is dead for longest,
-    with the number of that event.
+    with the number of that event; None for a handler that continues after failures.
     """
 
     handler: str
@@ -92,16 +97,24 @@ def backlog(own: Joinable, dialect: Dialect) -> Backlog:
 def listed(
     own: Joinable, dialect: Dialect, *, limit: int, state: str | None, key: str | None
 ) -> list[EventInfo]:
-    """Return the newest events; of one key, or of one state, among the newest ones."""
+    """Return the newest events, of a key and a state. Those of a state are looked for in pages."""
     events = dialect.tables.events.c
     statement = sa.select(*_columns(dialect)).order_by(events.id.desc())
     if key is not None:
         statement = statement.where(events.key == key)
     if state is not None:
         statement = statement.where(_may_be(dialect, own, state))
-    rows = own.execute(statement.limit(limit)).fetchall()
-    found = _with_rows(own, dialect, rows)
-    return [one for one in found if state is None or one.state == state]
+    page = limit if state is None else max(limit, _AT_ONCE)
+    found: list[EventInfo] = []
+    some = statement
+    while len(found) < limit:
+        rows = own.execute(some.limit(page)).fetchall()
+        each = _with_rows(own, dialect, rows)
+        found += [one for one in each if state is None or one.state == state]
+        if len(rows) < page:
+            break
+        some = statement.where(events.id < each[-1].id)
+    return found[:limit]
 
 
 def _may_be(dialect: Dialect, own: Joinable, state: str) -> sa.ColumnElement[bool]:
@@ -146,9 +159,17 @@ def _with_rows(
     own: Joinable, dialect: Dialect, rows: Iterable[Sequence[object]]
 ) -> list[EventInfo]:
     events = [_event(row) for row in rows]
-    states = _states(own, dialect, [row_id(one.id) for one in events])
+    every = all_subscriptions(own, dialect.tables)
+    by_id = {row_id(one.id): one for one in events}
+    for name, handler in sorted(Handlers(every).handler_of.items()):
+        for id, state in _states(own, dialect, name, list(by_id)):
+            by_id[id].open[handler] = state
+            if name != handler:
+                by_id[id].tasks[handler] = name
     for one in events:
-        one.open.update(states.get(row_id(one.id), {}))
+        mine = sorted(each.handler for each in every if each.event == one.name)
+        if len(mine) == one.handlers:
+            one.ended.extend(name for name in mine if name not in one.open)
     return events
 
 
@@ -169,64 +190,78 @@ def _event(row: Sequence[object]) -> EventInfo:
 
 
 def _states(
-    own: Joinable, dialect: Dialect, ids: Sequence[str]
-) -> dict[str, dict[str, str]]:
-    """Return the states of the rows of events, by id and handler."""
+    own: Joinable, dialect: Dialect, name: str, ids: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return the ids and the states of the rows of events under a name of a handler."""
     tasks = dialect.tables.tasks.c
-    handlers = Handlers(all_subscriptions(own, dialect.tables))
-    states: dict[str, dict[str, str]] = {}
-    for name, handler in sorted(handlers.handler_of.items()):
-        mine = tasks.task_name == name, dialect.among(tasks.task_instance, ids)
-        columns = sa.select(tasks.task_instance, tasks.picked, tasks.state)
-        for id, picked, state in own.execute(columns.where(*mine)).fetchall():
-            shown = ListedState.RUNNING if picked else state or ListedState.WAITING
-            states.setdefault(id, {})[handler] = str(shown)
-    return states
+    mine = tasks.task_name == name, dialect.among(tasks.task_instance, ids)
+    columns = sa.select(tasks.task_instance, tasks.picked, tasks.state).where(*mine)
+    return [
+        (
+            id,
+            str(ListedState.RUNNING if picked else state or ListedState.WAITING),
+        )
+        for id, picked, state in own.execute(columns).fetchall()
+    ]
 
 
 def lags(own: Joinable, dialect: Dialect) -> list[HandlerLag]:
     """Return how far each handler is behind."""
     tables = dialect.tables
-    every = all_subscriptions(own, tables)
+    handlers = Handlers(all_subscriptions(own, tables))
     active = active_subscriptions(own, tables)
     now = dialect.now(own)
     found = []
-    for handler, names in sorted(Handlers(every).names.items()):
-        events = [one.event for one in active if one.handler == handler]
-        found.append(_lag(own, dialect, handler, names, events, now))
+    for handler, names in sorted(handlers.names.items()):
+        total, dead, first = _totals(own, tables, names)
+        oldest = None if first is None else _instant(first)
+        blocked = None
+        if dead and handlers.on_failure[handler] == BLOCK:
+            blocked = _first_dead(own, tables, names)
+        found.append(
+            HandlerLag(
+                handler=handler,
+                events=[one.event for one in active if one.handler == handler],
+                open=total,
+                dead=dead,
+                oldest=oldest,
+                lag=None if oldest is None else max(now - oldest, timedelta(0)),
+                blocked_key=None if blocked is None else blocked[0],
+                blocked_event=None if blocked is None else str(number_of(blocked[1])),
+            )
+        )
     return found
 
 
-def _lag(
-    own: Joinable,
-    dialect: Dialect,
-    handler: str,
-    names: Sequence[str],
-    events: list[str],
-    now: datetime,
-) -> HandlerLag:
-    tasks = dialect.tables.tasks.c
-    mine = tasks.task_name.in_(names)
+def _instant(position: int) -> datetime:
+    """Return when an event was given out, by its position."""
+    return EPOCH + position * datetime.resolution
+
+
+def _totals(
+    own: Joinable, tables: Tables, names: Sequence[str]
+) -> tuple[int, int, int | None]:
+    """Return how many rows of these names there are and are dead, and the first position."""
+    tasks = tables.tasks.c
     is_dead = sa.case((tasks.state == RowState.DEAD, 1), else_=0)
     total = sa.select(
         sa.func.count(), sa.func.sum(is_dead), sa.func.min(tasks.created_version)
-    ).where(mine)
+    ).where(tasks.task_name.in_(names))
     ((rows, dead, first),) = own.execute(total).fetchall()
-    oldest = None if first is None else EPOCH + first * datetime.resolution
-    first_dead = (
+    return rows, int(dead or 0), first
+
+
+def _first_dead(
+    own: Joinable, tables: Tables, names: Sequence[str]
+) -> Sequence[str] | None:
+    """Return the key and the id of the dead row that is there for longest."""
+    tasks = tables.tasks.c
+    is_dead = tasks.state == RowState.DEAD, tasks.order_key.is_not(None)
+    first = (
         sa.select(tasks.order_key, tasks.task_instance)
-        .where(mine, tasks.state == RowState.DEAD, tasks.order_key.is_not(None))
+        .where(tasks.task_name.in_(names), *is_dead)
         .order_by(tasks.created_version)
         .limit(1)
     )
-    blocked = own.execute(first_dead).fetchone()
-    return HandlerLag(
-        handler=handler,
-        events=events,
-        open=rows,
-        dead=int(dead or 0),
-        oldest=oldest,
-        lag=None if oldest is None else max(now - oldest, timedelta(0)),
-        blocked_key=None if blocked is None else blocked[0],
-        blocked_event=None if blocked is None else str(number_of(blocked[1])),
-    )
+    found: Sequence[str] | None = own.execute(first).fetchone()
+    return found
