@@ -1,4 +1,4 @@
-"""Extend slotwise: listeners and hooks before a start, the port to a database, a worker inside a host, plug-ins.
+"""Extend slotwise: listeners and hooks, the port to a database, a worker inside a host, plug-ins.
 
 What is here is for authors of integrations, dialects and commands. Our own integrations use
 nothing else of the core.
