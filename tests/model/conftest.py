@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.model.cluster import CHANCE
 
+import slotwise.contrib.mysql.dialect  # noqa: F401 - its receipts are unique: before the ids below
 from slotwise import Settings
 from slotwise.operations import Schema
 from slotwise.spi import Database
@@ -42,5 +43,12 @@ def plain() -> Iterator[Database]:
 @pytest.fixture
 def plain_postgresql(pg_url: str) -> Iterator[Database]:
     found = Database(Settings(database_url=pg_url))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def plain_mariadb(mysql_url: str) -> Iterator[Database]:
+    found = Database(Settings(database_url=mysql_url))
     yield found
     found.close()

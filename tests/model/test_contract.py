@@ -85,3 +85,12 @@ def test_the_ledger_agrees_on_postgresql(
 ) -> None:
     """The same, on the reference."""
     play_drawn(plain_postgresql, terms, times, script)
+
+
+@bounded(max(EXAMPLES // SHARE, 1))
+@given(**GIVEN)
+def test_the_ledger_agrees_on_mariadb(
+    plain_mariadb: Database, terms: Terms, times: Times, script: list[Step]
+) -> None:
+    """And by locks of rows alone."""
+    play_drawn(plain_mariadb, terms, times, script)

@@ -34,6 +34,15 @@ def test_the_laws_hold_on_postgresql(pg_url: str, rare_seed: int) -> None:
         database.close()
 
 
+def test_the_laws_hold_on_mariadb(mysql_url: str, rare_seed: int) -> None:
+    """The same worlds, by locks of rows alone."""
+    database = Database(Settings(database_url=mysql_url))
+    try:
+        World(rare_seed, database).run()
+    finally:
+        database.close()
+
+
 def test_the_laws_hold_where_the_queue_is_restored(
     memory: Database, rare_seed: int
 ) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from slotwise import JobRegistry, Settings, TaskContext, task
+from slotwise import Cancel, JobRegistry, Settings, TaskContext, task
 from slotwise.contrib.mysql.ddl import LENGTHS
-from slotwise.spi import Database
+from slotwise.spi import Database, Identity
+from slotwise.testing import ManualWorker
 
 #: Ids that other collations take for the same.
 IDS = ["a", "A", "á", "\u00e4", "a\u0308", "ß", "ss", "𝒳", "😀", "😁", "ａ"]
@@ -53,6 +54,28 @@ def test_the_longest_keys_fit(registry: JobRegistry) -> None:
     registry.client.schedule(mail, 1, id=longest)
     (found,) = registry.client.list(mail)
     assert found.id == longest
+
+
+def test_the_longest_worker_fits() -> None:
+    """A worker whose name does not fit would quarantine each row that it claims."""
+    assert len(str(Identity.new("w" * 100))) <= LENGTHS["worker"]
+    assert len(str(Identity.new("w" * 100))) <= LENGTHS["picked_by"]
+
+
+def test_a_long_reason_of_a_handler_fits(mysql_url: str) -> None:
+    reason = "there is no invoice for this customer: " + "ä" * 200
+
+    @task(name="cancelled", record="all")
+    def cancelled(ctx: TaskContext[None]) -> None:
+        raise Cancel(reason)
+
+    database = Database(Settings(database_url=mysql_url))
+    with ManualWorker([cancelled], database) as worker:
+        worker.client.schedule(cancelled, None, id="1")
+        assert [ended.outcome for ended in worker.run_due()] == ["cancelled"]
+        (end,) = worker.client.history(cancelled, "1")
+    assert (end.outcome, end.reason) == ("cancelled", reason)
+    database.close()
 
 
 def test_a_value_that_does_not_fit_is_an_error(mysql_url: str) -> None:

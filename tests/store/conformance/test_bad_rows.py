@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from tests.kit.connections import is_about_a_row
 from tests.kit.decisions import claim, ending
 from tests.kit.payloads import PAYLOAD_LIMIT
 from tests.kit.ports import by_key
@@ -36,7 +37,17 @@ INSTANTS = {
         "BC": str(-(10**17)),
         "year 20000": str(6 * 10**17),
     },
+    "mysql": {
+        "-infinity": "'0000-00-00 00:00:00'",
+        "infinity": "'9999-12-31 23:59:59.999999'",
+        "BC": "'-0044-03-15 12:00:00'",
+        "year 20000": "'20000-01-01 00:00:00'",
+    },
 }
+#: What drivers raise for a value that a table refuses: PyMySQL has no class for a check.
+REFUSALS = (IntegrityError, DataError, OperationalError)
+#: What data is cast to.
+BLOBS = {"postgresql": "bytea", "mysql": "binary"}
 
 
 def write(
@@ -110,8 +121,9 @@ def _refused(bench: Bench, table: sa.Table, **bad: Any) -> None:
     with bench.store.database.main.connect() as connection:
         connection.execute(table.insert().values(**row))
         connection.rollback()
-        with pytest.raises(IntegrityError):
+        with pytest.raises(REFUSALS) as caught:
             connection.execute(table.insert().values(**row | bad))
+        assert is_about_a_row(caught.value)
         connection.rollback()
 
 
@@ -171,7 +183,7 @@ def test_a_flawed_row_is_claimed_and_refused(
     """What a writer can insert makes no claim fail: others start, flawed rows are dead, one line
     counts them.
     """
-    blob = "bytea" if bench.database.dialect_name == "postgresql" else "blob"
+    blob = BLOBS.get(bench.database.dialect_name, "blob")
     flaws = {
         "version": (str(2**62 - 1), "its version cannot rise further"),
         "attempt": (str(2**31 - 1), "its attempts cannot be counted"),
@@ -258,7 +270,7 @@ def test_a_flawed_job_is_due_again(bench: Bench) -> None:
     runs.
     """
     bench.tick()
-    blob = "bytea" if bench.database.dialect_name == "postgresql" else "blob"
+    blob = BLOBS.get(bench.database.dialect_name, "blob")
     write(
         bench, "plain", "task_data", f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})"
     )

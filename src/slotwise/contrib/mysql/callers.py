@@ -24,6 +24,7 @@ __all__ = [
     "code_of",
     "commits_by_itself",
     "executor",
+    "is_in_transaction",
     "is_without_transaction",
     "left_by",
     "refuse",
@@ -124,12 +125,19 @@ class _Borrowed:
         """The caller closes."""
 
 
-def is_without_transaction(driver: object) -> bool:
-    """Whether the driver is in no transaction after a statement."""
-    status = getattr(driver, "server_status", None)  # PyMySQL, asyncmy
+def is_in_transaction(driver: object) -> bool:
+    """Whether a transaction is open. PyMySQL and asyncmy learn that only from replies without
+    rows.
+    """
+    status = getattr(driver, "server_status", None)
     if isinstance(status, int):
-        return not status & IN_TRANSACTION
-    return commits_by_itself(driver)
+        return bool(status & IN_TRANSACTION)
+    return not commits_by_itself(driver)
+
+
+def is_without_transaction(driver: object) -> bool:
+    """Whether the driver is in no transaction after a statement: else that has begun one."""
+    return commits_by_itself(driver) and not is_in_transaction(driver)
 
 
 def commits_by_itself(driver: object) -> bool:
@@ -144,7 +152,7 @@ def refuse(connection: sa.Connection, settings: Settings, where: str) -> None:
     took.
     """
     driver = connection.connection.driver_connection
-    if commits_by_itself(driver) and is_without_transaction(driver):
+    if is_without_transaction(driver):
         raise ConfigurationError(
             f"{where}: the connection commits every statement by itself (AUTOCOMMIT); pass one "
             "with a transaction, or none"

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 FIRST, END = "1900-01-01 00:00:00", "9002-01-01 00:00:00"
 LAST_VERSION = 2**62
 #: The longest values of columns that are compared, in characters. A key has at most 3,072 bytes,
-#: four for each. Other text is of any length.
+#: four for each. Other text is of any length, as is a reason outside a key: handlers give reasons.
 LENGTHS = {
     "task_name": 100,
     "task_instance": 250,
@@ -31,8 +31,8 @@ LENGTHS = {
     "source": 200,
     "row_key": 450,
     "author": 200,
-    "worker": 100,
-    "picked_by": 100,
+    "worker": 200,
+    "picked_by": 200,
     "host": 100,
     "boot_id": 100,
     "command": 100,
@@ -71,7 +71,7 @@ GENERATED = {
             "int",
             f"CASE WHEN {_WAITS} lost_count = 0 THEN -coalesce(priority, 50) END",
         ),
-        "held": ("varchar(100)", "CASE WHEN picked THEN picked_by END"),
+        "held": ("varchar(200)", "CASE WHEN picked THEN picked_by END"),
     }
 }
 #: The indexes of tables, where the revision has those of other databases.
@@ -153,7 +153,8 @@ def _type(dialect: sa.Dialect, column: sa.Column[object]) -> str:
             return special
     if not isinstance(column.type, sa.Text):
         return column.type.compile(dialect=dialect)
-    if column.name in LENGTHS:
+    is_free = column.name == "reason" and not column.primary_key
+    if column.name in LENGTHS and not is_free:
         return f"varchar({LENGTHS[column.name]})"
     return "longtext"
 

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from slotwise.contrib.mysql.due_keys import Column, DueKeys, Expression, Found
 from slotwise.contrib.mysql.given_rows import ByKeyJoin, ByKeyUpdate, given_rows
 from slotwise.spi import (
+    Claim,
     ClaimRequest,
     Clock,
     Joinable,
@@ -82,13 +83,22 @@ class MySQL(Locking):
         """No session can choose."""
 
     def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
-        """``wait_timeout`` ends an idle session on MySQL, which has no other limit for it."""
-        limit = max(1, math.ceil(lease.total_seconds()))
+        """See ``guard``."""
+
+    def guard(self, connection: Joinable, claim: Claim) -> bool:
+        """As in other databases, and then end the transaction if it is idle for as long as the
+        lease. ``wait_timeout`` ends an idle session on MySQL, which has no other limit for it.
+
+        From the last reply drivers learn that a transaction is open; one with rows does not tell.
+        """
+        held = super().guard(connection, claim)
+        limit = max(1, math.ceil(claim.lease.total_seconds()))
         name = _idle_limit(connection)
         connection.execute(
             sa.text(f"SET @slotwise_idle = coalesce(@slotwise_idle, @@SESSION.{name})")
         )
         connection.execute(sa.text(f"SET SESSION {name} = {limit}"))
+        return held
 
     def end_guard(self, connection: Joinable) -> None:
         """The bound is one of the session: it is set back to what the caller had."""

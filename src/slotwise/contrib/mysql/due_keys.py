@@ -158,6 +158,7 @@ class DueKeys:
                 self._name == sa.bindparam(f"name_{place}", type_=sa.Text),
                 self._rank > sa.bindparam(f"rank_{place}", type_=sa.Integer),
                 self._task.is_not(None),
+                self._conditions.not_all_paused(),
             )
             queries.append(query.order_by(self._name, self._rank, self._task).limit(1))
         return queries[0] if count == 1 else sa.union_all(*queries)

@@ -33,7 +33,7 @@ def given_rows(
     """
     sent = [[_sent(row[name], kind) for name, kind in types.items()] for row in rows]
     columns = ", ".join(
-        f"`{name}` {_column_type(name, kind)} PATH '$[{place}]'"
+        f"`{name}` {_column_type(name, kind, sent, place)} PATH '$[{place}]'"
         for place, (name, kind) in enumerate(types.items())
     )
     text = (
@@ -45,14 +45,18 @@ def given_rows(
     return query.columns(**dict(types)).subquery("given_rows")
 
 
-def _column_type(name: str, kind: TypeEngine[object]) -> str:
+def _column_type(
+    name: str, kind: TypeEngine[object], sent: list[list[object]], place: int
+) -> str:
     """A text is compared with a column in that column's collation, as it is the binary one. A
     temporary table with a text of any length would be a file.
     """
     here = kind.dialect_impl(_MYSQL)
     if isinstance(here, sa.String | sa.JSON):
         length = LENGTHS.get(name.removeprefix("its_").removeprefix("new_"))
-        return "LONGTEXT" if length is None else f"VARCHAR({length})"
+        longest = max(len(str(row[place])) for row in sent)
+        is_short = length is not None and longest <= length
+        return f"VARCHAR({length})" if is_short else "LONGTEXT"
     text: str = _MYSQL.type_compiler_instance.process(here)
     return "TINYINT" if isinstance(here, sa.Boolean) else text
 

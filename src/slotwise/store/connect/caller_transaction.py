@@ -330,7 +330,7 @@ def is_in_transaction(connection: object) -> bool:
     if hasattr(connection, "ensure_connection"):
         return bool(getattr(connection, "in_atomic_block", False))
     if is_of_mysql(connection):
-        return not mysql_callers().is_without_transaction(connection)
+        return mysql_callers().is_in_transaction(connection)
     if _is_psycopg(connection) or _is_async_psycopg(connection):
         status = connection.info.transaction_status.name
         return status in ("ACTIVE", "INTRANS", "INERROR")

@@ -17,6 +17,9 @@ class MySQLCallers(Protocol):
     def executor(self, driver: object) -> sa.Connection:
         """Return SQLAlchemy's connection over one of PyMySQL or mysqlclient."""
 
+    def is_in_transaction(self, driver: object) -> bool:
+        """Whether a transaction is open on a driver's connection."""
+
     def is_without_transaction(self, driver: object) -> bool:
         """Whether the driver is in no transaction after a statement."""
 

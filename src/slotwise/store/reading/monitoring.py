@@ -69,6 +69,12 @@ SELECT heads.name AS task_name,
        (SELECT execution_time FROM {tasks} WHERE {due} ORDER BY execution_time LIMIT 1)
            AS execution_time
 FROM heads WHERE heads.rank IS NOT NULL"""
+#: The same by the columns of MariaDB's index. There, a query in FROM cannot name an outer row.
+_ON_MYSQL = _TASKS.replace("{waits}", "due_task IS NOT NULL").replace(
+    "(SELECT 1 FROM {tasks} WHERE {due} LIMIT :most) AS counted",
+    "{tasks} WHERE {due} AND due_task <= :now",
+)
+_ON_MYSQL = _ON_MYSQL.replace("{rank}", "priority_rank")
 _WAITS = f"NOT picked AND state IS NULL AND {IS_TASK}"
 _DUE = f"{_WAITS} AND task_name = heads.name AND {RANK} = heads.rank AND execution_time <= :now"
 
@@ -81,7 +87,8 @@ def backlog(store: Store) -> list[Backlog]:
         now = at.now()
         given = {"now": now, "most": MOST + 1}
         slots = at.read(_SLOTS, given)
-        tasks = at.read(_TASKS, given, waits=_WAITS, due=_DUE)
+        text = _ON_MYSQL if store.database.dialect_name == "mysql" else _TASKS
+        tasks = at.read(text, given, waits=_WAITS, due=_DUE)
     found = dict[str, Backlog]()
     for row in [*slots, *tasks]:
         if row["count"]:
