@@ -207,7 +207,7 @@ def test_an_idle_holder_of_a_guard_is_bounded_until_it_completes(
     with database.migrations().begin() as connection:
         before = connection.scalar(limit)
         for seconds in (30, 20):
-            dialect.begin_guard(connection, timedelta(seconds=seconds))
+            dialect.bound_idle(connection, timedelta(seconds=seconds))
             assert connection.scalar(limit) == seconds
         dialect.end_guard(connection)
         assert connection.scalar(limit) == before
@@ -218,7 +218,7 @@ def test_the_server_ends_a_frozen_holder_of_a_guard(mysql_url: str) -> None:
     database = Database(Settings(database_url=mysql_url))
     dialect = MySQL(Tables(), DatabaseClock())
     with database.migrations().connect() as connection:
-        dialect.begin_guard(connection, timedelta(seconds=1))
+        dialect.bound_idle(connection, timedelta(seconds=1))
         lock = sa.text("SELECT value FROM scheduled_meta FOR UPDATE")
         connection.execute(lock)
         with database.transaction() as other:  # waits for up to five seconds

@@ -83,22 +83,31 @@ class MySQL(Locking):
         """No session can choose."""
 
     def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
-        """See ``guard``."""
+        """The bound follows the lock: see ``guard``."""
 
-    def guard(self, connection: Joinable, claim: Claim) -> bool:
-        """As in other databases, and then end the transaction if it is idle for as long as the
-        lease. ``wait_timeout`` ends an idle session on MySQL, which has no other limit for it.
-
-        From the last reply drivers learn that a transaction is open; one with rows does not tell.
+    def guard(
+        self,
+        connection: Joinable,
+        claim: Claim,
+        saved: dict[str, object] | None = None,
+    ) -> bool:
+        """From the reply to the last statement, drivers learn that a transaction is open; a reply
+        with rows does not tell.
         """
-        held = super().guard(connection, claim)
-        limit = max(1, math.ceil(claim.lease.total_seconds()))
+        held = super().guard(connection, claim, saved)
+        self.bound_idle(connection, claim.lease)
+        return held
+
+    def bound_idle(self, connection: Joinable, lease: timedelta) -> None:
+        """End the transaction if it is idle for so long. ``wait_timeout`` ends an idle session on
+        MySQL, which has no other limit for it.
+        """
+        limit = max(1, math.ceil(lease.total_seconds()))
         name = _idle_limit(connection)
         connection.execute(
             sa.text(f"SET @slotwise_idle = coalesce(@slotwise_idle, @@SESSION.{name})")
         )
         connection.execute(sa.text(f"SET SESSION {name} = {limit}"))
-        return held
 
     def end_guard(self, connection: Joinable) -> None:
         """The bound is one of the session: it is set back to what the caller had."""

@@ -149,7 +149,7 @@ def joined(connection: object, database: str, where: str) -> Joinable:
             f"are in {database}; pass a connection "
             "to that database, or none"
         )
-    if is_mysql(found.dialect):
+    if kind == MYSQL:
         return found
     driver = _driver_of(found)
     info = getattr(_driver_of(found), "info", None)
