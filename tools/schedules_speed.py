@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Measure ``sync_schedules``, and what many recurring instances cost a worker.
 
-``tools/schedules_speed.py`` starts a PostgreSQL of its own and prints seconds: a scope of
+``python -m tools.schedules_speed`` starts a PostgreSQL of its own and prints seconds: a scope of
 ``--instances`` that is new, unchanged, and 1 % changed; then, beside a scope of 1,000, a worker's
 start, a claim of 100, and lists (``--created-only``: without the second and third).
 ``--profile`` prints where the time of the first is spent.
