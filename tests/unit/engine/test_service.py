@@ -114,6 +114,23 @@ def test_a_wake_up_during_a_round_causes_another_round() -> None:
     assert loop.ends()
 
 
+def test_a_delay_comes_before_the_first_round() -> None:
+    prompt = Loop()
+    prompt.delay = timedelta(milliseconds=1)
+    prompt.start()
+    assert prompt.has_run()
+    assert prompt.ends()
+
+
+def test_a_stop_ends_the_delay() -> None:
+    late = Loop()
+    late.delay = timedelta(hours=1)
+    late.start()
+    late.wake()  # no wake-up shortens it
+    assert late.ends()
+    assert not late.rounds.acquire(blocking=False)
+
+
 def test_at_once_means_at_once() -> None:
     """Zero is no sleep."""
     loop = Loop(lambda: AT_ONCE)

@@ -59,15 +59,15 @@ class Tally:
         usual: Sequence[Holding],
         others: Sequence[tuple[Holding, str, str | None]],
     ) -> None:
-        rows = [one.claim.row for one in usual]
         with self._lock:
             self._ends.update(
-                (row.task_name, row.slot if row.has_slot else None, _SUCCEEDED, None)
-                for row in rows
+                (row.task_name, row.slot if one.is_slot else None, _SUCCEEDED, None)
+                for one in usual
+                for row in [one.claim.row]
             )
             for one, outcome, reason in others:
                 row = one.claim.row
-                slot = row.slot if row.has_slot else None
+                slot = row.slot if one.is_slot else None
                 self._ends[row.task_name, slot, outcome, reason] += 1
             for one in usual[-1:] or [found for found, _, _ in others[-1:]]:
                 self._at = one.claim.claimed_at

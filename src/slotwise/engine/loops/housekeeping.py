@@ -18,6 +18,7 @@ from slotwise.engine.loops.tuning import (
     ECHO,
     LISTEN_AGAIN,
     PRUNE_BREATH,
+    PRUNE_DELAY,
     PRUNE_INTERVAL,
     PRUNE_REST,
     PRUNE_ROUND,
@@ -177,6 +178,7 @@ class Pruning(Service):
     """Prune the ledger when it is this worker's turn."""
 
     name = "pruner"
+    delay = PRUNE_DELAY
 
     def __init__(self, common: WorkerCommon) -> None:
         super().__init__(common)

@@ -123,6 +123,8 @@ class Service(ABC):
     """
 
     name = "service"
+    #: How long after the start its first round begins: the first claims come first.
+    delay = AT_ONCE
 
     def __init__(self, common: Common) -> None:
         self.common = common
@@ -170,6 +172,7 @@ class Service(ABC):
         return not self._thread.is_alive()
 
     def _drive(self) -> None:
+        self._stopping.wait(self.delay.total_seconds())
         while True:
             # race: a stop between this and the look at ``_stopping`` must not lose its wake-up
             self._wake.clear()

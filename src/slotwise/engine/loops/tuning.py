@@ -77,6 +77,10 @@ PAUSE_CHECK = timedelta(seconds=5)
 #: Time between two forecasts of ends, of jobs with `finish_by` alone. Judged.
 FINISH_CHECK = timedelta(seconds=30)
 
+#: Between the start of a worker and its first look whether it is its turn to prune. Measured: the
+#: first look and walk take 45 ms of CPU, for statements that are built and prepared; beside the
+#: first claims, that was a seventh of a worker's CPU for 5,000 slots.
+PRUNE_DELAY = timedelta(seconds=20)
 #: Time between two walks through the ledger, in the whole cluster. Judged.
 PRUNE_INTERVAL = timedelta(hours=1)
 #: Transactions per round, the shortest pause after it, and the pause as a multiple of the time
