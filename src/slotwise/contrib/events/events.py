@@ -61,6 +61,7 @@ from slotwise.contrib.events.retention import (
     prune,
 )
 from slotwise.contrib.events.row_ids import number_of
+from slotwise.contrib.events.sharded import Sharded
 from slotwise.spi import (
     Definition,
     Dialect,
@@ -109,6 +110,9 @@ class Events:
         self._registry: JobRegistry | None = None
         self._publisher: tuple[Dialect, Publisher] | None = None
         self._loop: EventLoop | None = None
+        #: With shards: those of each, and the name of the one to which a connection leads.
+        self._on_shards: dict[str, Events] = {}
+        self._shard_of: Callable[[object], str] | None = None
         self._lock = Lock()
         #: Names with rows that a settlement has promoted, until it is committed.
         self._promoted: set[str] = set()
@@ -176,10 +180,14 @@ class Events:
         """Add the handlers to a registry that has not got them as ``tasks``, and return it; its
         workers then give out events.
 
+        Of a registry with shards, each shard gets events of its own: ``on_shard`` has them.
+
         Raises ConfigurationError if a name is taken, or the registry runs.
         """
         if self._registry is not None:
             raise ConfigurationError("events are attached to a registry already")
+        if isinstance(registry, Sharded):
+            return self._attach_to_shards(registry)
         new = [one for one in self.handlers if one.name not in registry.definitions]
         registry.add(tasks=[one.task for one in new])
         names = [name for one in self.handlers for name in one.names]
@@ -197,6 +205,29 @@ class Events:
         registry.listen(self)
         return registry
 
+    def _attach_to_shards(self, registry: Sharded) -> JobRegistry:
+        assert isinstance(registry, JobRegistry)
+        new = [one for one in self.handlers if one.name not in registry.definitions]
+        registry.add(tasks=[one.task for one in new])
+        for shard in registry.shards:
+            mine = Events(retention=self.retention)
+            mine._handlers = self._handlers
+            mine._declared = self._declared
+            mine.attach(registry.on(shard.name))
+            self._on_shards[shard.name] = mine
+        self._shard_of = registry.sharded.shard_of_connection
+        self._registry = registry
+        return registry
+
+    def on_shard(self, name: str) -> Events:
+        """Return the events of one shard. Raises ConfigurationError for an unknown name."""
+        if name not in self._on_shards:
+            known = ", ".join(self._on_shards) or "none"
+            raise ConfigurationError(
+                f"there are no events of a shard {name!r:.80}; known are {known}"
+            )
+        return self._on_shards[name]
+
     def use(self, client: Client) -> None:
         """Publish through the tables of this client: of a script that only publishes, or of a
         test.
@@ -212,6 +243,11 @@ class Events:
     @property
     def client(self) -> Client:
         """The client whose tables are used. Raises ConfigurationError without one."""
+        if self._on_shards:
+            raise ConfigurationError(
+                "these events are those of several shards; name one: "
+                f"events.on_shard({next(iter(self._on_shards))!r})"
+            )
         if self._client is None:
             raise ConfigurationError(
                 "these events have no database; call events.attach(registry), or in a script "
@@ -234,8 +270,12 @@ class Events:
         ``connection``: a SQLAlchemy Connection or Session, a psycopg connection, or
         ``django.db.connection``, in a transaction. ``data``: what the handlers' types allow; else
         values of JSON, a dataclass, or a model. Events of one ``key`` are handled in order; None:
-        without an order. It only inserts a row. Raises ConfigurationError and InvalidPayload.
+        without an order. It only inserts a row. With shards, the event belongs to that of the
+        connection. Raises ConfigurationError and InvalidPayload.
         """
+        if self._shard_of is not None and connection is not None:
+            mine = self.on_shard(self._shard_of(connection))
+            return mine.publish(connection, event, data, key=key)
         work = self._insertion(connection, event, data, key)
         publish = self.client.within
         return publish(work, connection=connection, where="publish")  # type: ignore[arg-type]
@@ -249,7 +289,7 @@ class Events:
         key: Key | None = None,
     ) -> int:
         """As ``publish``, on SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's
-        AsyncConnection.
+        AsyncConnection. With shards: ``on_shard(…).publish_async``.
         """
         work = self._insertion(connection, event, data, key)
         publish = self.client.aio.within

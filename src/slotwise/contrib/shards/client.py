@@ -84,6 +84,13 @@ class ShardedClient:
         """Return the name of the shard to which the map sends this key."""
         return self._shards.map.shard_of(key)
 
+    def shard_of_connection(self, connection: object) -> str:
+        """Return the name of the shard to which a connection leads; it is in a transaction.
+
+        Raises ConfigurationError if it leads to none, or if that is unknown.
+        """
+        return shard_of_connection(connection, list(self._shards), self.on)
+
     def schedule(
         self,
         task: Task | Call,
@@ -241,7 +248,7 @@ class ShardedClient:
                 "the connection: leave shard_key out"
             )
         if connection is not None:
-            return shard_of_connection(connection, list(self._shards), self.on)
+            return self.shard_of_connection(connection)
         key = id if shard_key is None else shard_key
         if key is None:
             raise ConfigurationError(

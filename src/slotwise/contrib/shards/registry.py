@@ -85,15 +85,11 @@ class ShardedRegistry(JobRegistry):
         found = self.shards[shard]
         with self._making:
             if shard not in self._registries:
-                is_default = shard == self.shards.default
-                jobs = [
-                    one for one in self._jobs if is_default or define(one).each_shard
-                ]
                 made = ShardRegistry(
                     found,
                     self.shards,
                     self._open,
-                    jobs=jobs,
+                    jobs=self._jobs_of(shard, self._jobs),
                     tasks=self._tasks,
                     lifespan=self._lifespan,
                     **self._arguments,
@@ -125,6 +121,26 @@ class ShardedRegistry(JobRegistry):
         for made in self._registries.values():
             made.configure(**settings)
         return self
+
+    def add(
+        self, jobs: Iterable[object] = (), *, tasks: Iterable[object] = ()
+    ) -> Self:
+        """Add jobs and tasks to the shards where they live, before a start.
+
+        Raises ConfigurationError if a name is taken.
+        """
+        more_jobs, more_tasks = _instances(jobs), _instances(tasks)
+        super().add(more_jobs, tasks=more_tasks)
+        self._jobs += more_jobs
+        self._tasks += more_tasks
+        for name, made in self._registries.items():
+            made.add(self._jobs_of(name, more_jobs), tasks=more_tasks)
+        return self
+
+    def _jobs_of(self, shard: str, jobs: Iterable[object]) -> list[object]:
+        """Return those of these jobs that live on a shard."""
+        is_default = shard == self.shards.default
+        return [one for one in jobs if is_default or define(one).each_shard]
 
     def listen(self, listener: Listener) -> Self:
         """Add a listener, for the workers of all shards that are created from now on."""
