@@ -182,6 +182,7 @@ class Context(Generic[S_co]):
     """
 
     __slots__ = (
+        "__weakref__",
         "_data",
         "_fence",
         "_guarded",

@@ -88,3 +88,37 @@ def test_what_a_handler_saves_itself_is_shown_too(shop: Shop) -> None:
 
     shop.run(execute)
     assert seen == ["3 of 9 done", None, None, None]
+
+
+@pytest.mark.parametrize("cursor", [False, True], ids=["status", "cursor"])
+def test_a_later_attempt_counts_no_row_twice(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, cursor: bool
+) -> None:
+    """The total stays the same when a run goes on where another one has ended."""
+    monkeypatch.setattr(run, "SAVE", 0.0)
+    shop.add(12)
+    seen: list[str | None] = []
+    select = EVERY if cursor else ELIGIBLE
+
+    def execute(ctx: JobContext) -> None:
+        found = batches(
+            ctx,
+            select,
+            shop.sessions,
+            size=4,
+            cursor=cursor,
+            total=True,
+            max_batches=1,
+            resume_after="1m",
+        )
+        for batch in found:
+            with batch as proposals:
+                make_cards(batch.session, [*proposals])
+            seen.append(ctx.client.inspect.pending("cards")[-1].progress)
+
+    shop.run(execute, times=5, step="20m")
+    assert [str(one).partition(" done")[0] for one in seen] == [
+        "4 of 12",
+        "8 of 12",
+        "12 of 12",
+    ]

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.batches import HandOver
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
-from slotwise.contrib.batches.run import NULLS, Options, Run, add_cure
+from slotwise.contrib.batches.run import NULLS, Options, Run, with_cure
 from slotwise.contrib.batches.source import AsyncSource
 from slotwise.contrib.batches.walk import Place, Wanted
 from slotwise.spi import elapsed
@@ -128,8 +128,7 @@ async def _prove(
         else:
             await ctx.checkpoint(saved, connection)
     except ConfigurationError as error:
-        add_cure(error)
-        raise
+        raise with_cure(error) from error
 
 
 class AsyncBatches(Generic[C, R]):
@@ -195,7 +194,7 @@ class AsyncBatches(Generic[C, R]):
             if is_new and await self._source.count_nulls(connection):
                 raise ConfigurationError(NULLS)
             if run.options.total is True:
-                run.total = run.done + await self._source.count(connection)
+                run.total = run.total_of(await self._source.count(connection))
         self._is_prepared = True
 
     async def _take(self, wanted: Wanted) -> AsyncBatch[C, R] | None:

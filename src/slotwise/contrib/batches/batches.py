@@ -14,7 +14,7 @@ from sqlalchemy import orm
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
-from slotwise.contrib.batches.run import NULLS, Options, Run, add_cure
+from slotwise.contrib.batches.run import NULLS, Options, Run, with_cure
 from slotwise.contrib.batches.source import Source
 from slotwise.contrib.batches.walk import Place, Wanted
 from slotwise.spi import elapsed
@@ -137,8 +137,7 @@ def _prove(ctx: Context[object], connection: SyncConnection, saved: object) -> N
         else:
             ctx.checkpoint(saved, connection)
     except ConfigurationError as error:
-        add_cure(error)
-        raise
+        raise with_cure(error) from error
 
 
 class Batches(Generic[C, R]):
@@ -208,7 +207,7 @@ class Batches(Generic[C, R]):
             if is_new and self._source.count_nulls(connection):
                 raise ConfigurationError(NULLS)
             if run.options.total is True:
-                run.total = run.done + self._source.count(connection)
+                run.total = run.total_of(self._source.count(connection))
         self._is_prepared = True
 
     def _take(self, wanted: Wanted) -> Batch[C, R] | None:

@@ -46,9 +46,10 @@ NULLS: Final = (
 OURS: Final = "slotwise_batches"
 #: The id of a job's own slots.
 OWN_SLOTS: Final = "recurring"
-#: The names of the walks of an attempt, and whether they have a cursor. The logger of a context
-#: lives as long as the context.
-_NAMES: Final[WeakKeyDictionary[object, dict[str, bool]]] = WeakKeyDictionary()
+#: The names of the walks of an attempt, and whether they have a cursor.
+_WALKS: Final[WeakKeyDictionary[Context[object], dict[str, bool]]] = (
+    WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +161,7 @@ class Run:
 
     def _take_name(self) -> None:
         """Raise ConfigurationError if a cursor of this attempt has the name already."""
-        others = _NAMES.setdefault(self.ctx.log, {})
+        others = _WALKS.setdefault(self.ctx, {})
         name = self.options.name
         if name in others and (self.options.cursor or others[name]):
             raise ConfigurationError(
@@ -421,6 +422,12 @@ class Run:
         """How many rows were processed for this slot, by all its attempts."""
         return self.done_before + self.walk.done
 
+    def total_of(self, found: int) -> int:
+        """Return how many rows there are, of which the select finds so many now: with a cursor
+        also those that were processed.
+        """
+        return found if self.options.cursor else self.done + found
+
     def rate(self, more: int = 0) -> float:
         """Return the rows a second of this attempt, with those of a batch that is yet to commit."""
         return (self.walk.done + more) / max(elapsed() - self._since, 1e-9)
@@ -467,9 +474,9 @@ def _is_rolled_back(error: BaseException) -> bool:
     return any(isinstance(one, str) and one.startswith("40") for one in states)
 
 
-def add_cure(error: ConfigurationError) -> None:
-    """Add what to do if a transaction cannot be guarded."""
-    error.add_note(
-        "rows in another database than slotwise's tables: batches(…, guard=False); a batch may "
-        "then run twice, so a unique key must make that harmless"
+def with_cure(error: ConfigurationError) -> ConfigurationError:
+    """Return the error of a transaction that cannot be guarded, with what to do."""
+    return ConfigurationError(
+        f"{error}; rows in another database than slotwise's tables: batches(…, guard=False); a "
+        "batch may then run twice, so a unique key must make that harmless"
     )
