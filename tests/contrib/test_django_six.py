@@ -81,6 +81,7 @@ def python() -> str:
             "install",
             "--quiet",
             "--disable-pip-version-check",
+            "--no-compile",
         ]
         for command in (
             [found, "-m", "venv", "--clear", "--without-pip", str(home)],

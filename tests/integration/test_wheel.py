@@ -105,10 +105,11 @@ def test_a_newcomer_gets_from_installation_to_a_run_and_to_the_demo(
     The wheel is made from the sdist, so installing the sdist would prove nothing further. How the
     demo ends is told by its own tests.
     """
-    run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=tmp_path)
     binaries = tmp_path / "env" / "bin"
     home = tmp_path / "shop"
-    install = (binaries / "pip", "install", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--python", binaries / "python")
+    install = (*pip, "install", "--quiet", "--no-compile")
     run(*install, f"{files[0]}[binary]", cwd=tmp_path)
     slotwise = binaries / "slotwise"
     address = {"DATABASE_URL": f"sqlite:///{tmp_path}/jobs.db"}
