@@ -70,6 +70,9 @@ class AttemptEvent(Event):
     slot: datetime | None
     attempt: int
     token: int
+    #: When the row was made: the same in all attempts of a task, and another for a later task with
+    #: its id.
+    created_version: int | None = field(default=None, repr=False, compare=False)
 
 
 def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
@@ -82,6 +85,7 @@ def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
         "slot": claim.slot,
         "attempt": row.attempt,
         "token": row.version,
+        "created_version": row.created_version,
     }
 
 

@@ -21,7 +21,8 @@ from slotwise import (
     task,
 )
 from slotwise.contrib.alarms import CheckIns, Healthchecks, SentryCrons
-from slotwise.contrib.alarms.check_ins import CheckIn, slug_of
+from slotwise.contrib.alarms.check_ins import CheckIn, run_of, slug_of
+from slotwise.spi import HandlerStarted
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -129,7 +130,7 @@ def test_all_attempts_are_one_run(runs: Runs, receiver: Receiver) -> None:
 
 
 def test_a_task_that_is_tried_again_is_one_run(receiver: Receiver) -> None:
-    """And one that has the id of an earlier one is another."""
+    """One that has the id of an earlier one is another."""
     fails = [True, False, False]
 
     @task(name="mail", retry=Retry.exponential(max_attempts=2, initial="1s"))
@@ -156,6 +157,17 @@ def test_a_task_that_is_tried_again_is_one_run(receiver: Receiver) -> None:
     ids = [id for _, id in found]
     assert len(set(ids[:3])) == len(set(ids[3:])) == 1
     assert ids[0] != ids[3]
+
+
+@pytest.mark.parametrize("made", [None, 7])
+def test_another_worker_has_the_same_id_of_a_run(made: int | None) -> None:
+    """Of a task by its row, whatever the token of the attempt; else by the token."""
+    facts = {"job": "mail", "id": "1", "slot": None, "created_version": made}
+    first = HandlerStarted(**facts, attempt=1, token=8, worker="a")
+    second = HandlerStarted(**facts, attempt=2, token=9, worker="b")
+    assert (run_of(first) == run_of(second)) is (made is not None)
+    later = HandlerStarted(**{**facts, "created_version": 11}, attempt=1, token=12)
+    assert run_of(later) != run_of(first)
 
 
 def test_a_slow_service_delays_no_other(receiver: Receiver) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.contrib.alarms.cluster import HOUR, NOT_ALIVE, Cluster, cluster
 
+from slotwise import InvalidSetting
 from slotwise.contrib.alarms import Call, Message, Rules, observation
 from slotwise.contrib.alarms import alarms as alarms_module
 from slotwise.contrib.alarms.targets import Rejected
@@ -342,8 +343,11 @@ def test_a_silence_ends(here: Cluster) -> None:
 def test_a_silence_is_ended_by_hand(here: Cluster) -> None:
     here.alarms.silence(until=3 * HOUR, author="ada")
     assert [one.author for one in here.alarms.silences()] == ["ada"]
-    here.alarms.silence(until=timedelta(0), author="ada")
+    with pytest.raises(InvalidSetting, match="has passed"):
+        here.alarms.silence(until=timedelta(0), author="ada")
+    assert here.alarms.end_silence()
     assert here.alarms.silences() == []
+    assert not here.alarms.end_silence()
 
 
 def test_old_incidents_are_deleted(here: Cluster) -> None:

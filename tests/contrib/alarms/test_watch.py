@@ -71,6 +71,63 @@ def test_it_tells_and_ends_on_a_signal(shell: Shell, receiver: Receiver) -> None
     assert watch.signal(signal.SIGTERM).end() == 0
 
 
+#: The live worker lacks the tag of ``gpu``, and does not know ``nobody``. ``sync`` runs longer than
+#: its finish_by; the last slot of ``lost`` was lost with its worker; a calendar has ended.
+TROUBLE = """
+UPDATE scheduled_tasks SET plan = '{"runs_on": ["gpu"]}' WHERE task_name = 'gpu';
+UPDATE scheduled_tasks SET plan = '{"finish_by": {"by": "30s", "risk": 0.5}}', picked = true,
+    picked_by = 'w', last_heartbeat = now(), lease = interval '1 hour' WHERE task_name = 'sync';
+UPDATE scheduled_tasks SET execution_time = now() + interval '1 day',
+    slot = now() + interval '1 day', consecutive_failures = 1, last_failure = now()
+    WHERE task_name = 'lost';
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, attempts, token,
+    worker, started, finished)
+VALUES ('lost', 'recurring', now() - interval '1 hour', 'lost', 'may_still_be_running', 1, 1,
+    'gone', now() - interval '1 hour', now());
+INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, outcome, ended)
+SELECT task_name, task_instance, slot, 1, 1, 'lost', now() FROM scheduled_slots;
+INSERT INTO scheduled_calendars (name, revision, weekend, days, updated)
+VALUES ('AT', 1, 'SAT,SUN', '2020:0101,1225', now());
+INSERT INTO scheduled_workers (worker, host, pid, boot_id, tags, tasks, version, capacity, state,
+    started, last_seen, lease, skew)
+VALUES ('w', 'here', 1, 'b', '[]', '["gpu", "sync", "lost"]', '0.1.0', 9, 'running', now(), now(),
+    interval '1 hour', 0.0)"""
+MENDED = """
+DELETE FROM scheduled_tasks WHERE task_name <> 'lost';
+UPDATE scheduled_tasks SET consecutive_failures = 0, last_success = now();
+DELETE FROM scheduled_calendars"""
+
+
+def test_what_is_lost_too_slow_unroutable_or_ends_is_told(
+    shell: Shell, receiver: Receiver
+) -> None:
+    """Each of these alarms has its message, with the reason, and one when it is over."""
+    shell.write("alarms.toml", ALARMS.replace('"1s"', '"10m"'))
+    for name in ("gpu", "nobody", "sync", "lost"):
+        execute(shell, INSERT_JOB, name)
+    execute(shell, TROUBLE)
+    expected = [
+        ("calendar", "AT", "lists no days after 2020"),
+        ("finish_by", "sync", "has missed its finish_by"),
+        ("lost", "lost", "ended as lost: may_still_be_running"),
+        ("unroutable", "gpu", "no live worker that knows it carries gpu"),
+        ("unroutable", "nobody", "its name is unknown to them"),
+    ]
+    watch = shell.start("watch")
+    receiver.wait_for(len(expected))
+    found = sorted((one.json["kind"], one.json["name"]) for one in receiver.requests)
+    assert found == [(kind, name) for kind, name, _ in expected]
+    summaries = {one.json["name"]: one.json["summary"] for one in receiver.requests}
+    for _, name, words in expected:
+        assert words in summaries[name]
+    execute(shell, MENDED)
+    receiver.wait_for(len(expected))
+    assert sorted(receiver.told[len(expected) :]) == [
+        ("closed", kind, name) for kind, name, _ in expected
+    ]
+    assert watch.signal(signal.SIGTERM).end() == 0
+
+
 @pytest.mark.extended
 def test_three_at_once_send_each_message_once(
     shell: Shell, receiver: Receiver
@@ -167,7 +224,7 @@ def test_silence_by_command(shell: Shell) -> None:
     assert made.stdout.startswith("silent night (late) until ")
     assert "by ada" in shell.ask("alarms").stdout
     ended = shell.ask("alarms", "silence", "night", "late", "--until", "0s")
-    assert (ended.stdout, ended.stderr) == ("night is silent no more\n", "")
+    assert (ended.stdout, ended.stderr) == ("night (late) is silent no more\n", "")
     again = shell.ask("alarms", "silence", "night", "late", "--until", "0s")
     assert (again.returncode, again.stdout) == (1, "")
     assert "no silence of night (late)" in again.stderr
@@ -215,6 +272,7 @@ def test_only_a_known_name_is_silenced(shell: Shell) -> None:
         (["silence", "night", "laet", "--until", "2h"], "'laet' is no kind of alarm"),
         (["silence", "night", "--until", "2026-01-01T00:00"], "has no offset"),
         (["silence", "night", "--until", "soon"], "soon"),
+        (["silence", "*", "--until", "2026-01-01T00:00Z"], "has passed"),
     ],
 )
 def test_wrong_arguments(shell: Shell, arguments: list[str], words: str) -> None:

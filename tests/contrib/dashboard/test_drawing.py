@@ -146,6 +146,17 @@ def test_hours_are_drawn_by_their_counts() -> None:
     parts = [OutcomePart(job="a", part=0, outcome=o, count=n) for o, n in KINDS]
     (mark,) = counted_marks(parts, axis())
     assert (mark.kind, mark.title) == ("lost", "{at} 7 succeeded, 1 lost")
+    fine = [
+        OutcomePart(job="a", part=n, outcome="succeeded", count=1)
+        for n in (1, 2, 9, 10)
+    ]
+    marks = counted_marks([*parts, *fine], axis(length=120 * HOUR))
+    assert [(one.kind, one.at - NOON, one.width, one.title) for one in marks] == [
+        ("lost", 0 * HOUR, 0.833, "{at} 7 succeeded, 1 lost"),
+        ("succeeded", HOUR, 1.667, "{at} 2 succeeded within 2h"),
+        ("succeeded", 9 * HOUR, 0.833, "{at} 1 succeeded"),
+        ("succeeded", 10 * HOUR, 0.833, "{at} 1 succeeded"),
+    ]
     days = days_of(counts, NOON - timedelta(days=9), NOON, VIENNA)
     assert [one.kind for one in days] == ["none"] * 9 + ["lost"]
     assert [(one.column, one.row) for one in days][:2] == [(0, 1), (0, 2)]

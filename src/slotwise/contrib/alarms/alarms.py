@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self, TypeAlias
 
-from slotwise import Client, JobRegistry, Settings, SlotwiseError
+from slotwise import Client, InvalidSetting, JobRegistry, Settings, SlotwiseError
 from slotwise.contrib.alarms.bookkeeping import changes
 from slotwise.contrib.alarms.delivery import Courier, copied
 from slotwise.contrib.alarms.findings import findings
@@ -201,21 +201,28 @@ class Alarms:
         note: str | None = None,
     ) -> Silence:
         """Send no messages of these alarms until then, or for so long; an empty ``name`` or
-        ``kind`` means all. An ``until`` that has passed ends a silence.
+        ``kind`` means all. A silence of the same alarms is replaced.
 
-        An incident that is still open then is reported then. Raises as ``run_once``.
+        An incident that is still open then is reported then. Raises InvalidSetting for an
+        ``until`` that has passed, and as ``run_once``.
         """
         client, incidents = self._open()
         now = client.inspect.health().now
         end = now + until if isinstance(until, timedelta) else until
+        if end <= now:
+            raise InvalidSetting(
+                f"until={end.isoformat()} has passed: choose a later time; "
+                "to end a silence: --until 0s, or end_silence"
+            )
         made = Silence(
             kind=kind, name=name, created=now, until=end, author=author, note=note
         )
-        if end <= now:
-            incidents.end_silence(kind, name)
-        else:
-            incidents.silence(made)
+        incidents.silence(made)
         return made
+
+    def end_silence(self, name: str = "", kind: str = "") -> bool:
+        """End the silence of these alarms; False if there is none. Raises as ``run_once``."""
+        return self._open()[1].end_silence(kind, name)
 
     # -- life -------------------------------------------------------------------------------------
 

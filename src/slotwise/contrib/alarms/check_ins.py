@@ -13,7 +13,6 @@ import queue
 import re
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,8 +37,6 @@ logger = logging.getLogger("slotwise.alarms")
 
 #: Check-ins that wait to be sent. With more, the oldest are dropped.
 MOST_WAITING: Final = 1_000
-#: Runs of one-time tasks of which a worker remembers the id.
-MOST_OPEN: Final = 10_000
 #: How often a check-in is sent that is not accepted, and the pause between, in seconds.
 TRIES: Final = 3
 PAUSE: Final = 2.0
@@ -191,7 +188,6 @@ class CheckIns:
                 outboxes.setdefault(id(one), _Outbox(one)) for one in listed
             ]
         self._all = list(outboxes.values())
-        self._runs = _Runs()
         registry.listen(self)
 
     @property
@@ -211,7 +207,7 @@ class CheckIns:
         elif isinstance(event, (HandlerStarted, Settled, Reaped)):
             phase = phase_of(event)
             if event.job in self._outboxes and phase is not None:
-                check_in = _check_in(event, phase, self._runs.id_of(event, phase))
+                check_in = _check_in(event, phase)
                 for outbox in self._outboxes[event.job]:
                     outbox.put(check_in)
 
@@ -294,29 +290,14 @@ class _Outbox:
         )
 
 
-class _Runs:
-    """The ids of runs. That of a slot is the same in every worker. A one-time task may follow one
-    with its id, so its id is made of the first attempt, which its worker remembers.
+def run_of(event: HandlerStarted | Settled | Reaped) -> uuid.UUID:
+    """Return the id of a run, the same in every worker: of a slot by its time, of a one-time task
+    by when its row was made, since another one may follow with its id.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open = OrderedDict[tuple[str, str], uuid.UUID]()
-
-    def id_of(
-        self, event: HandlerStarted | Settled | Reaped, phase: Phase
-    ) -> uuid.UUID:
-        if event.slot is not None:
-            return _made_of(event.job, event.id, event.slot.isoformat())
-        key = event.job, event.id
-        with self._lock:
-            made = _made_of(event.job, event.id, str(event.token))
-            found = self._open.setdefault(key, made)
-            if phase is not Phase.START:
-                del self._open[key]
-            elif len(self._open) > MOST_OPEN:
-                self._open.popitem(last=False)
-            return found
+    if event.slot is not None:
+        return _made_of(event.job, event.id, event.slot.isoformat())
+    made = event.token if event.created_version is None else event.created_version
+    return _made_of(event.job, event.id, str(made))
 
 
 def _made_of(*parts: str) -> uuid.UUID:
@@ -334,10 +315,8 @@ def phase_of(event: HandlerStarted | Settled | Reaped) -> Phase | None:
     return None if event.reason in (Reason.RETRY, Reason.RERUN) else Phase.FAIL
 
 
-def _check_in(
-    event: HandlerStarted | Settled | Reaped, phase: Phase, run: uuid.UUID
-) -> CheckIn:
+def _check_in(event: HandlerStarted | Settled | Reaped, phase: Phase) -> CheckIn:
     text = ""
     if phase is Phase.FAIL and isinstance(event, Settled):
         text = event.error or event.reason or ""
-    return CheckIn(job=event.job, run=run, phase=phase, text=text)
+    return CheckIn(job=event.job, run=run_of(event), phase=phase, text=text)

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -223,22 +224,28 @@ def silence(
     covers = "" if name == "*" else name
     end = _until(until)
     with alarms_of(line) as found:
-        so_far = {(one.kind, one.name) for one in found.silences()}
-        if (covered, covers) not in so_far and end != timedelta(0):
-            _check_name(line, covers)
+        if end == timedelta(0):
+            return _end(line, found, covers, covered)
+        _check_name(line, covers)
         made = found.silence(
             covers, covered, until=end, author=author or _account(), note=note
         )
-    is_ended = made.until <= made.created
-    if is_ended and (covered, covers) not in so_far:
-        _say(f"there is no silence of {name}{_in_brackets(covered)}", err=True)
-        return 1
     if line.json:
         _say_json(made.as_json())
-    elif is_ended:
-        _say(f"{name} is silent no more")
     else:
         _say(_silence_line(made))
+    return 0
+
+
+def _end(line: CommandLine, found: Alarms, name: str, kind: str) -> int:
+    told = f"{name or 'everything'}{_in_brackets(kind)}"
+    if not found.end_silence(name, kind):
+        _say(f"there is no silence of {told}", err=True)
+        return 1
+    if line.json:
+        _say_json({"name": name, "kind": kind, "ended": True})
+    else:
+        _say(f"{told} is silent no more")
     return 0
 
 
@@ -268,9 +275,10 @@ def _until(text: str) -> datetime | timedelta:
 
 
 def _account() -> str:
-    with suppress(Exception):
-        return getpass.getuser()
-    return f"uid {os.getuid()}"
+    user = f"uid {os.getuid()}"
+    with suppress(Exception):  # a container's user need not have a name
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
 
 
 @alarms.command("test", short_help="Send a test message to each target.", epilog=_TEST)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup, escape
 
 from slotwise.inspect import OutcomeCount, OutcomePart, SlotInfo, SlotWindow
-from slotwise.spi import Outcome, SlotState
+from slotwise.spi import Outcome, SlotState, short_duration
 
 #: Distances between two marks of an axis, in rising order; the first that gives few enough marks
 #: is taken.
@@ -40,6 +40,7 @@ _MOST_MARKS: Final = 400
 _TOP: Final = 4
 _HEIGHT: Final = 14
 PARTS: Final = 120
+_TOGETHER: Final = PARTS // 12
 #: A gap that is at least this wide has its reason on it.
 _ROOM_FOR_TEXT: Final = 9.0
 _ROOM_FOR_COUNT: Final = 3.0
@@ -98,13 +99,12 @@ def drawn_marks(marks: Iterable[Mark], address: str, zone: ZoneInfo) -> Markup:
     time by the clocks of a zone. A page has thousands: a template takes ten times as long.
     """
     begin = f'<a href="{escape(address)}&amp;at='
-    return Markup("\n").join(
-        Markup(
-            f'{begin}{_address_of(one.at)}" tabindex="-1">'
-            f"{one.shape}<title>{escape(_told(one, zone))}</title></rect>{one.label}</a>"
-        )
+    drawn = [
+        f'{begin}{_address_of(one.at)}" tabindex="-1">'
+        f"{one.shape}<title>{escape(_told(one, zone))}</title></rect>{one.label}</a>"
         for one in marks
-    )
+    ]
+    return Markup("\n".join(drawn))
 
 
 def _address_of(instant: datetime) -> str:
@@ -250,9 +250,7 @@ def counted_marks(counts: Iterable[OutcomePart], axis: Axis) -> list[Mark]:
     by_part = defaultdict[int, Counter[str]](Counter)
     for one in counts:
         by_part[one.part][one.outcome] += one.count
-    return [
-        _counted(part, outcomes, axis) for part, outcomes in sorted(by_part.items())
-    ]
+    return _joined(by_part, axis)
 
 
 def pause_marks(bands: Iterable[Band], axis: Axis) -> list[Mark]:
@@ -361,25 +359,49 @@ def _in_parts(
         by_part[_part(line.slot, axis)][line.outcome] += 1
     for slot in coming:
         by_part[_part(slot, axis)][SlotState.UPCOMING] += 1
+    yield from _joined(by_part, axis)
+
+
+def _joined(by_part: Mapping[int, Counter[str]], axis: Axis) -> list[Mark]:
+    """Return the marks of these parts. Neighbours with the same worst outcome are one mark, up to a
+    twelfth of the axis, so that a click still finds the time.
+    """
+    found = list[Mark]()
+    first = before = -1
+    joined = Counter[str]()
     for part, outcomes in sorted(by_part.items()):
-        yield _counted(part, outcomes, axis)
+        is_next = part == before + 1 and part % _TOGETHER
+        if not is_next or _worst_of(outcomes) != _worst_of(joined):
+            if joined:
+                found.append(_counted(first, before, joined, axis))
+            first, joined = part, Counter[str]()
+        joined += outcomes
+        before = part
+    if joined:
+        found.append(_counted(first, before, joined, axis))
+    return found
+
+
+def _worst_of(outcomes: Counter[str]) -> str:
+    return next((one for one in _WORST if outcomes[one]), SlotState.UPCOMING)
 
 
 def _part(instant: datetime, axis: Axis) -> int:
     return min(int(axis.left(instant) * PARTS / 100), PARTS - 1)
 
 
-def _counted(part: int, outcomes: Counter[str], axis: Axis) -> Mark:
-    kind = next((one for one in _WORST if outcomes[one]), SlotState.UPCOMING)
+def _counted(first: int, last: int, outcomes: Counter[str], axis: Axis) -> Mark:
+    parts = last - first + 1
     said = ", ".join(
         f"{count:,} {outcome}" for outcome, count in outcomes.most_common()
     )
+    within = f" within {short_duration(axis.length * parts / PARTS)}"
     return Mark(
-        kind=str(kind),
-        left=round(100 * part / PARTS, 3),
-        width=round(100 / PARTS, 3),
-        title=f"{{at}} {said}",
-        at=axis.start + axis.length * part / PARTS,
+        kind=str(_worst_of(outcomes)),
+        left=round(100 * first / PARTS, 3),
+        width=round(100 * parts / PARTS, 3),
+        title=f"{{at}} {said}{within if parts > 1 else ''}",
+        at=axis.start + axis.length * first / PARTS,
     )
 
 

@@ -44,13 +44,15 @@ class Reading:
     ) -> Reading:
         """Read the database's time. Raises DatabaseProblem while it is away."""
         inspect = source.inspect
+        now = inspect.now()
+        zone = source.renewed.get("zone", inspect.common_zone, now).value
         return cls(
             source=source,
             visitor=visitor,
             given=given,
             inspect=inspect,
-            now=inspect.now(),
-            zone=inspect.common_zone(),
+            now=now,
+            zone=zone,
             delay=source.replica_delay(),
         )
 

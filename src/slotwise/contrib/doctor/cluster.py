@@ -105,7 +105,7 @@ def fleet(
     live = sum(one.live for one in workers)
     for count, what in (
         (used, "are in use"),
-        (live * per_worker, f"{live} workers may open"),
+        (live * per_worker, f"{live} workers may open, {per_worker} each"),
     ):
         if count >= limits.connections * most:
             yield Finding(

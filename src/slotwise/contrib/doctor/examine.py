@@ -19,8 +19,9 @@ from slotwise.operations import Schema
 from slotwise.spi import Database, tables
 
 _USUAL = Limits()
-#: The most connections of a worker: its pool, the wake-up listener, and one for the heartbeat.
-PER_WORKER = 12
+#: Connections of a worker at a peak, beside those that its pool keeps open: as many as the default
+#: pool again, two for claims, the wake-up listener, and one for the heartbeat.
+BESIDE_POOL = 8
 _ORDER = tuple(Severity)
 
 
@@ -37,7 +38,7 @@ def examine(settings: Settings, limits: Limits = _USUAL) -> list[Finding]:
         now = inspect.health().now
         about = inspect.database()
         parts: list[Callable[[], Iterator[Finding]]] = [
-            lambda: _cluster(inspect, about, now, limits),
+            lambda: _cluster(inspect, settings, about, now, limits),
             lambda: _server(settings, about, now, limits),
         ]
         for part in parts:
@@ -77,7 +78,11 @@ def _tried(part: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 
 def _cluster(
-    inspect: Inspection, about: DatabaseInfo, now: datetime, limits: Limits
+    inspect: Inspection,
+    settings: Settings,
+    about: DatabaseInfo,
+    now: datetime,
+    limits: Limits,
 ) -> Iterator[Finding]:
     jobs = inspect.jobs()
     workers = inspect.workers()
@@ -88,7 +93,8 @@ def _cluster(
     yield from cluster.ending_calendars(health.ended_calendars)
     yield from cluster.unknown_tasks(health)
     used, most = about.connections, about.max_connections
-    yield from cluster.fleet(workers, used, most, PER_WORKER, limits)
+    per_worker = settings.pool_size + BESIDE_POOL
+    yield from cluster.fleet(workers, used, most, per_worker, limits)
 
 
 def _server(

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from slotwise.model.records import TICK, from_micros
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import reason_of
 from slotwise.schedules.text import readable
 from slotwise.store.reading.queries import NO_LIMIT, read, reading
 from slotwise.store.reading.slots import LOSS, SlotInfo
@@ -122,11 +121,17 @@ def windows(
     """Return expected and actual slots from ``start`` to before ``end``, of the jobs and instances
     after ``after``, by name and id.
     """
-    given: dict[str, object] = {"name": after[0], "id": after[1]}
-    given |= {"start": start, "end": end, "limit": limit or NO_LIMIT}
+    name, id = after
+    given: dict[str, object] = {
+        "name": name,
+        "id": id,
+        "start": start,
+        "end": end,
+        "limit": limit or NO_LIMIT,
+    }
     plans, lines = _read(store, given)
     actual = _by_instance(lines[:MOST_LINES])
-    found = [_window(row, start, end, actual.get(_key(row), ())) for row in plans]
+    found = [_window(row, start, end, actual[_key(row)]) for row in plans]
     if len(lines) <= MOST_LINES:
         return found
     cut_at = _key(lines[MOST_LINES])
@@ -206,11 +211,10 @@ def outcome_counts(
 ) -> list[OutcomeCount]:
     """Return how many slots of each job, or tasks of each name, had which outcome, by the hour."""
     given = {"start": hour_of(start), "end": end, "job": job, "kind": kind}
-    of_job = "" if job is None else " AND task_name = :job"
-    rows = read(store, _COUNTS, given, of_job=of_job)
+    of_job = " AND task_name = :job" if job else ""
     return [
-        filled(OutcomeCount, row, reason=reason_of(row["reason"]) or None)
-        for row in rows
+        filled(OutcomeCount, row, reason=row["reason"] or None)
+        for row in read(store, _COUNTS, given, of_job=of_job)
     ]
 
 
@@ -246,11 +250,23 @@ def outcome_parts(
     """Return the counts of these jobs for each part of a window that has any."""
     if not jobs:
         return []
-    length = int((end - start).total_seconds())
-    given = {"names": list(jobs), "start": start, "end": end}
-    given |= {"parts": parts, "length": length}
-    rows = read(store, _PARTS, given, part=_PART_OF[store.database.dialect_name])
-    return [filled(OutcomePart, row, count=int(row["count"])) for row in rows]
+    given = {
+        "names": list(jobs),
+        "start": start,
+        "end": end,
+        "parts": parts,
+        "length": int((end - start).total_seconds()),
+    }
+    part = _PART_OF[store.database.dialect_name]
+    return [
+        OutcomePart(
+            job=row["job"],
+            part=row["part"],
+            outcome=row["outcome"],
+            count=int(row["count"]),
+        )
+        for row in read(store, _PARTS, given, part=part)
+    ]
 
 
 _TOTALS = """
@@ -262,9 +278,9 @@ GROUP BY outcome, reason ORDER BY 3 DESC, 1, 2"""
 
 def outcome_totals(store: Store, start: datetime, end: datetime) -> list[OutcomeTotal]:
     """Return how many slots of all jobs had which outcome and reason, the most frequent first."""
-    rows = read(store, _TOTALS, {"start": hour_of(start), "end": end})
-    found = []
-    for row in rows:
-        reason = reason_of(row["reason"]) or None
-        found.append(filled(OutcomeTotal, row, reason=reason, count=int(row["count"])))
-    return found
+    return [
+        filled(
+            OutcomeTotal, row, reason=row["reason"] or None, count=int(row["count"])
+        )
+        for row in read(store, _TOTALS, {"start": hour_of(start), "end": end})
+    ]

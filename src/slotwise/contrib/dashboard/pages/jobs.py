@@ -19,6 +19,7 @@ from slotwise.inspect import (
     SlotInfo,
     explain_schedule,
     outlook,
+    zone_of,
 )
 from slotwise.spi import Origin
 
@@ -82,7 +83,8 @@ def one(reading: Reading) -> Page:
     inspect = reading.inspect
     info = inspect.job(name, id=id)
     definition = reading.source.definition(name)
-    reading.zone = inspect.zone(name, id=id)
+    if info is not None:
+        reading.zone = zone_of(info.schedule)
     schedule, mistake = _schedule(reading, info)
     slots = reading.lines(
         "slots", lambda: inspect.slots(name, id=id, limit=_DURATIONS)
