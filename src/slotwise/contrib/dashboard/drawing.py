@@ -366,20 +366,15 @@ def _joined(by_part: Mapping[int, Counter[str]], axis: Axis) -> list[Mark]:
     """Return the marks of these parts. Neighbours with the same worst outcome are one mark, up to a
     twelfth of the axis, so that a click still finds the time.
     """
-    found = list[Mark]()
-    first = before = -1
-    joined = Counter[str]()
+    runs = list[tuple[int, int, Counter[str]]]()
     for part, outcomes in sorted(by_part.items()):
-        is_next = part == before + 1 and part % _TOGETHER
-        if not is_next or _worst_of(outcomes) != _worst_of(joined):
-            if joined:
-                found.append(_counted(first, before, joined, axis))
-            first, joined = part, Counter[str]()
-        joined += outcomes
-        before = part
-    if joined:
-        found.append(_counted(first, before, joined, axis))
-    return found
+        first, last, joined = runs[-1] if runs else (part, part, outcomes)
+        is_next = part == last + 1 and part % _TOGETHER
+        if is_next and _worst_of(outcomes) == _worst_of(joined):
+            runs[-1] = first, part, joined + outcomes
+        else:
+            runs.append((part, part, outcomes))
+    return [_counted(first, last, joined, axis) for first, last, joined in runs]
 
 
 def _worst_of(outcomes: Counter[str]) -> str:

@@ -84,6 +84,8 @@ class Moments:
         if instant is None:
             return "–"
         passed = self.now - instant
+        if abs(passed) < timedelta(seconds=1):
+            passed = timedelta(0)
         said = (
             f"{short_duration(passed)} ago"
             if passed >= timedelta(0)

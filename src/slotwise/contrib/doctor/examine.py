@@ -92,9 +92,10 @@ def _cluster(
     yield from cluster.forgotten_pauses(inspect.pauses(), now, limits)
     yield from cluster.ending_calendars(health.ended_calendars)
     yield from cluster.unknown_tasks(health)
-    used, most = about.connections, about.max_connections
     per_worker = settings.pool_size + BESIDE_POOL
-    yield from cluster.fleet(workers, used, most, per_worker, limits)
+    yield from cluster.fleet(
+        workers, about.connections, about.max_connections, per_worker, limits
+    )
 
 
 def _server(

@@ -107,6 +107,11 @@ def _outage(start: datetime, end: datetime) -> Band:
     return Band(kind="outage", start=start, end=end, title="no worker was alive")
 
 
+def _change(deploy: DeployInfo) -> str:
+    former = describe_schedule(deploy.former) if deploy.former else "nothing"
+    return f"{deploy.job} from {former} to {describe_schedule(deploy.schedule)}"
+
+
 def deploys_of(deploys: Iterable[DeployInfo]) -> list[Band]:
     """Return a band for each minute in which deploys have changed schedules."""
     ordered = sorted(deploys, key=lambda one: one.at)
@@ -119,8 +124,7 @@ def deploys_of(deploys: Iterable[DeployInfo]) -> list[Band]:
         by = f" by the deploy {first.revision}" if first.revision else ""
         what = f"{len(together):,} schedules"
         if len(together) == 1:
-            former = describe_schedule(first.former) if first.former else "nothing"
-            what = f"{first.job} from {former} to {describe_schedule(first.schedule)}"
+            what = _change(first)
         title = f"planned{by}: {what}"
         bands.append(
             Band(kind="deploy", start=first.at, end=together[-1].at, title=title)

@@ -21,10 +21,10 @@ def as_planned(
     """Return a window from ``start`` on, whose slots before a deploy are those of the schedule that
     it replaced.
     """
-    changes = [one for one in deploys if (one.job, one.id) == (window.job, window.id)]
+    mine = (one for one in deploys if (one.job, one.id) == (window.job, window.id))
+    changes = sorted(mine, key=lambda one: one.at)
     if not changes:
         return window
-    changes.sort(key=lambda one: one.at)
     expected = list[datetime]()
     since = start - _MOMENT
     for one in changes:

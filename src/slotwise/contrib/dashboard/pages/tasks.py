@@ -48,12 +48,7 @@ def listing(reading: Reading) -> Page:
         raise Refused(
             f"state={state!r:.60}: write one of {', '.join(TASK_STATES)}", 400
         )
-    where = TaskFilter(
-        begins=given.get("begins"),
-        error=given.get("error"),
-        since=reading.instant("since"),
-        until=reading.instant("until"),
-    )
+    where = _filter(reading)
     counts = reading.kept_lines("tasks", reading.inspect.task_counts)
     backlog = reading.kept_lines("late", reading.inspect.backlog)
     names = {one.task for one in counts}
@@ -83,6 +78,15 @@ def listing(reading: Reading) -> Page:
         "oldest": oldest,
     }
     return Page(template="tasks.html", title="Tasks", data=data, shown=shown)
+
+
+def _filter(reading: Reading) -> TaskFilter:
+    return TaskFilter(
+        begins=reading.given.get("begins"),
+        error=reading.given.get("error"),
+        since=reading.instant("since"),
+        until=reading.instant("until"),
+    )
 
 
 def _why(

@@ -19,6 +19,7 @@ from slotwise.inspect import (
     Health,
     OutcomeTotal,
     Pause,
+    TaskCount,
     Trouble,
 )
 from slotwise.spi import Outcome, error_summary
@@ -110,17 +111,21 @@ def today(reading: Reading) -> Page:
     data["failing"] = _worst(one for one in troubles if one.failing)
     paused = [one for one in troubles if one.paused is not None]
     data["paused_jobs"] = reading.lines("pauses", lambda: _pauses(reading, paused))
-    health = data["health"]
-    stuck = {one.task: one.reason for one in tasks if one.reason is not None}
-    if isinstance(health, Health):
-        unknown = (*health.unknown_jobs, *health.orphan_tasks)
-        stuck |= dict.fromkeys(unknown, "no live worker knows it")
-        stuck |= health.unroutable
     shown = {
         "task_names": {one.task for one in tasks} | _tasks_among(failures),
-        "stuck": stuck,
+        "stuck": _stuck(tasks, data["health"]),
     }
     return Page(template="today.html", title="Today", data=data, shown=shown)
+
+
+def _stuck(tasks: Iterable[TaskCount], health: object) -> dict[str, str]:
+    """Return why no live worker takes what is due, by name."""
+    found = {one.task: one.reason for one in tasks if one.reason is not None}
+    if isinstance(health, Health):
+        unknown = (*health.unknown_jobs, *health.orphan_tasks)
+        found |= dict.fromkeys(unknown, "no live worker knows it")
+        found |= health.unroutable
+    return found
 
 
 def _misses(reading: Reading) -> list[FinishForecast]:
