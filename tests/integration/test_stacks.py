@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.patience import PATIENCE
 
 from slotwise import JobRegistry, TaskContext, task
 from slotwise.cli.entry import status
@@ -193,13 +195,18 @@ def test_an_answer_that_cannot_be_written_stops_nothing(
         )
     worker = registry.worker
     assert worker is not None
+
+    def lines() -> list[str]:
+        told = (one.getMessage() for one in caplog.records)
+        return [one for one in told if "stacks are not answered (1)" in one]
+
+    deadline = time.monotonic() + PATIENCE
+    while not lines():
+        assert time.monotonic() < deadline
+        worker.heartbeat.heed()
+        time.sleep(0.05)
     for _ in range(3):
         worker.heartbeat.heed()
-        worker.heartbeat.run_once()
-    lines = [
-        one.getMessage()
-        for one in caplog.records
-        if "questions for stacks are not answered (1)" in one.getMessage()
-    ]
-    assert len(lines) == 1
+        time.sleep(0.2)
+    assert len(lines()) == 1
     assert registry.inspect.workers()[0].live
