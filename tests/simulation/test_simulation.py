@@ -34,6 +34,7 @@ def test_the_laws_hold_on_postgresql(pg_url: str, rare_seed: int) -> None:
         database.close()
 
 
+@pytest.mark.extended
 def test_the_laws_hold_on_mariadb(mysql_url: str, rare_seed: int) -> None:
     """The same worlds, by locks of rows alone."""
     database = Database(Settings(database_url=mysql_url))
