@@ -21,6 +21,7 @@ from slotwise import (
     SlotwiseError,
 )
 from slotwise.contrib.discovery import collect, import_module, in_module
+from slotwise.contrib.django.mysql_address import mysql_address
 from slotwise.spi import Database, check_callables, check_lifespan
 
 try:
@@ -127,10 +128,12 @@ def database_address(name: str) -> str:
                 "tests: TEST = {'NAME': 'test.sqlite3'}), or PostgreSQL"
             )
         return f"sqlite:///{given['NAME']}"
+    if connection.vendor == "mysql":
+        return mysql_address(given)
     if connection.vendor != "postgresql":
         raise ConfigurationError(
             f"DATABASES[{name!r}] is {connection.vendor}; slotwise needs "
-            "PostgreSQL or SQLite: name an alias of such a "
+            "PostgreSQL, MariaDB, MySQL or SQLite: name an alias of such a "
             "database in settings.SLOTWISE['DATABASE']"
         )
     key = repr(

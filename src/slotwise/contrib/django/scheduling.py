@@ -36,18 +36,22 @@ if TYPE_CHECKING:
     TaskOf: TypeAlias = OneTimeTask[T, Never] | type[OneTimeTask[T, Never]] | str
 
 
+#: Django's names of the databases whose transactions a task can join.
+_JOINED = ("postgresql", "mysql")
+
+
 def joining(using: str | None = None) -> Any:
     """Return Django's connection if ``transaction.atomic`` is open on it, else None: for
     ``connection=`` of a client.
 
     ``using`` is another alias of the database that has slotwise's tables. Raises
     ConfigurationError for a name that is no alias, for the alias of another database, and if the
-    open transaction is not on PostgreSQL: the other connection would wait for it.
+    open transaction is on SQLite: the other connection would wait for it.
     """
     connection = connections[_alias(using)]
     if not connection.in_atomic_block:
         return None
-    if connection.vendor != "postgresql":
+    if connection.vendor not in _JOINED:
         raise ConfigurationError(
             f"DATABASES[{connection.alias!r}] is {connection.vendor}: a task "
             "cannot join its transaction.atomic; "
@@ -61,7 +65,7 @@ def reading() -> Any:
     connection = connections[alias()]
     return (
         connection
-        if connection.in_atomic_block and connection.vendor == "postgresql"
+        if connection.in_atomic_block and connection.vendor in _JOINED
         else None
     )
 
@@ -180,7 +184,8 @@ def _leads_here(using: str) -> bool | None:
     address differs.
     """
     connection = connections[using]
-    if not connection.vendor == connections[alias()].vendor == "postgresql":
+    ours = connections[alias()].vendor
+    if connection.vendor != ours or ours not in _JOINED:
         return False  # two addresses of SQLite are two files
     with transaction.atomic(using=using):
         return registry().client.leads_here(connection, f"using={using!r}")
