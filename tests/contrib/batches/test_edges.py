@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 
 import psycopg
@@ -98,6 +99,39 @@ def test_a_batch_that_memory_would_not_hold_is_refused(
     assert f"size={size!r}: expected a whole number of rows, 1 to 100,000" in (
         ended.error or ""
     )
+
+
+# -- a deploy that changes the table --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", ["*", "id, status"])
+def test_a_column_that_is_added_meanwhile_ends_no_walk(
+    shop: Shop, columns: str
+) -> None:
+    """Also where the driver has prepared the statement on a connection that stays open."""
+    shop.add(10)
+    driver = psycopg.connect(shop.url)
+    seen: list[int] = []
+
+    def execute(ctx: JobContext) -> None:
+        wanted = f"SELECT {columns} FROM proposals WHERE status = 'eligible'"
+        for batch in batches(
+            ctx, wanted, lambda: nullcontext(driver), key="id", size=1
+        ):
+            with batch as rows:
+                seen.extend(row["id"] for row in rows)
+                done = "UPDATE proposals SET status = 'done' WHERE id = %s"
+                batch.connection.execute(done, [rows[0]["id"]])
+            if len(seen) == 8:
+                with shop.engine.begin() as other:
+                    other.execute(
+                        sa.text("ALTER TABLE proposals ADD COLUMN note text")
+                    )
+
+    (ended,) = shop.run(execute)
+    driver.close()
+    assert ended.outcome == "succeeded", ended
+    assert seen == [*range(1, 11)]
 
 
 # -- pauses ---------------------------------------------------------------------------------------

@@ -91,6 +91,13 @@ class TextSelect:
         return text.encode(), {**self.values}
 
     @property
+    def prepare(self) -> bool | None:
+        """Whether the driver may prepare it. A prepared ``SELECT *`` fails on each use after a
+        column has been added; None: as often as the driver does.
+        """
+        return False if "*" in self.text else None
+
+    @property
     def order_text(self) -> str:
         return ", ".join(self.order)
 
@@ -213,7 +220,9 @@ class PsycopgSource:
         from psycopg.rows import dict_row
 
         with connection.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(*statement).fetchall()
+            return cursor.execute(
+                *statement, prepare=self.statement.prepare
+            ).fetchall()
 
 
 @dataclass(frozen=True)
@@ -257,7 +266,7 @@ class AsyncPsycopgSource:
         from psycopg.rows import dict_row
 
         async with connection.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(*statement)
+            await cursor.execute(*statement, prepare=self.statement.prepare)
             return await cursor.fetchall()
 
 
