@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
-from tests.kit.store import Planner, Pruner, Revision
+from tests.kit.store import Planner, Pruner, Revision, Store
 from tests.store.bench import NOON, Bench, a_job, at
 from tests.store.conformance.test_membership import LEASE, a_member
 
-from slotwise import Every
+from slotwise import Every, Settings
+from slotwise.spi import Database
 
 HOUR = timedelta(hours=1)
 YEARS = 9000 * HOUR
@@ -133,3 +134,12 @@ def test_histories_are_pruned(bench: Bench) -> None:
     assert left()[1] > 0
     bench.clock.set(at(0) + 401 * 24 * HOUR)
     assert left()[1] == 0
+
+
+def test_a_worker_leaves_while_the_database_is_away() -> None:
+    """Its end is missing in the history, and nothing else fails."""
+    nowhere = Settings(database_url="postgresql://nobody@127.0.0.1:1/nowhere")
+    history = Store(Database(nowhere), {}).history
+    history.draining("worker", "SIGTERM", timedelta(0))
+    history.left("worker")
+    history.gone(NOON)

@@ -49,12 +49,6 @@ class History:
             if lost := self._store.warnings.count(title, why):
                 logger.warning("%s lacks entries (%d): %s", title, lost, why)
 
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction for the history of workers."""
-        with self._spared("workers"), self._store.database.heart.begin() as own:
-            yield own
-
     def deployed(
         self,
         at: Transaction,
@@ -84,19 +78,19 @@ class History:
         """Write a worker that has signed in. The names of very many tasks are left out."""
         names = json.dumps(sorted(tasks)) if len(tasks) <= NAMES_KEPT else None
         row = {**life, "tasks": names}
-        with self._writing() as connection:
+        with self._spared("workers"), self._store.database.heart.begin() as connection:
             self._store.dialect.insert_new(connection, self._lives, row)
 
     def draining(self, worker: str, reason: str, since: timedelta) -> None:
         """Write that a worker has begun to drain, so long ago, and why."""
-        with self._writing() as connection:
+        with self._spared("workers"), self._store.database.heart.begin() as connection:
             drained = self._store.dialect.now(connection) - since
             mine = self._lives.update().where(self._lives.c.worker == worker)
             connection.execute(mine.values(drained=drained, reason=reason))
 
     def left(self, worker: str) -> None:
         """Write that a worker has signed out."""
-        with self._writing() as connection:
+        with self._spared("workers"), self._store.database.heart.begin() as connection:
             now = self._store.dialect.now(connection)
             mine = self._lives.update().where(self._lives.c.worker == worker)
             connection.execute(mine.values(ended=now, outcome=LEFT))
@@ -110,5 +104,5 @@ class History:
         silent = sa.exists().where(mine, self._workers.c.last_seen < before)
         open_lives = self._lives.update().where(self._lives.c.ended.is_(None), silent)
         end = {"ended": last_seen.scalar_subquery(), "outcome": GONE}
-        with self._writing() as connection:
+        with self._spared("workers"), self._store.database.heart.begin() as connection:
             connection.execute(open_lives.values(**end))

@@ -284,14 +284,13 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
 def deletion_of_first(
     connection: sa.Connection,
     dialect: Dialect,
-    order: sa.ColumnElement[datetime],
+    order: sa.Column[datetime],
     limit: int,
     *conditions: Condition,
 ) -> sa.Delete:
     """Return the deletion of the first rows, in the order of a column, that meet the conditions.
     Locked rows stay.
     """
-    assert isinstance(order, sa.Column)
     table = order.table
     key = sa.select(*table.primary_key.columns).where(*conditions)
     first = key.order_by(order).limit(limit)
