@@ -29,6 +29,7 @@ from slotwise import ConfigurationError, SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
 from slotwise.contrib.django.management.commands.slotwise import Command
 from slotwise.contrib.django.project import database_address, fresh_connections
+from slotwise.contrib.events import Events
 from slotwise.testing import ManualClock, ManualWorker, override, scheduled
 
 
@@ -102,6 +103,19 @@ def test_a_task_commits_with_the_transaction(shop: str) -> None:
         assert [event.outcome for event in made.run_due()] == ["succeeded"]  # type: ignore[union-attr]
     order.refresh_from_db()
     assert order.is_mailed
+
+
+def test_an_event_commits_with_the_transaction(shop: str) -> None:
+    events = Events()
+    events.use(registry().client)
+    with transaction.atomic():
+        first = events.publish(connection, "order.paid", {"order": 1}, key=1)
+    fail_in(lambda: events.publish(connection, "order.paid", {"order": 2}, key=1))
+    with transaction.atomic():
+        third = events.publish(connection, "order.paid", {"order": 3}, key=1)
+    with connection.cursor() as cursor:
+        cursor.execute("select id from scheduled_events order by id")
+        assert [id for (id,) in cursor.fetchall()] == [first, third]
 
 
 def test_reading_in_djangos_transaction_keeps_types(shop: str) -> None:

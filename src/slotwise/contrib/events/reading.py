@@ -61,7 +61,8 @@ class EventInfo(Value):
 class HandlerLag(Value):
     """How far a handler is behind. ``oldest``: when the oldest event that has not ended for it was
     given to it; None without any. ``blocked_key``: the key whose first row is dead for longest,
-    with the number of that event; None for a handler that continues after failures.
+    with the number of that event and when it was given out; None for a handler that continues
+    after failures.
     """
 
     handler: str
@@ -72,6 +73,7 @@ class HandlerLag(Value):
     lag: timedelta | None
     blocked_key: str | None
     blocked_event: str | None
+    blocked_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,7 @@ def lags(own: Joinable, dialect: Dialect) -> list[HandlerLag]:
                 lag=None if oldest is None else max(now - oldest, timedelta(0)),
                 blocked_key=None if blocked is None else blocked[0],
                 blocked_event=None if blocked is None else str(number_of(blocked[1])),
+                blocked_since=None if blocked is None else _instant(blocked[2]),
             )
         )
     return found
@@ -253,15 +256,15 @@ def _totals(
 
 def _first_dead(
     own: Joinable, tables: Tables, names: Sequence[str]
-) -> Sequence[str] | None:
-    """Return the key and the id of the dead row that is there for longest."""
+) -> tuple[str, str, int] | None:
+    """Return key, id and position of the dead row that is there for longest."""
     tasks = tables.tasks.c
     is_dead = tasks.state == RowState.DEAD, tasks.order_key.is_not(None)
     first = (
-        sa.select(tasks.order_key, tasks.task_instance)
+        sa.select(tasks.order_key, tasks.task_instance, tasks.created_version)
         .where(tasks.task_name.in_(names), *is_dead)
         .order_by(tasks.created_version)
         .limit(1)
     )
-    found: Sequence[str] | None = own.execute(first).fetchone()
-    return found
+    found = own.execute(first).fetchone()
+    return None if found is None else (found[0], found[1], found[2])
