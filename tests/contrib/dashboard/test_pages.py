@@ -27,6 +27,7 @@ from slotwise.contrib.dashboard.exchange import HEADERS
 from slotwise.contrib.dashboard.pages import PAGES, tasks
 from slotwise.contrib.dashboard.rendering import Moments
 from slotwise.inspect import OutcomeCount
+from slotwise.payload.checkpoints import encode_checkpoint
 
 AT = (
     datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
@@ -368,3 +369,23 @@ def test_many_jobs_are_paused_until_an_instant(
     assert paused["until"] == "2100-01-01T00:00:00Z"
     assert "the move" in paused["why"]
     assert site.post({**form, "begins": ""}).status == 400
+
+
+def test_the_progress_of_a_run_is_shown(cluster: str) -> None:
+    """As its checkpoint says it: on the page of the slot, and among the job's last slots."""
+    checkpoint = encode_checkpoint({"done": 1_200, "total": 5_000, "rate": 10.0})
+    key = "'poll-orders', 'recurring', '2026-01-01T00:00Z'"
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, attempts, "
+            f"token, worker, started) VALUES ({key}, 'running', 1, 7, 'worker-1', now())"
+        )
+        connection.execute(
+            "INSERT INTO scheduled_checkpoints (task_name, task_instance, slot, token, updated, "
+            f"value) VALUES ({key}, 7, now(), %s)",
+            [checkpoint],
+        )
+    with served(Dashboard(cluster, role="viewer")) as site:
+        page = site.get("/instant", name="poll-orders", at="2026-01-01T00:00Z").text
+    assert "1,200 of 5,000 done, 10/s, about 6m20s left" in page
+    assert '<progress max="5000" value="1200"' in page
