@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,13 +11,23 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from tests.databases import provision
+from tests.docs.markdown import blocks
 
-from slotwise import ConfigurationError, SchemaMismatch, Settings, migrate
+from slotwise import (
+    ConfigurationError,
+    SchemaMismatch,
+    Settings,
+    TaskContext,
+    migrate,
+    task,
+)
 from slotwise.contrib.db_scheduler.table import COLUMNS
 from slotwise.migrate.schema import Schema
 from slotwise.spi import Database, tables
+from slotwise.testing import ManualWorker
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+GOLDEN = Path(__file__).with_name("tables.sql")
 #: Of db-scheduler's table.
 KEY = ("task_name", "task_instance")
 WRITES = ("CREATE", "ALTER", "INSERT", "UPDATE", "DROP", "DELETE")
@@ -189,3 +200,58 @@ def test_what_somebody_dropped_is_named_with_its_cure(mysql_empty_url: str) -> N
         )
     with pytest.raises(SchemaMismatch, match="index scheduled_tasks_due"):
         schema.check()
+
+
+#: As db-scheduler makes it on MariaDB.
+OF_JAVA = """CREATE TABLE scheduled_tasks (
+    task_name varchar(100) NOT NULL, task_instance varchar(100) NOT NULL, task_data blob,
+    execution_time timestamp(6) NOT NULL, picked boolean NOT NULL, picked_by varchar(50),
+    last_success timestamp(6) NULL, last_failure timestamp(6) NULL, consecutive_failures int,
+    last_heartbeat timestamp(6) NULL, version bigint NOT NULL, priority smallint,
+    PRIMARY KEY (task_name, task_instance))"""
+
+
+def test_rows_of_db_scheduler_are_copied_as_the_page_says(
+    mysql_empty_url: str,
+) -> None:
+    """And a worker runs them, with their data."""
+    (block,) = (
+        one
+        for one in blocks(CHECKOUT / "docs/migrating.md", "sql")
+        if "java_tasks" in one.code
+    )
+    rename, copy = (
+        part.split("--")[0] if part.startswith("RENAME") else part.partition("\n")[2]
+        for part in (block.code.split(";")[0], block.code.split(";")[1])
+    )
+    database = Database(Settings(database_url=mysql_empty_url))
+    with database.migrations().begin() as connection:
+        connection.exec_driver_sql(OF_JAVA)
+        connection.exec_driver_sql(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, "
+            "execution_time, picked, version) VALUES "
+            "('send-mail', '1', '\"ann\"', '2020-01-01', 0, 7), "
+            "('other', '1', NULL, utc_timestamp(6), 0, 1)"
+        )
+        connection.exec_driver_sql(rename)
+    provision(mysql_empty_url)
+    with database.migrations().begin() as connection:
+        assert connection.exec_driver_sql(copy).rowcount == 1
+    sent: list[str] = []
+
+    @task(name="send-mail")
+    def send_mail(ctx: TaskContext[str]) -> None:
+        sent.append(ctx.data)
+
+    with ManualWorker([send_mail], database) as worker:
+        assert [ended.outcome for ended in worker.run_due()] == ["succeeded"]
+    assert sent == ["ann"]
+    database.close()
+
+
+def test_the_tables_stay_as_they_were_released() -> None:
+    """Revisions keep their text. SLOTWISE_WRITE_GOLDEN=1 writes it anew."""
+    printed = Schema(Settings(database_url="mariadb://me@host/mine")).sql()
+    if os.environ.get("SLOTWISE_WRITE_GOLDEN"):
+        GOLDEN.write_text(printed)
+    assert printed == GOLDEN.read_text()
