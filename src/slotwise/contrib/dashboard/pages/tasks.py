@@ -95,7 +95,7 @@ def _why(
     """Return why the due tasks of a name wait, if they have waited for long."""
     if name is None or oldest is None or oldest < LATE:
         return None
-    return reading.part("why", lambda: reading.inspect.explain_backlog(name))
+    return reading.kept("why", lambda: reading.inspect.explain_backlog(name), of=name)
 
 
 def _given(
