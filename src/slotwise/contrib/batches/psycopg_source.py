@@ -102,14 +102,12 @@ class TextSelect:
         return ", ".join(self.order)
 
     def taken(self, rows: Sequence[DictRow]) -> Taken[DictRow]:
-        order = [one.removeprefix("-") for one in self.order]
-        return rows, [
-            Place(
-                tuple(row[name] for name in self.key),
-                tuple(row[name] for name in order),
-            )
-            for row in rows
-        ]
+        names = [one.removeprefix("-") for one in self.order]
+        orders = [tuple([row[name] for name in names]) for row in rows]
+        if names == [*self.key]:
+            return rows, [Place(order, order) for order in orders]
+        keys = [tuple([row[name] for name in self.key]) for row in rows]
+        return rows, [*map(Place, keys, orders)]
 
     def _is(self, key: Key, word: str, values: Values) -> str:
         parts = []

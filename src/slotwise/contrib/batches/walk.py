@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from slotwise import ConfigurationError
 from slotwise.contrib.batches.keys import Key
@@ -19,8 +19,7 @@ from slotwise.contrib.batches.keys import Key
 HOPELESS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a row stands: its key, and the values that it is ordered by, which end with the key."""
 
     key: Key
