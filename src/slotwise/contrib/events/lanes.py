@@ -53,7 +53,7 @@ PAUSES: Final = (0.002, 0.008, 0.02, 0.04, 0.08, 0.1)
 #: seconds the inserts of single keys take together.
 ADDING: Final = timedelta(milliseconds=250)
 AT_A_TIME: Final = timedelta(milliseconds=1)
-ADDING_EACH: Final = 1.0
+ADDING_EACH: Final = 2.5
 
 
 class Handlers:
