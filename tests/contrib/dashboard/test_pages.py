@@ -119,6 +119,8 @@ def test_an_address_that_shows_nothing_says_why(site: Site) -> None:
         ("/job", {"name": "unknown"}, 404),
         ("/instant", {"name": "poll-orders"}, 400),
         ("/instant", {"name": "poll-orders", "at": "yesterday"}, 400),
+        ("/timeline", {"from": "9999-12-31T23:59:59Z"}, 400),
+        ("/timeline", {"to": "0001-01-01T00:00:00+14:00"}, 400),
         ("/tasks", {"name": "send-mail", "state": "sleeping"}, 400),
         ("/task", {"name": "send-mail", "id": "none"}, 404),
         ("/calendar", {"name": "XX"}, 404),

@@ -18,6 +18,8 @@ logger = logging.getLogger("slotwise.dashboard")
 
 Result = TypeVar("Result")
 
+#: Years that rows may have; beyond them, arithmetic with instants fails.
+_FIRST_YEAR, _LAST_YEAR = 1900, 9000
 MIDNIGHT = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0}
 
 
@@ -122,6 +124,11 @@ class Reading:
             raise Refused(
                 f"{name}={text!r:.60} is no instant of ISO 8601", 400
             ) from None
+        if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
+            raise Refused(
+                f"{name}={text!r:.60}: the years are {_FIRST_YEAR} to {_LAST_YEAR}",
+                400,
+            )
         return found if found.tzinfo else found.replace(tzinfo=self.zone)
 
     @property
