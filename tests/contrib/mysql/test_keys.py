@@ -37,6 +37,30 @@ def test_ids_that_differ_stay_apart(registry: JobRegistry) -> None:
         assert found.payload == str(number).encode(), id
 
 
+def test_every_id_runs_whatever_the_character_set_of_the_database_is(
+    mysql_url: str,
+) -> None:
+    """Databases of the test's server have latin1: a claim that sent ids in it found no rows."""
+    ids = [*IDS, "заказ-1", "中文"]
+    done: list[str] = []
+
+    @task(name="отчёт")
+    def report(ctx: TaskContext[int]) -> None:
+        done.append(ctx.id)
+
+    database = Database(Settings(database_url=mysql_url))
+    with database.transaction() as connection:
+        character_set = connection.scalar(sa.text("SELECT @@character_set_database"))
+    assert character_set == "latin1"
+    with ManualWorker([report], database) as worker:
+        for number, id in enumerate(ids):
+            worker.client.schedule(report, number, id=id)
+        worker.run_due()
+        assert worker.client.list(report) == []
+    assert sorted(done) == sorted(ids)
+    database.close()
+
+
 def test_a_blank_at_the_end_counts(registry: JobRegistry) -> None:
     """Also in the tables, whatever the client refuses."""
     with registry.database.transaction() as connection:

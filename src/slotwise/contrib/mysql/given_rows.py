@@ -49,14 +49,16 @@ def _column_type(
     name: str, kind: TypeEngine[object], sent: list[list[object]], place: int
 ) -> str:
     """A text is compared with a column in that column's collation, as it is the binary one. A
-    temporary table with a text of any length would be a file.
+    temporary table with a text of any length would be a file. Without its character set it would
+    have the database's, which turns characters that it lacks into question marks.
     """
     here = kind.dialect_impl(_MYSQL)
     if isinstance(here, sa.String | sa.JSON):
         length = LENGTHS.get(name.removeprefix("its_").removeprefix("new_"))
         longest = max(len(str(row[place])) for row in sent)
         is_short = length is not None and longest <= length
-        return f"VARCHAR({length})" if is_short else "LONGTEXT"
+        size = f"VARCHAR({length})" if is_short else "LONGTEXT"
+        return f"{size} CHARSET utf8mb4"
     text: str = _MYSQL.type_compiler_instance.process(here)
     return "TINYINT" if isinstance(here, sa.Boolean) else text
 
