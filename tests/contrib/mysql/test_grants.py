@@ -16,7 +16,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.migrate.schema import Schema
+from slotwise.operations import Schema
 from slotwise.spi import Database
 
 

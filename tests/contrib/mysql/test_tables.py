@@ -22,7 +22,7 @@ from slotwise import (
     task,
 )
 from slotwise.contrib.db_scheduler.table import COLUMNS
-from slotwise.migrate.schema import Schema
+from slotwise.operations import Schema
 from slotwise.spi import Database, tables
 from slotwise.testing import ManualWorker
 

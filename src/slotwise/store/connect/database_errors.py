@@ -86,10 +86,10 @@ _REFUSING_WORDS = re.compile(
     r'|permission denied for database ".*")'
 )
 _CURES = {
-    r"Access denied for user": "correct the user or the password, or GRANT it this database",
     r"(bad|invalid) .*value": "correct this option in the database address",
     r"password|authentication|no pg_hba": (
-        "correct the user or the password, or let the user in with pg_hba.conf"
+        "correct the user or the password, or let the user in: pg_hba.conf of PostgreSQL, GRANT of "
+        "MariaDB"
     ),
     r'permission denied for database "(?P<name>[^"]*)"': (
         'let the user in: GRANT CONNECT ON DATABASE "{name}" TO the user'
