@@ -82,3 +82,31 @@ def test_no_table_is_read_as_a_whole(pg_url: str) -> None:
     assert scans
     whole = [name for kind, name in scans if kind == "Seq Scan" and name not in SMALL]
     assert whole == []
+
+
+MANY_TASKS = """
+INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, picked, version, slot)
+SELECT 'job' || n, 'recurring', 'plan', now() + n * interval '1 minute', false, 1,
+    now() + n * interval '1 minute' FROM generate_series(1, 500) AS n;
+INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, picked, version)
+SELECT 'task' || n % 20, n::text, 'task', now(), false, 1 FROM generate_series(1, 20000) AS n;
+ANALYZE;
+"""
+
+
+def test_tasks_cost_nothing_where_ends_are_forecast(pg_url: str) -> None:
+    stage = Explained(pg_url, [a_job("job", Every("1d"))])
+    try:
+        stage.driver.execute(MANY_TASKS)
+        store = stage.store
+        reader = Inspection(lambda: store)
+        scans = [
+            node["Node Type"]
+            for sent in stage.sent(reader.finish_forecasts)
+            if "finish_by" in sent[0]
+            for node in nodes(stage.plan(sent, "custom"))
+        ]
+    finally:
+        stage.close()
+    assert "Index Scan" in scans
+    assert "Seq Scan" not in scans

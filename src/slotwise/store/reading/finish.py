@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -43,7 +43,12 @@ class FinishForecast(Value):
 _DECLARED = """
 SELECT task_name, plan, schedule FROM {tasks}
 WHERE kind = 'plan' AND task_instance = 'recurring'
-    AND CAST(plan AS {text}) LIKE '%finish_by%'{of_names} ORDER BY task_name"""
+    AND CAST(plan AS {text}) LIKE '%finish_by%' AND task_name IN """
+#: By indexes: those of tasks, of which there may be millions, are not read.
+_DUE_NAMES = """(
+SELECT task_name FROM {tasks} WHERE picked AND slot <= :now UNION ALL
+SELECT task_name FROM {tasks}
+WHERE NOT picked AND state IS NULL AND {has_slot} AND slot <= :now)"""
 _DUE = """
 SELECT coalesce(t.plan_instance, t.task_instance) AS id, t.slot, s.started
 FROM {tasks} AS t LEFT JOIN {slots} AS s ON s.task_name = t.task_name
@@ -64,10 +69,11 @@ def finish_forecasts(
     """Return the forecasts of all due slots whose jobs have a ``finish_by``, by job and slot."""
     if names is not None and not names:
         return []
-    of_names = "" if names is None else " AND task_name IN :names"
+    asked = _DUE_NAMES if names is None else ":names"
     with reading(store) as at:
-        rows = at.read(_DECLARED, {"names": sorted(names or ())}, of_names=of_names)
         now = at.now()
+        given = {"names": sorted(names or ()), "now": now}
+        rows = at.read(f"{_DECLARED}{asked} ORDER BY task_name", given)
         return [one for row in rows for one in _of_job(at, row, now)]
 
 
@@ -79,26 +85,27 @@ def _of_job(
         return
     given = {"name": row["task_name"], "now": now, "most": RUNS}
     for due in at.read(_DUE, given):
-        found = _forecast(at, wanted, row, due, now)
+        runs = at.read(_RUNS, {**given, "id": due["id"]})
+        found = _forecast(wanted, row, due, runs, now)
         if found is not None:
             yield found
 
 
 def _forecast(
-    at: ReadTransaction,
     wanted: FinishBy,
     row: sa.RowMapping,
     due: sa.RowMapping,
+    runs: Sequence[sa.RowMapping],
     now: datetime,
 ) -> FinishForecast | None:
     slot, started = utc(due["slot"]), utc(due["started"])
     deadline = wanted.deadline(slot, zone_of(row["schedule"]))
-    elapsed = timedelta(0) if started is None else now - started
-    durations = _durations(at, row["task_name"], due["id"])
+    elapsed = now - (started or now)
+    durations = [utc(run["finished"]) - utc(run["started"]) for run in runs]
     found = share_at_risk(durations, elapsed, deadline - now)
     if found is None:
         return None
-    share, runs = found
+    share, count = found
     return FinishForecast(
         job=row["task_name"],
         id=due["id"],
@@ -106,14 +113,6 @@ def _forecast(
         started=started,
         finish_by=deadline,
         share=share,
-        runs=runs,
+        runs=count,
         risk=wanted.risk,
     )
-
-
-def _durations(at: ReadTransaction, job: str, id: str) -> list[timedelta]:
-    """Return how long the latest successful runs lasted."""
-    given = {"name": job, "id": id, "most": RUNS}
-    return [
-        utc(run["finished"]) - utc(run["started"]) for run in at.read(_RUNS, given)
-    ]
