@@ -196,8 +196,13 @@ def test_a_part_that_takes_too_long_does_not_cost_the_page(
     assert list(data["missing"]) == ["verdict"]
 
 
-def test_tasks_are_found_by_a_filter(site: Site) -> None:
-    """By state, the beginning of the id, the error and the due time."""
+KEYED = """
+UPDATE scheduled_tasks SET order_key = 'customer 7', created_version = 9
+WHERE task_name = 'send-mail' AND task_instance IN ('order-4', 'order-5')"""
+
+
+def test_tasks_are_found_by_a_filter(site: Site, cluster: str) -> None:
+    """By state, the beginning of the id, the error, the due time and the key."""
 
     def ids(**given: str) -> list[str]:
         found = site.get("/tasks.json", name="send-mail", **given).json["tasks"]
@@ -207,8 +212,31 @@ def test_tasks_are_found_by_a_filter(site: Site) -> None:
     assert ids(error="REFUSED ORDER 2") == ["order-2"]
     assert ids(begins="order-1") == ["order-1", "order-10", "order-11", "order-12"]
     assert ids(until="2020-01-01T00:00Z") == []
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(KEYED)
+    assert ids(order_key="customer 7") == ["order-4", "order-5"]
+    assert ids(order_key="customer 7", state="dead") == []
+    assert ids(order_key="customer") == []
     page = site.get("/tasks", name="send-mail", error="refused order 2").text
     assert 'value="refused order 2"' in page
+    task = site.get("/task", name="send-mail", id="order-4").text
+    assert "/tasks?name=send-mail&amp;order_key=customer+7" in task
+
+
+def test_an_operation_is_about_the_tasks_of_a_key(site: Site, cluster: str) -> None:
+    """The preview counts them, and passes the key on; the others stay."""
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(KEYED)
+    page = site.get("/tasks", name="send-mail", order_key="customer 7").text
+    assert 'name="order_key" value="customer 7"' in page
+    form = {"operation": "cancel_tasks", "name": "send-mail", "token": site.token()}
+    form |= {"order_key": "customer 7"}
+    assert 'name="order_key" value="customer 7"' in site.post(form).text
+    done = site.post({**form, "sure": "yes"})
+    assert done.headers["location"] == "/tasks?name=send-mail&order_key=customer+7"
+    left = site.get("/tasks.json", name="send-mail").json["tasks"]
+    assert {one["id"] for one in left}.isdisjoint({"order-4", "order-5"})
+    assert len(left) == 10
 
 
 BULK = """

@@ -28,6 +28,7 @@ FIELDS: Final = (
     "error",
     "since",
     "until",
+    "order_key",
     "total",
 )
 #: Tasks that one form changes at most; the page then continues with the next ones.
@@ -95,6 +96,7 @@ class Requested:
             error=given("error"),
             since=self.instant("since") if given("since") else None,
             until=self.instant("until") if given("until") else None,
+            order_key=given("order_key"),
         )
 
     @property
@@ -384,7 +386,15 @@ def shown_after(kind: Kind, form: Mapping[str, str]) -> tuple[str, dict[str, str
     if kind.page == "/tasks":
         if "id" in given:
             return "/task", given
-        fields = ("name", "state", "begins", "error", "since", "until")
+        fields = (
+            "name",
+            "state",
+            "begins",
+            "error",
+            "since",
+            "until",
+            "order_key",
+        )
         return kind.page, {field: form[field] for field in fields if form.get(field)}
     if form.get("slot"):
         return "/instant", {**given, "at": form["slot"]}

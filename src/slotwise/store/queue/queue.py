@@ -76,6 +76,7 @@ TASK_COLUMNS = (
     "last_error",
     "cancel_requested",
     "created_version",
+    "order_key",
     "task_data",
 )
 
@@ -103,6 +104,8 @@ class TaskInfo(Value):
     payload: bytes | None = field(default=None, repr=False)
     #: Why no live worker takes it although it is due; only ``slotwise.inspect`` tells.
     reason: str | None = None
+    #: Of handlers of events, the key of the event: tasks with the same one run in order.
+    order_key: str | None = None
 
     @property
     def data(self) -> Any:

@@ -17,6 +17,7 @@ class TaskFilter(Value):
 
     ``id`` is the whole id, ``begins`` its beginning. ``error`` is a part of the last error, in
     upper or lower case. ``since`` is the earliest due time, and tasks are due before ``until``.
+    ``order_key``: of handlers of events, the key of the event.
     """
 
     id: str | None = None
@@ -24,22 +25,22 @@ class TaskFilter(Value):
     error: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    order_key: str | None = None
 
 
 def matching(tasks: Columns, where: TaskFilter) -> list[Condition]:
     """Return the conditions of a filter."""
     id = tasks.task_instance
-    due = sa.func.coalesce(tasks.parked_due, tasks.execution_time)
-    found = list[Condition]()
-    if where.id is not None:
-        found.append(id == where.id)
+    same = {id: where.id, tasks.order_key: where.order_key}
+    found = [one == value for one, value in same.items() if value is not None]
     if where.begins:  # the range lets an index be searched
         found += [id >= where.begins, _begins_with(id, where.begins)]
     if where.error:
         found.append(tasks.last_error.icontains(where.error, autoescape=True))
-    if where.since is not None:
+    due = sa.func.coalesce(tasks.parked_due, tasks.execution_time)
+    if where.since:
         found.append(due >= where.since)
-    if where.until is not None:
+    if where.until:
         found.append(due < where.until)
     return found
 

@@ -86,6 +86,7 @@ def _filter(reading: Reading) -> TaskFilter:
         error=reading.given.get("error"),
         since=reading.instant("since"),
         until=reading.instant("until"),
+        order_key=reading.given.get("order_key"),
     )
 
 
@@ -109,6 +110,7 @@ def _given(
         "error": where.error,
         "since": None if where.since is None else where.since.isoformat(),
         "until": None if where.until is None else where.until.isoformat(),
+        "order_key": where.order_key,
     }
 
 
