@@ -19,6 +19,7 @@ from tests.kit.dialect import grant_receipts
 from tests.kit.store import LedgerFence, Pruner
 
 from slotwise import (
+    Client,
     ConfigurationError,
     DatabaseProblem,
     Every,
@@ -30,6 +31,7 @@ from slotwise import (
 )
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
+from slotwise.contrib.reconciliation import Reconciler, kept
 from slotwise.operations import Operations, Schema
 from slotwise.store.operations.transaction import Author
 from slotwise.testing import ManualWorker
@@ -485,6 +487,19 @@ def test_a_worker_prunes_holds_to_the_rate_and_paces_a_backfill(
         with psycopg.connect(pg_url) as sql:
             noted = {key for (key,) in sql.execute("SELECT key FROM scheduled_meta")}
         assert noted >= {"pruning", "pruned_until", "recovery"}
+
+
+@pytest.mark.parametrize("role", ["worker", "operator"])
+def test_comparisons_are_kept(
+    pg_url: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher inserts the row, and renews it."""
+    with a_role(pg_url, role, monkeypatch) as url:
+        reconciler = Reconciler(lambda: Client.open(url), timedelta(0))
+        assert reconciler.run_once()
+        assert reconciler.run_once()
+        with Client.open(url) as client:
+            assert kept(client) is not None
 
 
 def test_a_reader(

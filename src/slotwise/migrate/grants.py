@@ -143,9 +143,10 @@ def _is_name(column: str) -> str:
 
 
 #: What a worker notes in ``meta``: its turn to prune, what is pruned and counted, the budget
-#: of ``recovery_rate``. An operator may delete rows, and so pauses everything, and changes the
-#: installation's id. Who may truncate the table owns it.
-_KEYS = f"'{TURN}', '{PRUNED_UNTIL}', '{COUNTED}', '{BUCKET}'"
+#: of ``recovery_rate``; and ``slotwise watch``: which slots nothing explains. An operator may
+#: delete rows, and so pauses everything, and changes the installation's id. Who may truncate
+#: the table owns it.
+_KEYS = f"'{TURN}', '{PRUNED_UNTIL}', '{COUNTED}', '{BUCKET}', 'reconciled'"
 _NOTES = f"""\
   IF TG_OP = 'DELETE' THEN
     IF OLD.key = '{PAUSED_KEY}' THEN RETURN OLD; END IF;

@@ -50,6 +50,12 @@ def execute(shell: Shell, statement: str, *given: object) -> None:
         connection.execute(statement, given)
 
 
+def reconciled(shell: Shell) -> bool:
+    with psycopg.connect(shell.environment["DATABASE_URL"]) as connection:
+        kept = "SELECT value FROM scheduled_meta WHERE key = 'reconciled'"
+        return connection.execute(kept).fetchone() is not None
+
+
 def test_it_tells_and_ends_on_a_signal(shell: Shell, receiver: Receiver) -> None:
     """No worker is alive, and a job is late; when the job is gone, so are the incidents."""
     execute(shell, INSERT_JOB, "night")
@@ -68,6 +74,7 @@ def test_it_tells_and_ends_on_a_signal(shell: Shell, receiver: Receiver) -> None
         ("closed", "late", "night"),
         ("closed", "no_worker", ""),
     ]
+    wait_until(lambda: reconciled(shell), "what the dashboard's verdict shows")
     assert watch.signal(signal.SIGTERM).end() == 0
 
 

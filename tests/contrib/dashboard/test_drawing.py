@@ -16,9 +16,9 @@ from slotwise.contrib.dashboard.drawing import (
     marks_of,
 )
 from slotwise.contrib.dashboard.pages.bands import outages_of, pauses_of
-from slotwise.contrib.dashboard.pages.former import as_planned, was_planned
 from slotwise.contrib.dashboard.pages.timeline import starts_per_minute
 from slotwise.contrib.dashboard.pages.today import causes_of, totals_of
+from slotwise.contrib.reconciliation.former import as_planned, was_planned
 from slotwise.inspect import (
     AuditEntry,
     DeployInfo,

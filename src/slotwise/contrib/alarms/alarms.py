@@ -102,6 +102,11 @@ class Alarms:
         return next(found, None)
 
     @property
+    def every(self) -> timedelta:
+        """The pause between two rounds."""
+        return self._every
+
+    @property
     def targets(self) -> list[Target]:
         return list(self._courier.targets.values())
 

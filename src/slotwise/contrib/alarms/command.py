@@ -22,6 +22,8 @@ from slotwise.contrib.alarms.configuration import VARIABLE, configuration
 from slotwise.contrib.alarms.incidents import OPENED, Incident, Silence
 from slotwise.contrib.alarms.messages import message_of
 from slotwise.contrib.alarms.rules import kind_named
+from slotwise.contrib.reconciliation import Reconciler
+from slotwise.contrib.reconciliation.reconciler import EVERY
 from slotwise.spi import CommandLine, PluginCommand, Section, escaped, parse_duration
 
 _WATCH: Final = """\b
@@ -79,7 +81,8 @@ def watch(line: CommandLine) -> None:
 
     It needs no worker. Several at once are harmless: each message is sent by one of them. What is
     raised and sent is said on the page on alarms; the targets are in alarms.toml, or in the file
-    that SLOTWISE_ALARMS names, or in the application.
+    that SLOTWISE_ALARMS names, or in the application. Every five minutes it also compares the
+    schedules with what ran, for the verdict of the dashboard.
     """
     alarms = alarms_of(line)
     _log_to_stderr()
@@ -97,7 +100,8 @@ def watch(line: CommandLine) -> None:
         )
     names = ", ".join(target.name for target in alarms.targets) or "none"
     _say(f"watching; targets: {names}", err=True)
-    alarms.run()
+    with Reconciler(line.client, max(EVERY, alarms.every)):
+        alarms.run()
 
 
 def _log_to_stderr() -> None:

@@ -43,9 +43,9 @@ from slotwise.contrib.dashboard.operations import (
 from slotwise.contrib.dashboard.pages import PAGES, MakePage
 from slotwise.contrib.dashboard.reading import Page, Reading, in_one_line
 from slotwise.contrib.dashboard.recent import Recent
-from slotwise.contrib.dashboard.reconciliation import reconcile
 from slotwise.contrib.dashboard.rendering import Rendering, link
 from slotwise.contrib.dashboard.source import Source, Where
+from slotwise.contrib.reconciliation import reconcile
 from slotwise.inspect import json_value
 
 logger = logging.getLogger("slotwise.dashboard")
@@ -214,7 +214,7 @@ class Dashboard:
         check_role(visitor, Role.OPERATOR)
         reading = Reading.begin(self._source, visitor, {})
         found = reconcile(reading.inspect, reading.midnight, reading.now)
-        self._source.reconciled = found
+        self._source.keep(found)
         self._recent.clear()
         return see_other(link(request.root, "/"))
 

@@ -4,6 +4,7 @@ back.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -12,14 +13,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
 
-from slotwise import Client, JobRegistry, Settings
+from slotwise import Client, DatabaseProblem, JobRegistry, Settings
 from slotwise.contrib.dashboard.policies import differences
 from slotwise.contrib.dashboard.recent import Recent
-from slotwise.contrib.dashboard.reconciliation import Reconciliation
 from slotwise.contrib.dashboard.renewed import Renewed
+from slotwise.contrib.reconciliation import Reconciliation, keep, kept
 from slotwise.inspect import Inspection, OutcomeTotal
 from slotwise.operations import Operations
 from slotwise.spi import Definition
+
+logger = logging.getLogger("slotwise.dashboard")
 
 #: Where the tables are: a registry, settings, an address, or what environment and file say.
 Where: TypeAlias = JobRegistry | Settings | str | None
@@ -52,8 +55,7 @@ class Source:
         self._delays = Recent[timedelta | None]()
         self._hours = Recent[list[OutcomeTotal]](_CLOSED_FOR)
         self._differences = Recent[dict[str, str]](_FRESH)
-        #: What the last comparison of this process has found.
-        self.reconciled: Reconciliation | None = None
+        self._reconciled: Reconciliation | None = None
 
     @property
     def registry(self) -> JobRegistry | None:
@@ -92,18 +94,36 @@ class Source:
             hour += _HOUR
         return added(found)
 
+    def reconciled(self) -> Reconciliation | None:
+        """What the newest comparison of any process has found; raises what ``inspect`` does."""
+        found, own = kept(self._reader()), self._reconciled
+        if found is None or own is None:
+            return found or own
+        return max(found, own, key=lambda one: one.at)
+
+    def keep(self, found: Reconciliation) -> None:
+        """Keep a comparison: for all processes, or, without the right to, for this one."""
+        self._reconciled = found
+        try:
+            keep(self.client(), found)
+        except DatabaseProblem as error:
+            logger.warning("the comparison is kept in this process alone: %s", error)
+
     @property
     def inspect(self) -> Inspection:
         """The reads, each under a timeout of two seconds.
 
         Raises DatabaseProblem, SchemaMissing or SchemaMismatch while the tables cannot be opened.
         """
+        return self._reader().inspect
+
+    def _reader(self) -> Client:
         with self._turn:
             if self._reads is None:
                 self._reads = self._open(
                     _for_reading(self._settings(), self._read_from)
                 )
-            return self._reads.inspect
+            return self._reads
 
     def forget(self) -> None:
         """Read again what is shared for a while."""

@@ -19,8 +19,8 @@ from slotwise.contrib.dashboard.drawing import (
     pause_marks,
 )
 from slotwise.contrib.dashboard.pages.bands import Bands, bands_of
-from slotwise.contrib.dashboard.pages.former import as_planned
 from slotwise.contrib.dashboard.reading import Page, Reading
+from slotwise.contrib.reconciliation.former import as_planned
 from slotwise.inspect import OutcomePart, SlotWindow
 from slotwise.spi import Outcome
 

@@ -93,7 +93,7 @@ def today(reading: Reading) -> Page:
     data: dict[str, object] = {
         "since": midnight,
         "verdict": None if counts is None else totals_of(counts),
-        "reconciled": reading.source.reconciled,
+        "reconciled": reading.part("reconciled", reading.source.reconciled),
         "causes": causes_of(failures),
         "skips": [one for one in counts or () if one.outcome == Outcome.SKIPPED],
         "has_more_failures": len(failures) == _MOST_FAILURES,

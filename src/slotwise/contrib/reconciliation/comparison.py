@@ -1,4 +1,4 @@
-"""Expected slots against the ledger: which of today's slots nothing explains."""
+"""Expected slots against the ledger: which slots nothing explains."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from slotwise.contrib.dashboard.pages.former import was_planned
+from slotwise.contrib.reconciliation.former import was_planned
 from slotwise.inspect import Inspection, SlotWindow
 from slotwise.spi import SlotState
 
 #: Jobs of one read, and slots that are explained one by one.
 _JOBS: Final = 200
 _MOST: Final = 500
+#: So many slots without an explanation are listed.
+_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +29,16 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
-    """What a comparison of the schedules with the ledger has found, ``at`` the database's time.
+    """What a comparison of the schedules with the ledger has found, from ``since`` to before
+    ``at``, the database's time. ``count`` slots are unexplained; ``unexplained`` are the first.
 
     It is not ``complete`` if there were more slots than are read or explained.
     """
 
+    since: datetime
     at: datetime
     jobs: int
+    count: int
     unexplained: Sequence[Unexplained]
     complete: bool
 
@@ -64,7 +69,12 @@ def reconcile(inspect: Inspection, start: datetime, end: datetime) -> Reconcilia
                 if was_planned(slot, window.id, spans)
             )
     return Reconciliation(
-        at=end, jobs=jobs, unexplained=found, complete=is_complete and asked <= _MOST
+        since=start,
+        at=end,
+        jobs=jobs,
+        count=len(found),
+        unexplained=found[:_SHOWN],
+        complete=is_complete and asked <= _MOST,
     )
 
 
