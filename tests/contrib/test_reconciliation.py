@@ -18,7 +18,7 @@ from slotwise.contrib.reconciliation import (
     kept,
 )
 
-NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 FOUND = Reconciliation(
     since=NOON - timedelta(hours=12),
     at=NOON,
@@ -54,6 +54,13 @@ def test_the_newest_is_kept(client: Client) -> None:
     assert kept(client) == FOUND
     keep(client, later(timedelta(seconds=1)))
     assert kept(client) == later(timedelta(seconds=1))
+
+
+def test_one_from_the_future_is_replaced(client: Client) -> None:
+    """The clock of the database was set back."""
+    keep(client, later(timedelta(days=100_000)))
+    keep(client, FOUND)
+    assert kept(client) == FOUND
 
 
 def test_what_another_release_has_written_is_replaced(

@@ -8,7 +8,7 @@ from tests.store.bench import a_job
 from tests.store.explained import Explained, nodes
 
 from slotwise import Every
-from slotwise.inspect import Inspection
+from slotwise.inspect import Inspection, TaskFilter
 
 FILL = """
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, origin, started, finished)
@@ -92,6 +92,36 @@ INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, pic
 SELECT 'task' || n % 20, n::text, 'task', now(), false, 1 FROM generate_series(1, 20000) AS n;
 ANALYZE;
 """
+
+
+KEYED_TASKS = """
+INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, picked, version,
+    order_key)
+SELECT 'handler', n::text, 'task', now(), false, 1, (n / 10)::text
+FROM generate_series(1, 20000) AS n;
+ANALYZE;
+"""
+
+
+def test_tasks_of_a_key_are_found_by_their_index(pg_url: str) -> None:
+    stage = Explained(pg_url, [a_job("job", Every("1d"))])
+    try:
+        stage.driver.execute(KEYED_TASKS)
+        store = stage.store
+        reader = Inspection(lambda: store)
+        where = TaskFilter(order_key="7")
+        found = reader.tasks("handler", where=where)
+        indexes = [
+            node.get("Index Name")
+            for sent in stage.sent(lambda: reader.tasks("handler", where=where))
+            if "order_key =" in sent[0]
+            for node in nodes(stage.plan(sent, "custom"))
+        ]
+    finally:
+        stage.close()
+    assert {one.order_key for one in found} == {"7"}
+    assert len(found) == 10
+    assert "scheduled_tasks_ordered" in indexes
 
 
 def test_tasks_cost_nothing_where_ends_are_forecast(pg_url: str) -> None:

@@ -29,10 +29,11 @@ def kept(client: Client) -> Reconciliation | None:
 
 
 def keep(client: Client, found: Reconciliation) -> None:
-    """Write a comparison, unless another process does at this moment, or has a newer one. Raises
-    DatabaseProblem.
+    """Write a comparison, unless another process does at this moment, or has a newer one. One from
+    the future, before the database's clock was set back, is replaced. Raises DatabaseProblem.
     """
-    client.within(lambda own: _write(client, own, found))
+    now = client.inspect.now()
+    client.within(lambda own: _write(client, own, found, now))
 
 
 def _value(client: Client, own: Joinable) -> str | None:
@@ -41,7 +42,9 @@ def _value(client: Client, own: Joinable) -> str | None:
     return None if row is None else str(row[0])
 
 
-def _write(client: Client, own: Joinable, found: Reconciliation) -> None:
+def _write(
+    client: Client, own: Joinable, found: Reconciliation, now: datetime
+) -> None:
     text = _text(found)
     before = _value(client, own)
     meta = client.dialect.tables.meta
@@ -49,7 +52,7 @@ def _write(client: Client, own: Joinable, found: Reconciliation) -> None:
         client.dialect.insert_new(own, meta, {"key": KEY, "value": text})
         return
     last = _read(before)
-    if last is not None and last.at >= found.at:
+    if last is not None and found.at <= last.at <= now:
         return
     mine = meta.c.key == KEY, meta.c.value == before
     own.execute(sa.update(meta).where(*mine).values(value=text))
