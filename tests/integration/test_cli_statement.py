@@ -76,6 +76,21 @@ def test_what_nothing_explains(
     assert "not explained: hourly 2026-01-01T02:00" in capsys.readouterr().err
 
 
+def test_what_is_no_job(month: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that was deleted is still known; one that had no slots in a month has zeros."""
+    assert status(["statement", month, "hourli"]) == exits.FAILED
+    assert "no job 'hourli' in this database; did you mean 'hourly'?" in (
+        capsys.readouterr().err
+    )
+    assert status(["statement", "2025-11", "hourly"]) == exits.OK
+    assert status(["delete", "hourly", "--yes"]) == exits.OK
+    capsys.readouterr()
+    status(["statement", month, "hourly"])
+    told = capsys.readouterr()
+    assert "hourly" in told.out
+    assert "no job" not in told.err
+
+
 def test_what_is_no_month(month: str, capsys: pytest.CaptureFixture[str]) -> None:
     for month in ("november", "9999-12", "0001-01"):
         assert status(["statement", month, "--tz", "Asia/Tokyo"]) == exits.USAGE

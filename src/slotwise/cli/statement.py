@@ -22,7 +22,7 @@ from slotwise.spi import KNOWN_YEARS, PluginCommand, Section, is_known
     short_help="Account for each slot of a month, by job and in total.",
     notes="""
     0  everything that was expected is explained
-    1  some slots are not; the first of them are listed
+    1  some slots are not; the first of them are listed; or there is no such job
     """,
     examples="""
     slotwise statement 2026-11
@@ -42,12 +42,14 @@ def command(given: Given, month: str, name: str | None, csv: bool, html: bool) -
     expected = ran + late + skipped + failed + open, and nothing else.
 
     A month that is not over ends now. Months are of UTC, or of the zone given with --tz. Pruned
-    slots are explained by the hourly counts.
+    slots are explained by the hourly counts of what was pruned.
     """
     start, end = _month(month, shown(ZoneInfo("UTC")))
     with given.inspection(import_app=False) as inspect:
         now = inspect.health().now
         found = statement(inspect, start, end, now=now, job=name)
+        if name is not None and not found.jobs:
+            inspect.check_name(name)
     if given.json:
         print_json(found)
     elif csv:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -12,11 +13,12 @@ from slotwise.contrib.statement import statement
 from slotwise.contrib.statement.formats import as_csv, as_page
 from slotwise.contrib.statement.reconcile import (
     Books,
+    JobStatement,
+    Pruned,
     Statement,
     added_up,
-    pruned,
+    pruned_in,
     reconcile,
-    with_pruned,
 )
 from slotwise.inspect import (
     RECURRING,
@@ -79,8 +81,12 @@ def books(*entries: SlotInfo, spans: tuple[ScheduleSpan, ...] = (span(),)) -> Bo
     return Books(job="j", id=RECURRING, spans=spans, entries=entries, undecided=None)
 
 
+def stated(known: Books, pruned: Pruned | None = None) -> JobStatement:
+    return reconcile(known, START, END, Counter() if pruned is None else pruned)
+
+
 def test_each_slot_is_one_of_these() -> None:
-    found = reconcile(
+    found = stated(
         books(
             ran(0),
             ran(1, after=0.5),
@@ -91,9 +97,7 @@ def test_each_slot_is_one_of_these() -> None:
             ran(6, origin="backfill"),
             ran(8, "running"),
             ran(0.25, origin="trigger"),
-        ),
-        START,
-        END,
+        )
     )
     assert (found.expected, found.ran, found.late, found.open) == (10, 2, 2, 1)
     assert found.failed == {"failed": 1}
@@ -123,7 +127,7 @@ def test_each_slot_is_one_of_these() -> None:
 def test_every_text_that_the_job_had(
     spans: tuple[ScheduleSpan, ...], expected: int
 ) -> None:
-    assert reconcile(books(ran(4), spans=spans), START, END).expected == expected
+    assert stated(books(ran(4), spans=spans)).expected == expected
 
 
 def test_a_clock_that_was_set_back_before_a_change() -> None:
@@ -131,54 +135,65 @@ def test_a_clock_that_was_set_back_before_a_change() -> None:
     former = span(until=2.75, text="EVERY|30m")
     entries = [ran(hours / 2) for hours in range(6)]
     later = [ran(hours) for hours in range(4, 10)]
-    found = reconcile(
-        books(*entries, ran(3.5), *later, spans=(former, span(since=2.75))), START, END
-    )
+    found = stated(books(*entries, ran(3.5), *later, spans=(former, span(since=2.75))))
     assert (found.expected, found.ran, found.beside) == (12, 12, 1)
     assert found.balances
 
 
 def test_a_gap_beyond_the_month() -> None:
-    found = reconcile(
-        books(gap(-5, 3, 9, "paused"), gap(4, 20, 17, "late")), START, END
-    )
+    found = stated(books(gap(-5, 3, 9, "paused"), gap(4, 20, 17, "late")))
     assert found.skipped == {"late": 6, "paused": 4}
     assert found.balances
 
 
 def test_what_is_yet_to_be_decided() -> None:
     one = Books(job="j", id="1", spans=(span(),), entries=(), undecided=at(7))
-    found = reconcile(one, START, END)
+    found = stated(one)
     assert (found.open, found.unexplained) == (3, 7)
 
 
+def gone(
+    hour: float, outcome: str, count: int, reason: str | None = None
+) -> OutcomeCount:
+    return OutcomeCount(
+        job="j", hour=at(hour), outcome=outcome, reason=reason, count=0, pruned=count
+    )
+
+
 def test_pruned_slots_are_in_the_counts() -> None:
-    """As far as these have more than the ledger: its slots do not count twice."""
+    """By the hour, whatever workers have counted of it; skipped ones explain those beside, too."""
+    counts = [gone(hour, "succeeded", 1) for hour in (0, 1, 4, 5, 6)]
+    counts += [gone(2, "failed", 1), gone(3, "skipped", 2, "late")]
+    pruned = pruned_in([*counts, gone(9, "skipped", 0, "late")])
     left = [ran(9), ran(8, "failed")]
-    found = reconcile(books(*left), START, END)
-    counts = [
-        OutcomeCount(job="j", hour=START, outcome=outcome, reason=reason, count=count)
-        for outcome, reason, count in [
-            ("succeeded", None, 6),
-            ("failed", None, 2),
-            ("skipped", "late", 2),
-        ]
-    ]
-    missing = pruned(left, counts)
-    found = with_pruned(found, missing)
-    assert not +missing
+    found = stated(books(*left), pruned)
+    assert not +pruned
     assert (found.ran, found.failed, found.skipped) == (6, {"failed": 2}, {"late": 2})
     assert (found.pruned, found.unexplained, found.first_unexplained) == (8, 0, ())
     assert found.balances
 
 
+def test_what_was_pruned_explains_its_hour_alone() -> None:
+    """The oldest slots of that; the others are named, as many as are unexplained."""
+    half = (span(text="EVERY|30m"),)
+    pruned = pruned_in([gone(hour, "succeeded", 2) for hour in range(9)])
+    pruned.update(pruned_in([gone(9, "succeeded", 1)]))
+    pruned[at(3), "ran"] -= 1
+    pruned[at(4), "ran"] += 5
+    found = stated(books(spans=half), pruned)
+    assert (found.expected, found.ran, found.unexplained) == (20, 18, 2)
+    assert found.first_unexplained == (at(3.5), at(9.5))
+
+
 class Tables:
-    """The reads of a statement, from lists: one job with two instances, of which all slots were
-    pruned but one.
+    """The reads of a statement, from lists: one job with two instances, of which one slot was not
+    pruned. A ``late`` one goes after the second read of the ledger.
     """
 
-    def __init__(self, counted: int) -> None:
-        self.counted = counted
+    def __init__(self, by_hour: int, late: SlotInfo | None = None) -> None:
+        self.by_hour = by_hour
+        self.late = late
+        self.reads = 0
 
     def schedule_spans(self, *_: object, job: str | None) -> list[ScheduleSpan]:
         return [replace(span(), id=id) for id in ("a", "b", RECURRING)]
@@ -187,39 +202,48 @@ class Tables:
         return []
 
     def slots(self, *_: object, **__: object) -> list[SlotInfo]:
-        return [replace(ran(1), id="b")]
+        self.reads += 1
+        more = [self.late] if self.late and self.reads <= 2 else []
+        return [replace(ran(1), id="b"), *more]
 
     def job(self, *_: object, **__: object) -> None:
         return None
 
     def outcome_counts(self, *_: object, **__: object) -> list[OutcomeCount]:
-        count = self.counted
-        one = OutcomeCount(
-            job="j", hour=START, outcome="succeeded", reason=None, count=count
-        )
-        return [one]
+        counts = [gone(hour, "succeeded", self.by_hour) for hour in range(10)]
+        if self.late and self.reads >= 2:
+            counts.append(gone(2, "succeeded", 1))
+        return counts
 
 
 @pytest.mark.parametrize(
-    ("counted", "unexplained"), [(30, [0, 0, 0]), (25, [0, 0, 5]), (1, [10, 10, 9])]
+    ("by_hour", "unexplained"), [(3, [0, 0, 0]), (2, [0, 0, 9]), (0, [10, 10, 9])]
 )
 def test_the_counts_of_a_job_are_for_all_its_rows(
-    counted: int, unexplained: list[int]
+    by_hour: int, unexplained: list[int]
 ) -> None:
     """Each slot that they have explains one slot of one row: the job's own row, then the
     instances.
     """
-    tables = cast(Inspection, Tables(counted))
+    tables = cast(Inspection, Tables(by_hour))
     found = statement(tables, START, END, now=END)
     assert sorted(one.id for one in found.jobs) == ["a", "b", RECURRING]
     rows = sorted(found.jobs, key=lambda one: (one.id != RECURRING, one.id))
     assert [one.unexplained for one in rows] == unexplained
-    assert found.total.ran == counted
+    assert found.total.ran == 30 - sum(unexplained)
+
+
+def test_what_is_pruned_between_two_reads_counts_once() -> None:
+    """It explains no other slot of its hour."""
+    tables = Tables(2, late=replace(ran(2), id=RECURRING))
+    found = statement(cast(Inspection, tables), START, END, now=END)
+    assert (found.total.ran, found.total.unexplained) == (22, 8)
+    assert tables.reads == 3
 
 
 def test_formats() -> None:
     """Names are text in each of them."""
-    found = reconcile(books(ran(1), ran(2, "failed")), START, END)
+    found = stated(books(ran(1), ran(2, "failed")))
     name = "=<b>job</b>"
     odd = type(found)(
         job=name, id=RECURRING, expected=found.expected, failed={"dead": 2}

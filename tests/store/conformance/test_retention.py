@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from tests.kit.store import Counts, Ended, Page, Pruner
 from tests.store.bench import NOON, Bench, a_job, a_task, at
 
 from slotwise import ConfigurationError, Every
+from slotwise.contrib.statement import statement
 
 HOUR = timedelta(hours=1)
 
@@ -109,6 +111,40 @@ def test_a_triggered_slot_waits_for_its_hour(brief: Bench) -> None:
     brief.clock.set(at(250))
     assert prune(brief, 10 * HOUR, 10 * HOUR) == Page(slots=1)
     assert counted(brief, "plain") == {"succeeded": 2}
+
+
+@pytest.mark.parametrize("added", [0, 3, 7], ids=["none", "some", "all"])
+def test_a_statement_balances_whatever_workers_have_counted(
+    brief: Bench, added: int
+) -> None:
+    """While an hour is open, its slots are in the ledger or were pruned: seven of one plan."""
+    ran(brief, "plain", range(57, 64))
+    brief.clock.set(at(70))
+    assert sum(one.slots for one in brief_pages(brief)) == 6
+    hours = [NOON] * 3 + [NOON + HOUR] * 4
+    for hour in hours[:added]:
+        Counts(brief.store).add({Ended("plain", hour, "slot", "succeeded", ""): 1})
+    found = statement(brief.inspect, at(56.5), at(63.5), now=at(70), job="plain")
+    assert (found.total.expected, found.total.ran, found.total.pruned) == (7, 7, 6)
+    assert found.total.balances
+
+
+def test_a_statement_names_what_nothing_explains(brief: Bench) -> None:
+    """Not those that were pruned, nor more than lack an explanation."""
+    ran(brief, "plain", range(57, 64))
+    brief.clock.set(at(70))
+    list(brief_pages(brief))
+    slots = brief.store.tables.slots
+    with brief.store.transaction() as connection:
+        connection.execute(slots.delete().where(slots.c.slot == at(63)))
+    found = statement(brief.inspect, at(56.5), at(63.5), now=at(70), job="plain")
+    (one,) = found.jobs
+    assert (one.ran, one.unexplained, one.first_unexplained) == (6, 1, (at(63),))
+
+
+def brief_pages(bench: Bench) -> Iterator[Page]:
+    pruner = Pruner(bench.store, keep=10 * HOUR, failure_retention=10 * HOUR)
+    return pruner.short_pages()
 
 
 def test_workers_take_turns_for_brief_jobs(brief: Bench) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from slotwise.contrib.statement.reconcile import (
     Books,
     JobStatement,
+    Pruned,
     Statement,
     added_up,
-    pruned,
+    pruned_in,
     reconcile,
-    with_pruned,
 )
 from slotwise.inspect import RECURRING, Inspection, ScheduleSpan, SlotInfo
 
 _TICK = timedelta(microseconds=1)
+#: How often a job is read at most, while its slots are being pruned.
+_READS = 5
 
 
 def statement(
@@ -31,8 +33,9 @@ def statement(
     """Return what was expected from ``start`` to before ``end``, or before ``now``, and what became
     of it, of one job or of all.
 
-    What the ledger has no more is taken from the hourly counts, which are by the job: they explain
-    slots of the job's own row, then those of its instances, as many in all as they have.
+    Each slot is explained by the ledger, or by the hourly counts of what was pruned from it. What
+    workers have counted of the slots that are still there has no part in it. Counts are by the job:
+    they explain slots of the job's own row, then those of its instances.
     """
     end = min(end, now)
     spans = _by_job(inspect.schedule_spans(start, end, job=job))
@@ -58,20 +61,31 @@ def _of_job(
     start: datetime,
     end: datetime,
 ) -> list[JobStatement]:
-    entries = inspect.slots(name, since=start, before=end, limit=None)
-    known = defaultdict[str, list[SlotInfo]](list)
-    for entry in entries:
-        known[entry.id].append(entry)
-    of_id = defaultdict[str, list[ScheduleSpan]](list)
-    for span in spans:
-        of_id[span.id].append(span)
-    found = []
-    for id, mine in sorted(of_id.items(), key=_own_row_first):
-        books = _books(inspect, mine, [*known[id], *beyond.get((name, id), ())])
-        found.append(reconcile(books, start, end))
-    if any(one.unexplained for one in found):
-        counted = pruned(entries, inspect.outcome_counts(start, end, job=name))
-        found = [with_pruned(one, counted) for one in found]
+    """Return the statements of a job and of its instances.
+
+    Race: a slot that is pruned between two reads would be in both the ledger and the counts, and
+    explain another one, or in neither. So the ledger is read again until nothing was pruned
+    meanwhile. At the last read, a slot may be in both.
+    """
+    pruned: Pruned = Counter()
+    books = list[Books]()
+    for _ in range(_READS):
+        books = _books(inspect, name, spans, beyond, start, end)
+        found = _reconciled(books, start, end, pruned)
+        if not any(one.pruned or one.unexplained for one in found):
+            return found
+        now_pruned = pruned_in(inspect.outcome_counts(start, end, job=name))
+        if now_pruned == pruned:
+            return found
+        pruned = now_pruned
+    return _reconciled(books, start, end, pruned)
+
+
+def _reconciled(
+    books: Sequence[Books], start: datetime, end: datetime, pruned: Pruned
+) -> list[JobStatement]:
+    left = pruned.copy()
+    found = [reconcile(one, start, end, left) for one in books]
     return sorted(found, key=lambda one: one.id)
 
 
@@ -80,19 +94,41 @@ def _own_row_first(item: tuple[str, object]) -> tuple[bool, str]:
 
 
 def _books(
-    inspect: Inspection, spans: Sequence[ScheduleSpan], entries: Sequence[SlotInfo]
-) -> Books:
-    """Return the books of a job, or an instance, with these schedules."""
-    job = spans[0].job
-    id = spans[0].id
-    row = inspect.job(job, id=id)
-    return Books(
-        job=job,
-        id=id,
-        spans=spans,
-        entries=entries,
-        undecided=None if row is None else row.next_slot,
-    )
+    inspect: Inspection,
+    name: str,
+    spans: Sequence[ScheduleSpan],
+    beyond: Mapping[tuple[str, str], Sequence[SlotInfo]],
+    start: datetime,
+    end: datetime,
+) -> list[Books]:
+    """Return the books of a job, then those of its instances.
+
+    Race: rows are read before the ledger. What was decided by then is in it; what is decided
+    meanwhile counts as open, or as what the ledger has.
+    """
+    of_id = defaultdict[str, list[ScheduleSpan]](list)
+    for span in spans:
+        of_id[span.id].append(span)
+    undecided = {id: _undecided(inspect, name, id) for id in of_id}
+    known = defaultdict[str, list[SlotInfo]](list)
+    for entry in inspect.slots(name, since=start, before=end, limit=None):
+        known[entry.id].append(entry)
+    return [
+        Books(
+            job=name,
+            id=id,
+            spans=mine,
+            entries=[*known[id], *beyond.get((name, id), ())],
+            undecided=undecided[id],
+        )
+        for id, mine in sorted(of_id.items(), key=_own_row_first)
+    ]
+
+
+def _undecided(inspect: Inspection, name: str, id: str) -> datetime | None:
+    """Return the slot from which on nothing is decided yet; None without a row."""
+    row = inspect.job(name, id=id)
+    return None if row is None else row.next_slot
 
 
 def _gaps_over(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
-from typing import Final
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
 
 from slotwise import InvalidSchedule, Schedule, parse_schedule
 from slotwise.inspect import OutcomeCount, ScheduleSpan, SlotInfo, Value
@@ -24,6 +24,8 @@ _SKIPPED: Final = f"{Outcome.SKIPPED} "
 _TICK: Final = timedelta(microseconds=1)
 _PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP, None)
 _OPEN: Final = (Outcome.CLAIMED, Outcome.RUNNING, "waiting")
+#: How many slots were pruned, by the hour of the slot, and the end of these slots.
+Pruned: TypeAlias = Counter[tuple[datetime, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,10 @@ class JobStatement(Value):
     has the outcomes of those that ended otherwise, ``skipped`` the reasons of those that did not
     begin. ``open``: due, and not over yet. ``beside``: runs that no schedule had: triggers,
     backfills of other instants, retries by hand. ``pruned``: how many of the slots are known from
-    the hourly counts alone; of these nothing is ``late``. ``first_unexplained``: the first of
-    the slots that nothing explains. A schedule that this release cannot read, or a FixedDelay,
-    expects what it had.
+    the hourly counts of what was pruned; of these nothing is ``late``. ``first_unexplained``: the
+    first of the slots that nothing explains. If other slots of its hour were pruned, these are
+    taken to be the oldest ones. A schedule that this release cannot read, or a FixedDelay, expects
+    what it had.
     """
 
     job: str
@@ -84,8 +87,14 @@ class Books:
     undecided: datetime | None
 
 
-def reconcile(books: Books, start: datetime, end: datetime) -> JobStatement:
-    """Return the statement of a job from ``start`` to before ``end``, without pruned slots."""
+def reconcile(
+    books: Books, start: datetime, end: datetime, pruned: Pruned
+) -> JobStatement:
+    """Return the statement of a job from ``start`` to before ``end``.
+
+    A slot is explained by its row or gap in the ledger, or by one that was ``pruned`` in its hour.
+    What explains a slot is taken from there, and explains no slot of another row.
+    """
     expected = _expected(books, start, end)
     ends: list[str | None] = [None] * len(expected)
     beside = 0
@@ -109,11 +118,64 @@ def reconcile(books: Books, start: datetime, end: datetime) -> JobStatement:
     if books.undecided is not None:
         for place in range(bisect_left(expected, books.undecided), len(expected)):
             ends[place] = ends[place] or "open"
-    return _stated(books, expected, ends, beside)
+    lacking = ends.count(None)
+    _take_pruned(expected, ends, pruned)
+    explained = lacking - ends.count(None)
+    return _stated(books, expected, ends, beside, explained)
+
+
+def _take_pruned(
+    expected: Sequence[datetime], ends: list[str | None], pruned: Pruned
+) -> None:
+    """Explain slots without an end by those that were pruned in their hour.
+
+    The counts divide a gap by the hours as if its slots were at equal distances. So slots that
+    were skipped explain those of other hours, too, after those of their own.
+    """
+    by_hour = defaultdict[datetime, list[str]](list)
+    for hour, end in sorted(+pruned):
+        by_hour[hour].append(end)
+    skipped = [one for one in sorted(+pruned) if one[1].startswith(_SKIPPED)]
+    missing = [place for place, end in enumerate(ends) if end is None]
+    for place in missing:
+        hour = _hour_of(expected[place])
+        ends[place] = _taken(pruned, [(hour, end) for end in by_hour[hour]])
+    for place in missing:
+        ends[place] = ends[place] or _taken(pruned, skipped)
+
+
+def _taken(pruned: Pruned, wanted: Sequence[tuple[datetime, str]]) -> str | None:
+    """Take one of the first of these that is left; return its end."""
+    for one in wanted:
+        if pruned[one] > 0:
+            pruned[one] -= 1
+            return one[1]
+    return None
+
+
+def _hour_of(slot: datetime) -> datetime:
+    return slot.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def pruned_in(counts: Iterable[OutcomeCount]) -> Pruned:
+    """Return what was pruned of a job, and is in no ledger any more."""
+    found: Pruned = Counter()
+    for one in counts:
+        end = str(one.outcome)
+        if one.outcome == Outcome.SUCCEEDED:
+            end = "ran"
+        elif one.outcome == Outcome.SKIPPED:
+            end = f"{_SKIPPED}{one.reason}"
+        found[one.hour, end] += one.pruned
+    return +found
 
 
 def _stated(
-    books: Books, expected: Sequence[datetime], ends: Sequence[str | None], beside: int
+    books: Books,
+    expected: Sequence[datetime],
+    ends: Sequence[str | None],
+    beside: int,
+    pruned: int,
 ) -> JobStatement:
     count = Counter(end for end in ends if end is not None)
     missing = [slot for slot, end in zip(expected, ends, strict=True) if end is None]
@@ -129,6 +191,7 @@ def _stated(
         open=count["open"],
         unexplained=len(missing),
         beside=beside,
+        pruned=pruned,
         first_unexplained=tuple(missing[:SHOWN]),
     )
 
@@ -208,46 +271,6 @@ def _end_of(entry: SlotInfo) -> str:
     if entry.outcome == Outcome.SKIPPED:
         return f"{_SKIPPED}{entry.reason}"
     return "open" if entry.outcome in _OPEN else str(entry.outcome)
-
-
-def with_pruned(
-    found: JobStatement, counted: Counter[tuple[str, str]]
-) -> JobStatement:
-    """Explain slots by those that were ``pruned``; what explains one is taken from there, and
-    explains no slot of another row.
-    """
-    values = {one.name: getattr(found, one.name) for one in fields(found)}
-    failed, skipped = Counter(found.failed), Counter(found.skipped)
-    for (outcome, reason), count in sorted(counted.items()):
-        count = min(count, values["unexplained"])
-        if count <= 0:
-            continue
-        counted[outcome, reason] -= count
-        values["unexplained"] -= count
-        values["pruned"] += count
-        if outcome == Outcome.SUCCEEDED:
-            values["ran"] += count
-        elif outcome == Outcome.SKIPPED:
-            skipped[reason] += count
-        else:
-            failed[outcome] += count
-    if not values["unexplained"]:
-        values["first_unexplained"] = ()
-    return JobStatement(**{**values, "failed": dict(failed), "skipped": dict(skipped)})
-
-
-def pruned(
-    in_ledger: Iterable[SlotInfo], counts: Iterable[OutcomeCount]
-) -> Counter[tuple[str, str]]:
-    """Return how many more slots of a job the hourly counts have than the ledger, by outcome and
-    reason: so many were pruned.
-    """
-    found = Counter[tuple[str, str]]()
-    for one in counts:
-        found[one.outcome, one.reason or ""] += one.count
-    for entry in in_ledger:
-        found[entry.outcome, entry.reason or ""] -= entry.count - entry.run_since
-    return found
 
 
 def added_up(jobs: Iterable[JobStatement]) -> JobStatement:

@@ -62,6 +62,9 @@ class SlotWindow(Value):
 class OutcomeCount(Value):
     """Slots of a job, with those of its instances, that lie in one hour and have this outcome and
     reason; or tasks of a name, by the hour of their last start.
+
+    ``pruned``: how many the ledger has no more. This is exact at any time; ``count`` has them, and
+    what workers have counted.
     """
 
     job: str
@@ -69,6 +72,7 @@ class OutcomeCount(Value):
     outcome: str
     reason: str | None
     count: int
+    pruned: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +199,9 @@ def _expected(
 
 
 _COUNTS = """
-SELECT task_name AS job, hour, outcome, reason, count + pruned AS count
+SELECT task_name AS job, hour, outcome, reason, count + pruned AS count, pruned
 FROM {counts} WHERE hour >= :start AND hour < :end AND kind = :kind{of_job}
-    AND count + pruned > 0
+    AND (count + pruned > 0 OR pruned > 0)
 ORDER BY task_name, hour, outcome, reason"""
 
 
