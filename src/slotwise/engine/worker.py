@@ -231,6 +231,7 @@ class Worker:
             common,
             names=sorted(self.definitions),
             on_reaped=self.poller.poll_now,
+            tally=self.settler.tally,
             interval=settings.reaper_interval or settings.heartbeat_interval,
         )
         self.wake_up = WakeUp(

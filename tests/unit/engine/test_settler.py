@@ -360,6 +360,34 @@ def test_a_failure_is_logged_with_its_traceback(
 
 
 @pytest.mark.parametrize(
+    ("name", "lost", "counted"),
+    [("plain", 2, {"dead": 1}), ("plain", 0, {}), ("strict", 0, {"lost": 1})],
+    ids=["dead", "runs again", "lost for good"],
+)
+def test_what_a_reaper_ends_is_counted_at_once(
+    bench: Bench, name: str, lost: int, counted: dict[str, int]
+) -> None:
+    """As what a worker settles: not only when the hour is closed."""
+    (holding,) = bench.hold(name=name)
+    store = bench.worker.store
+    if name == "strict":
+        assert store.held.mark_running(holding.claim)
+    tasks = store.tables.tasks
+    with store.transaction() as connection:
+        connection.execute(
+            tasks.update().where(tasks.c.picked).values(lost_count=lost)
+        )
+    _, rows = store.held.silent_rows([name])
+    bench.worker.reaper.take_over(rows)
+    bench.worker.counting.run_once()
+    counts = store.tables.counts.c
+    wanted = sa.select(counts.outcome, counts.count).where(counts.outcome != "skipped")
+    with store.transaction() as connection:
+        found = connection.execute(wanted).all()
+    assert [tuple(one) for one in found] == list(counted.items())
+
+
+@pytest.mark.parametrize(
     ("name", "level"), [("plain", logging.WARNING), ("strict", logging.ERROR)]
 )
 def test_a_loss_is_logged_by_the_worker_that_takes_over(

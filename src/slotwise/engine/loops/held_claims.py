@@ -27,6 +27,7 @@ from slotwise.model.records import (
     Gap,
     HandedBack,
     Key,
+    Row,
 )
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe_error
@@ -44,8 +45,8 @@ End: TypeAlias = tuple[str, datetime | None, str, str | None]
 
 
 class Tally:
-    """Counts how attempts have ended, until the counter takes it. The settler adds, another thread
-    takes.
+    """Counts how attempts have ended, until the counter takes it. The settler adds, and the reaper;
+    another thread takes.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,12 @@ class Tally:
                 self._ends[row.task_name, slot, outcome, reason] += 1
             for one in usual[-1:] or [found for found, _, _ in others[-1:]]:
                 self._at = one.claim.claimed_at
+
+    def add_dead(self, row: Row, outcome: str, reason: str | None) -> None:
+        """Add a slot whose worker has died. Tasks are left out: they end at no known time."""
+        if row.has_slot:
+            with self._lock:
+                self._ends[row.task_name, row.slot, outcome, reason] += 1
 
     def take(self) -> tuple[Mapping[End, int], datetime]:
         """Return what was added since the last call, and about when."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 
+from slotwise.engine.loops.held_claims import Tally
 from slotwise.engine.loops.service import AT_ONCE, Common, Service, WorkerCommon
 from slotwise.engine.loops.tuning import (
     BLINK,
@@ -103,8 +104,10 @@ class Reaper(Service):
         names: Sequence[str],
         interval: timedelta,
         on_reaped: Callable[[], None],
+        tally: Tally,
     ) -> None:
         super().__init__(common)
+        self._tally = tally
         self._store = common.store
         self._names = names
         self.interval = interval
@@ -153,6 +156,7 @@ class Reaper(Service):
         reason = settlement.reason
         transition = settlement.transition
         outcome = transition.label if transition else "left"
+        self._tally.add_dead(claim.row, outcome, reason)
         kind = (
             ReapedLost
             if outcome == Outcome.LOST and reason != Reason.RERUN
