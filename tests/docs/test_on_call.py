@@ -22,7 +22,7 @@ from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.operations import Calendars
 from slotwise.spi import Database
-from slotwise.store.slots.counts import SLOT, TASK, Counts, Ended, hour_of
+from slotwise.store.slots.counts import RECENT, SLOT, Counts, Ended, hour_of
 
 HOUR = timedelta(hours=1)
 NOW = datetime.now(UTC)
@@ -123,9 +123,9 @@ def backlog(bench: Bench) -> Slots:
     bench.clock.set(NOW - HOUR)
     for number in range(30):
         bench.client.schedule("send-mail", id=str(number))
-    Counts(bench.store).add(
-        {Ended("send-mail", hour_of(NOW), TASK, "succeeded", ""): 60}
-    )
+    times = [NOW - minutes * timedelta(minutes=1) for minutes in (20, 10, 1)]
+    ended = [Ended("send-mail", at, RECENT, "succeeded", "") for at in times]
+    Counts(bench.store).add(dict.fromkeys(ended, 60))
     return {}
 
 

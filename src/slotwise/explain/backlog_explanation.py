@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from datetime import datetime
 
 from slotwise.explain.due_times import until_due
 from slotwise.explain.sentences import paused_by, when
@@ -12,9 +12,10 @@ from slotwise.model.durations import short_duration
 from slotwise.model.vocabulary import ListedState
 from slotwise.store.reading.facts import task_facts
 from slotwise.store.reading.foreign import foreign_rows, told_foreign
+from slotwise.store.reading.jobs import instance_counts
 from slotwise.store.reading.queries import reading
-from slotwise.store.reading.task_counts import MOST, DueTasks, due_tasks
-from slotwise.store.reading.task_pace import Pace, came_per_hour, no_pace, paces
+from slotwise.store.reading.task_counts import MOST, DueTasks, came_per_hour, due_tasks
+from slotwise.store.reading.task_pace import Pace, paces
 from slotwise.store.slots.counts import HOUR
 from slotwise.store.slots.store import Store
 
@@ -24,11 +25,12 @@ def explain_backlog(store: Store, task: str) -> TaskExplanation:
     found = due_tasks(store, task)
     with reading(store) as at:
         now = at.now()
-        pace = paces(at, now, task).get(task, no_pace(now))
+        pace = paces(at, now, {task: found.oldest}, task)[task]
+        came = came_per_hour(at, task, pace, found.oldest, now)
     sentences = [
         *_waiting(found),
         *_obstacles(store, task, found),
-        *_told(pace, found, now),
+        *_told(pace, found, came),
         *_beside(store, task),
     ]
     state: str = ListedState.WAITING
@@ -63,26 +65,34 @@ def _beside(store: Store, task: str) -> Iterator[str]:
         found = foreign_rows(connection, store.tables, {task})
     for name, count in found.items():
         yield f"Beside them, {told_foreign(name, count)}."
+    # Of all names, only few come after all but the last letter and up to the name.
+    counts = instance_counts(store, after=task[:-1], until=task)
+    if number := counts.get(task):
+        listed = shlex.join(["slotwise", "jobs", task, "--instances"])
+        instances = "instance" if number == 1 else "instances"
+        yield f"Beside them, {task} has {number:,} recurring {instances}: {listed}"
 
 
-def _told(pace: Pace, found: DueTasks, now: datetime) -> Iterator[str]:
-    span = short_duration(pace.span)
+def _told(pace: Pace, found: DueTasks, came: float | None) -> Iterator[str]:
     if not pace.ended:
-        yield f"No success is counted in the last {span}; workers count once a minute."
+        window = short_duration(pace.window)
+        yield f"No success is counted in the last {window}; workers count once a minute."
         return
+    if not pace.span:
+        yield "It is too early to say how fast they end: workers count once a minute."
+        return
+    span = short_duration(pace.span)
     failed = f", and {pace.failed:,} attempts failed" if pace.failed else ""
-    yield f"In the last {span}, {pace.ended:,} succeeded{failed}."
+    yield f"In {span}, as far as is counted, {pace.ended:,} succeeded{failed}."
     left = pace.left(found.due)
     if found.due and found.due <= MOST and left is not None:
         yield f"At this rate, those that are due end in {short_duration(left)}."
-        yield from _outlook(pace, found, now)
+        if came is not None:
+            yield from _outlook(pace, found, came)
 
 
-def _outlook(pace: Pace, found: DueTasks, now: datetime) -> Iterator[str]:
+def _outlook(pace: Pace, found: DueTasks, came: float) -> Iterator[str]:
     """Say how many come due meanwhile, and whether the backlog shrinks."""
-    came = came_per_hour(found.due, found.oldest, now)
-    if came is None:
-        return
     rates = f"{came:,.0f} come due in an hour, and {pace.out:,.0f} succeed"
     if came >= pace.out:
         yield f"About {rates}: the backlog does not shrink."

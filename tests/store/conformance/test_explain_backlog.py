@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from tests.store.bench import NOON, Bench, at
+import sqlalchemy as sa
+from tests.store.bench import Bench, at
 
-from slotwise.store.slots.counts import TASK, Counts, Ended
+from slotwise import Every
+from slotwise.store.slots.counts import RECENT, Counts, Ended
 
 
 def told(bench: Bench) -> str:
@@ -31,49 +33,129 @@ def test_what_is_due(bench: Bench) -> None:
     assert "3 run." in told(bench)
 
 
-def test_the_time_that_is_left(bench: Bench) -> None:
-    """By what has succeeded since the hour before; without that, nothing is promised."""
-    schedule(bench, 30)
-    bench.clock.set(at(60))
-    assert "No success is counted in the last 1h" in told(bench)
+def count(bench: Bench, at: datetime, succeeded: int, failed: int = 0) -> None:
+    """Count as a worker does once a minute."""
     ended = {
-        Ended("mail", NOON, TASK, "succeeded", ""): 60,
-        Ended("mail", NOON, TASK, "failed", ""): 6,
+        Ended("mail", at, RECENT, "succeeded", ""): succeeded,
+        Ended("mail", at, RECENT, "failed", ""): failed,
     }
-    Counts(bench.store).add(ended)
-    assert "In the last 1h, 60 succeeded, and 6 attempts failed." in told(bench)
-    assert "At this rate, those that are due end in 30m." in told(bench)
+    Counts(bench.store).add({one: number for one, number in ended.items() if number})
+
+
+def test_a_burst(bench: Bench) -> None:
+    """60 at once, 20 of which succeed in a minute: whatever the hour, and since the work began."""
+    bench.clock.set(at(38))
+    schedule(bench, 60)
+    began = at(39) + timedelta(seconds=10)
+    bench.clock.set(began)
+    assert "No success is counted in the last 5m" in told(bench)
+    succeed(bench, 10)
+    count(bench, began + timedelta(seconds=30), 10)
+    bench.clock.set(began + timedelta(seconds=40))
+    assert "too early to say how fast they end" in told(bench)
+    assert "end in" not in told(bench)
+    for minute in (1, 2):
+        succeed(bench, 20)
+        count(bench, began + timedelta(seconds=30 + 60 * minute), 20)
+    bench.clock.set(began + timedelta(seconds=150))
+    assert "In 2m, as far as is counted, 40 succeeded." in told(bench)
+    assert "At this rate, those that are due end in 30s." in told(bench)
     assert (
-        "About 31 come due in an hour, and 60 succeed: the backlog is gone in 1h1m."
+        "About 0 come due in an hour, and 1,200 succeed: the backlog is gone in 30s."
         in told(bench)
     )
-    bench.clock.set(at(60) + timedelta(minutes=30))
-    assert "end in 45m." in told(bench)
+    (found,) = bench.inspect.task_counts()
+    assert (found.came, found.ended) == (0, 1200)
+    assert found.left == timedelta(seconds=30)
+
+
+def succeed(bench: Bench, number: int) -> None:
+    for claim in bench.claim("mail", limit=number):
+        bench.settle(claim)
+
+
+def test_a_slow_limit(bench: Bench) -> None:
+    """One in ten minutes: two that are due end in 20 minutes. An earlier burst does not count."""
+    bench.clock.set(at(0))
+    count(bench, at(0), 1000)
+    bench.clock.set(at(20))
+    schedule(bench, 2)
+    for minute in (21, 31, 41):
+        count(bench, at(minute), 1)
+    bench.clock.set(at(42))
+    assert "In 20m, as far as is counted, 2 succeeded." in told(bench)
+    assert "end in 20m." in told(bench)
+
+
+def test_failed_attempts(bench: Bench) -> None:
+    schedule(bench, 30)
+    for minute in (1, 11):
+        count(bench, at(minute), 60, 6)
+    bench.clock.set(at(12))
+    assert (
+        "In 10m, as far as is counted, 60 succeeded, and 6 attempts failed."
+        in told(bench)
+    )
 
 
 def test_a_backlog_that_grows(bench: Bench) -> None:
-    """It has no end; what has just come due is no backlog."""
+    """What comes due meanwhile is counted in the same time as what succeeds."""
     schedule(bench, 30)
-    Counts(bench.store).add({Ended("mail", NOON, TASK, "succeeded", ""): 6})
-    bench.clock.set(at(1) + timedelta(seconds=30))
-    assert "come due in an hour" not in told(bench)
-    bench.clock.set(at(31))
+    for minute in (2, 4, 6, 8, 10, 12):
+        count(bench, at(minute), 1)
+    for number in range(20):
+        bench.client.schedule("mail", id=f"later {number}", at=at(5))
+    bench.clock.set(at(12))
     assert (
-        "About 60 come due in an hour, and 12 succeed: the backlog does not shrink."
+        "About 120 come due in an hour, and 30 succeed: the backlog does not shrink."
         in told(bench)
     )
 
 
-def test_counts_have_the_same_figures(bench: Bench) -> None:
-    """How many are due and since when, how many come and end in an hour, and the time left."""
-    schedule(bench, 30)
-    bench.client.schedule("mail", id="later", delay="1d")
-    bench.clock.set(at(61))
-    Counts(bench.store).add({Ended("mail", NOON, TASK, "succeeded", ""): 61})
+def test_a_steady_queue_is_no_backlog(bench: Bench) -> None:
+    """All that was due when the count began has been claimed since."""
+    for minute in range(5, 10):
+        count(bench, at(minute), 60)
+    bench.clock.set(at(8))
+    schedule(bench, 3)
+    bench.clock.set(at(9) + timedelta(seconds=30))
     (found,) = bench.inspect.task_counts()
-    assert (found.waiting, found.due, found.oldest) == (31, 30, at(1))
-    assert (found.came, found.ended) == (30.0, 60.0)
-    assert found.left == timedelta(minutes=30)
+    assert (found.came, found.ended) == (None, 3600)
+    assert "come due in an hour" not in told(bench)
+
+
+def test_a_stopped_queue(bench: Bench) -> None:
+    """The time without a success counts; what is not recent is forgotten."""
+    schedule(bench, 30)
+    for minute in (1, 2, 3):
+        count(bench, at(minute), 20)
+    bench.clock.set(at(43))
+    assert "In 40m, as far as is counted, 40 succeeded." in told(bench)
     bench.clock.set(at(200))
     (found,) = bench.inspect.task_counts()
     assert (found.ended, found.left) == (0.0, None)
+    count(bench, at(200), 1)
+    counts = bench.store.tables.counts
+    with bench.store.transaction() as connection:
+        left = connection.scalars(sa.select(counts.c.hour)).all()
+    assert len(left) == 1
+
+
+def test_the_first_due_time(bench: Bench) -> None:
+    """How many are due, and since when."""
+    schedule(bench, 30)
+    bench.client.schedule("mail", id="later", delay="1d")
+    bench.clock.set(at(61))
+    (found,) = bench.inspect.task_counts()
+    assert (found.waiting, found.due, found.oldest) == (31, 30, at(1))
+
+
+def test_recurring_instances_are_named(bench: Bench) -> None:
+    """They are no one-time tasks; the command that lists them is told."""
+    assert "recurring" not in told(bench)
+    for number in range(3):
+        bench.client.schedule_recurring("mail", str(number), Every(timedelta(hours=1)))
+    assert (
+        "Beside them, mail has 3 recurring instances: slotwise jobs mail --instances"
+        in told(bench)
+    )

@@ -22,10 +22,11 @@ from slotwise.store.reading.routing import (
     obstacle,
     state_of_stuck,
 )
-from slotwise.store.reading.task_pace import Pace, came_per_hour, no_pace, paces
+from slotwise.store.reading.task_pace import Pace, paces
 from slotwise.store.reading.workers import all_workers
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import IS_TASK
+from slotwise.store.slots.counts import HOUR
 from slotwise.store.slots.store import Store
 
 MOST = 10_000
@@ -42,8 +43,10 @@ class TaskCount(Value):
     day ago.
 
     Of those that wait, so many are ``due``, the ``oldest`` since then. ``came`` is how many come
-    due in an hour, None without a backlog; ``ended`` is how many succeed in an hour; those that
-    are due will have ended in the time ``left``, None if none ends.
+    due in an hour, None without a backlog that is older than the counts; ``ended`` is how many
+    succeed in an hour, 0 while it is too early to say. Both are measured since the oldest came
+    due: of at least five minutes, and at most an hour. Those that are due will have ended in the
+    time ``left``, None if none ends or if it is too early to say.
     """
 
     task: str
@@ -78,6 +81,10 @@ SELECT {f}count(*) AS waiting, {f}min(execution_time) AS execution_time,
        {f}count(CASE WHEN execution_time <= :now THEN 1 END) AS due
 FROM (SELECT execution_time FROM {tasks} WHERE {waits} AND task_name = :name
       LIMIT :most) AS counted"""
+_CAME = """
+SELECT {f}count(*) AS number FROM (
+    SELECT 1 FROM {tasks} WHERE {waits} AND task_name = :name
+    AND execution_time > :began AND execution_time <= :now LIMIT :most) AS came"""
 _OTHERS = """
 SELECT * FROM (SELECT task_name, 'running' AS state, {f}count(*) AS count FROM {tasks}
                WHERE picked AND {is_task} GROUP BY task_name ORDER BY task_name LIMIT :names) AS r
@@ -95,13 +102,31 @@ def task_counts(store: Store) -> list[TaskCount]:
             _with_waiting(at, name, states, now)
             for name, states in sorted(_states_of(at).items())
         ]
-        found = paces(at, now)
-    paced = [_with_pace(line, found.get(line.task, no_pace(now))) for line in lines]
+        found = paces(at, now, {line.task: line.oldest for line in lines})
+        paced = [_with_pace(at, line, found[line.task], now) for line in lines]
     return [_with_next_due(store, line) if line.has_more else line for line in paced]
 
 
-def _with_pace(line: TaskCount, pace: Pace) -> TaskCount:
-    return replace(line, ended=pace.out, left=pace.left(line.due))
+def _with_pace(
+    at: ReadTransaction, line: TaskCount, pace: Pace, now: datetime
+) -> TaskCount:
+    came = came_per_hour(at, line.task, pace, line.oldest, now)
+    return replace(line, came=came, ended=pace.out, left=pace.left(line.due))
+
+
+def came_per_hour(
+    at: ReadTransaction, name: str, pace: Pace, oldest: datetime | None, now: datetime
+) -> float | None:
+    """Return how many come due in an hour, of the time that the pace has; None if those that are
+    due are no backlog that is older.
+
+    The one that has waited longest is claimed first. So all that came due after it still wait.
+    """
+    if pace.began is None or oldest is None or oldest > pace.began:
+        return None
+    given = {"name": name, "began": pace.began, "now": now, "most": MOST}
+    (row,) = at.read(_CAME, given, waits=_WAITS)
+    return float(row["number"] * (HOUR / (now - pace.began)))
 
 
 def _with_next_due(store: Store, line: TaskCount) -> TaskCount:
@@ -139,7 +164,6 @@ def _with_waiting(
         next_due=None if first is None else first.replace(microsecond=0),
         due=row["due"],
         oldest=oldest,
-        came=came_per_hour(row["due"], oldest, now),
         running=states["running"],
         paused=states["paused"],
         blocked=states["blocked"],

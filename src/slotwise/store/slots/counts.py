@@ -1,7 +1,8 @@
 """Ended slots and tasks by name, hour, outcome and reason, so that nobody counts the history.
 
 ``count`` of a row is what ledger and gaps have, ``pruned`` what was deleted from them. Counts of
-tasks are those that workers have settled, by the hour of their last claim.
+tasks are those that workers have settled, by the hour of their last claim. Those of the last hour
+are also kept by the instants at which workers counted them (``RECENT``), as a pace.
 
 Races: each transaction that writes locks a row of ``scheduled_meta`` first, and so they come one
 after the other. Hours before ``until`` of that row are only recounted from the ledger, so that
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 COUNTED = "counted"
 SLOT = "slot"
 TASK = "task"
+#: Tasks that ended between two counts of a worker; ``hour`` is the instant of the later one.
+RECENT = "recent"
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 
 
 class Ended(NamedTuple):
@@ -99,9 +103,22 @@ class Counts:
             until = self.lock(connection).until
             young = {one: n for one, n in ended.items() if one.hour >= until}
             self._change(connection, {one: (n, 0) for one, n in young.items()})
-            closed = {(one.name, one.hour) for one in ended.keys() - young.keys()}
+            old = ended.keys() - young.keys()
+            closed = {(one.name, one.hour) for one in old if one.kind == SLOT}
             for name, hour in sorted(closed):
                 self._recount(connection, name, hour, hour + HOUR)
+            self._forget(connection, ended)
+
+    def _forget(self, connection: sa.Connection, ended: Iterable[Ended]) -> None:
+        """Delete what is no longer recent of these tasks."""
+        names = {one.name for one in ended if one.kind == RECENT}
+        if not names:
+            return
+        counts = self._counts.c
+        now = self._store.dialect.now(connection)
+        old = counts.hour > now - DAY, counts.hour < now - HOUR
+        mine = counts.task_name.in_(names), counts.kind == RECENT
+        connection.execute(self._counts.delete().where(*mine, *old))
 
     def move(self, connection: sa.Connection, gone: Mapping[Ended, int]) -> None:
         """Count as pruned what this transaction has deleted; it has called ``lock`` before."""
@@ -237,6 +254,11 @@ class Counts:
 
 def hour_of(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
+
+
+def moment_of(at: datetime) -> datetime:
+    """Round down to ten seconds, so that a thousand workers leave few rows."""
+    return at.replace(second=at.second // 10 * 10, microsecond=0)
 
 
 def by_hour(
