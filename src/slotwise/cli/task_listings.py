@@ -88,7 +88,9 @@ def list_tasks(
     the reason is printed below the list. With --count, tasks that wait, run, are paused, blocked or
     dead are counted for each name: waiting ones up to 10,000, of at most 1,000 names. OLDEST is how
     long the first of those that are due has waited; IN/H and OUT/H are how many come due and
-    succeed in an hour; ETA is when those that are due will have ended.
+    succeed in an hour, measured since that one came due: over at least five minutes and at most an
+    hour, once workers have counted twice; ETA is in what time those that are due will have ended.
+    "–": it is too early to say.
 
     With an ID, show this task: its row, its data, and the ends of earlier tasks with this id.
     """
