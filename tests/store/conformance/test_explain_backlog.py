@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise import Every
+from slotwise import Every, Settings
+from slotwise.engine.loops.counting import Counting
+from slotwise.engine.loops.held_claims import Tally
+from slotwise.engine.loops.service import WorkerCommon
+from slotwise.model.events import Listeners
 from slotwise.store.slots.counts import RECENT, Counts, Ended
 
 
@@ -159,3 +164,24 @@ def test_recurring_instances_are_named(bench: Bench) -> None:
         "Beside them, mail has 3 recurring instances: slotwise jobs mail --instances"
         in told(bench)
     )
+
+
+def test_a_worker_counts_the_pace(bench: Bench) -> None:
+    """Each minute apart, and beside the hour; of slots of jobs nothing."""
+    tally = Tally()
+    active = SimpleNamespace(elapsed=float)
+    settings = Settings(database_url="sqlite://")
+    common = WorkerCommon(Listeners(()), "w", settings, bench.store, active)  # type: ignore[arg-type]
+    counting = Counting(common, tally)
+    schedule(bench, 3)
+    bench.plan()
+    bench.clock.set(at(5))
+    for minute, name in ((5, "mail"), (6, "mail"), (7, "plain")):
+        bench.clock.set(at(minute))
+        claims = bench.claim(name, limit=1)
+        tally.add(
+            [SimpleNamespace(claim=one, is_slot=name == "plain") for one in claims], ()
+        )  # type: ignore[misc]
+        counting.run_once()
+    bench.clock.set(at(7))
+    assert "In 1m, as far as is counted, 1 succeeded." in told(bench)
