@@ -52,7 +52,7 @@ def explain_now(store: Store, name: str, id: str = RECURRING) -> JobExplanation 
         return None
     told, attempts = _now(store, name, id, line)
     found = rates(store, name)
-    sentences = [*told, *fares(found)]
+    sentences = [*_beside(store, line), *told, *fares(found)]
     if line is not None and line.running_since is not None:
         sentences += usually(found, store.now() - line.running_since)
     if last is not None:
@@ -67,6 +67,15 @@ def explain_now(store: Store, name: str, id: str = RECURRING) -> JobExplanation 
         attempts=tuple(attempts),
         rates=found,
     )
+
+
+def _beside(store: Store, line: JobInfo | None) -> Iterator[str]:
+    """Explain a slot that runs in another row than the job's own, as a trigger does."""
+    if line is None or line.running_slot in (None, line.next_slot):
+        return
+    found = facts(store, line.job, line.running_slot, line.id)
+    yield f"It runs for {when(line.running_slot)}."
+    yield from explain(found).sentences
 
 
 def _now(
@@ -112,21 +121,11 @@ def _present(line: JobInfo, facts: Facts) -> Iterator[str]:
         )
         return
     if line.state in (ListedState.DISABLED, ListedState.ENDED):
-        why = (
-            "Its schedule is disabled"
-            if line.state == ListedState.DISABLED
-            else "Its schedule has no further slot"
-        )
-        yield f"{why}: {describe_schedule(line.schedule)}."
-        yield (
-            "It runs again only if a deploy changes the schedule; to run it once: "
-            "slotwise trigger."
-        )
+        yield from _without_slots(line, facts)
         return
     if line.next_slot is not None:
-        verb = (
-            "It runs for" if line.state == ListedState.RUNNING else "Its next slot is"
-        )
+        is_held = facts.plan is not None and facts.plan.picked
+        verb = "It runs for" if is_held else "Its next slot is"
         yield f"{verb} {when(line.next_slot)}; its schedule is {describe_schedule(line.schedule)}."
     if (
         line.state == RowState.PAUSED and facts.is_over
@@ -136,6 +135,22 @@ def _present(line: JobInfo, facts: Facts) -> Iterator[str]:
     for deploy in facts.deploys[:1]:
         if deploy.former is not None and facts.now - deploy.at < WEEK:
             yield changed_by(deploy)
+
+
+def _without_slots(line: JobInfo, facts: Facts) -> Iterator[str]:
+    why = (
+        "Its schedule is disabled"
+        if line.state == ListedState.DISABLED
+        else "Its schedule has no further slot"
+    )
+    yield f"{why}: {describe_schedule(line.schedule)}."
+    for deploy in facts.deploys[:1]:
+        if deploy.former is not None:
+            yield changed_by(deploy)
+    yield (
+        "It runs again only if a deploy changes the schedule; to run it once: "
+        "slotwise trigger."
+    )
 
 
 def _last(line: SlotInfo) -> str:

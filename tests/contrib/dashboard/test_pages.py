@@ -419,3 +419,21 @@ def test_the_progress_of_a_run_is_shown(cluster: str) -> None:
         page = site.get("/instant", name="poll-orders", at="2026-01-01T00:00Z").text
     assert "1,200 of 5,000 done, 10/s, about 6m20s left" in page
     assert '<progress max="5000" value="1200"' in page
+
+
+def test_a_trigger_that_runs_is_in_the_head_of_its_job(cluster: str) -> None:
+    """It runs in a row beside the job's own, which waits."""
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, plan_instance, kind, "
+            "execution_time, slot, origin, picked, picked_by, version, created_version, "
+            "last_heartbeat, lease, attempt) VALUES ('poll-orders', 'trigger:1', "
+            "'recurring', 'detached', now(), now(), 'trigger', true, 'worker-1', "
+            "extract(epoch FROM now() - interval '14 minutes') * 1000000, 9, now(), "
+            "interval '1 hour', 1)"
+        )
+    with served(Dashboard(cluster, role="viewer")) as site:
+        head = site.get("/job", name="poll-orders").text.partition("Last slots")[0]
+    assert "a slot runs since" in head
+    assert "on <bdi>worker-1</bdi>" in head
+    assert "It runs for" in head

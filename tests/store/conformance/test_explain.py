@@ -13,8 +13,10 @@ from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise import CatchUp, Every, Overlap, Retry
 from slotwise.explain.job_explanation import explain_now
+from slotwise.explain.sentences import when
 from slotwise.explain.slot_explanation import explain
 from slotwise.inspect import Explanation
+from slotwise.model.durations import short_duration
 from slotwise.spi import Claim, Database
 
 
@@ -746,3 +748,42 @@ def test_a_job_that_no_live_worker_knows(bench: Bench) -> None:
     sign_in(bench, "strict")
     assert cause in explain_now(bench.store, "plain").sentences
     assert cause not in explain_now(bench.store, "strict").sentences
+
+
+def test_a_trigger_that_runs_is_the_state_of_its_job(bench: Bench) -> None:
+    """It runs in a row beside the job's own, which waits for the schedule's next slot."""
+    sign_in(bench, "plain")
+    slot = bench.client.operations.by("ada").trigger("plain")
+    claim = bench.claim_one("plain")
+    line = bench.inspect.job("plain")
+    assert line is not None
+    assert (line.state, line.running_slot) == ("running", slot)
+    assert (line.worker, line.next_slot) == (claim.row.picked_by, at(1))
+    assert line in bench.inspect.jobs()
+    since = line.running_since
+    assert since is not None
+    bench.clock.set(at(0.5))
+    found = explain_now(bench.store, "plain")
+    assert found is not None
+    text = " ".join(found.sentences)
+    assert found.state == "running"
+    assert f"It runs for {when(slot)}." in text
+    assert f"It has run for {short_duration(at(0.5) - since)}." in text
+    assert f"Its next slot is {when(at(1))}" in text
+    bench.settle(claim)
+    line = bench.inspect.job("plain")
+    assert line is not None
+    assert (line.running_since, line.running_slot) == (None, None)
+
+
+def test_a_run_beside_a_paused_job_is_told(bench: Bench) -> None:
+    """The state stays, as the schedule's slots do not start."""
+    slot = bench.client.operations.trigger("plain")
+    bench.claim_one("plain")
+    bench.client.operations.by("ada").pause("plain")
+    line = bench.inspect.job("plain")
+    assert line is not None
+    assert (line.state, line.running_slot) == ("paused", slot)
+    text = " ".join(explain_now(bench.store, "plain").sentences)
+    assert f"It runs for {when(slot)}." in text
+    assert "ada requested pause" in text

@@ -12,6 +12,7 @@ from tests.store.bench import NOON, Bench, a_job, at
 from tests.store.conformance.test_membership import LEASE, a_member
 
 from slotwise import Every, Settings
+from slotwise.schedules import Disabled
 from slotwise.spi import Database
 
 HOUR = timedelta(hours=1)
@@ -45,6 +46,21 @@ def test_deploys(bench: Bench) -> None:
         ("nightly", at(2))
     ]
     assert bench.inspect.deploys(at(3), at(4)) == []
+
+
+def test_who_disabled_a_job_is_explained(bench: Bench) -> None:
+    """Which deploy, when, and what the schedule was."""
+    plan(bench, "2h", "1")
+    bench.clock.set(at(1))
+    job = a_job("nightly", Disabled())
+    bench.beside(job)
+    Planner(bench.store).plan([job], Revision(text="2", started=at(1)))
+    found = bench.inspect.explain_job("nightly")
+    assert found is not None
+    assert found.state == "disabled"
+    text = " ".join(found.sentences)
+    assert "The schedule was changed from " in text
+    assert "by revision 2 at 2026-01-01T12:01:00Z." in text
 
 
 def test_a_history_that_cannot_be_written_stops_nothing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from slotwise.decide.going_back import NEWER, UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING, claimed_since, to_micros
 from slotwise.model.values import Value
-from slotwise.model.vocabulary import ListedState
+from slotwise.model.vocabulary import Kind, ListedState
 from slotwise.schedules import Disabled
 from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.instance_operations import InstanceFilter, matching
@@ -50,8 +50,9 @@ class JobInfo(Value):
     attempt: int = 0
     worker: str | None = None
     heartbeat: datetime | None = None
-    #: Since when the slot is claimed that runs.
+    #: Since when the slot is claimed that runs; of several, side by side, the one claimed first.
     running_since: datetime | None = None
+    running_slot: datetime | None = None
     last_success: datetime | None = None
     last_failure: datetime | None = None
     consecutive_failures: int = 0
@@ -255,7 +256,53 @@ def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
         found = rows_apart(
             connection, wanted, *key, read=lambda row: _job_info(row, workers, now)
         )
-        return [_unread(one) if isinstance(one, Unread) else one for one in found]
+        lines = [_unread(one) if isinstance(one, Unread) else one for one in found]
+        runs = _runs_beside(store, connection, {line.job for line in lines})
+        return [_with_run(line, runs.get((line.job, line.id))) for line in lines]
+
+
+def _runs_beside(
+    store: Store, connection: sa.Connection, names: Collection[str]
+) -> dict[tuple[str, str], JobInfo]:
+    """Return what runs beside the rows of these jobs: triggers, backfills and slots side by side;
+    of each job and instance the run that was claimed first.
+    """
+    tasks = store.tables.tasks
+    key = tasks.c.task_name, tasks.c.task_instance
+    is_beside = tasks.c.picked & (tasks.c.kind == Kind.DETACHED)
+    wanted = sa.select(tasks).where(is_beside, store.dialect.among(key[0], names))
+    wanted = wanted.order_by(tasks.c.version.desc())
+    found = rows_apart(connection, wanted, *key, read=_run)
+    return {(one.job, one.id): one for one in found if isinstance(one, JobInfo)}
+
+
+def _run(row: sa.RowMapping) -> JobInfo:
+    return JobInfo(
+        job=row["task_name"],
+        id=row["plan_instance"],
+        state=ListedState.RUNNING,
+        attempt=row["attempt"],
+        worker=row["picked_by"],
+        heartbeat=utc(row["last_heartbeat"]),
+        running_since=claimed_since(row["version"]),
+        running_slot=utc(row["slot"]),
+    )
+
+
+def _with_run(line: JobInfo, run: JobInfo | None) -> JobInfo:
+    """Return a job with what runs beside its row, unless its own slot was claimed before."""
+    since = None if run is None else run.running_since
+    if run is None or since is None or (line.running_since or since) < since:
+        return line
+    return replace(
+        line,
+        state=run.state if line.state == ListedState.WAITING else line.state,
+        attempt=run.attempt,
+        worker=run.worker,
+        heartbeat=run.heartbeat,
+        running_since=since,
+        running_slot=run.running_slot,
+    )
 
 
 def _has_instances(tasks: sa.Table) -> Condition:
@@ -301,6 +348,7 @@ def _job_info(
         worker=row["picked_by"],
         heartbeat=utc(row["last_heartbeat"]),
         running_since=claimed_since(row["version"]) if row["picked"] else None,
+        running_slot=utc(row["slot"]) if row["picked"] else None,
         consecutive_failures=row["consecutive_failures"] or 0,
         priority=50 if row["priority"] is None else row["priority"],
         runs_on=declared.runs_on,
