@@ -554,6 +554,9 @@ def test_the_admin_reads(shop: str) -> None:
     assert re.search(seconds, slots), slots
     assert http.get("/admin/slotwise/job/add/").status_code == 404
     assert http.post("/admin/slotwise/job/tidy/delete/").status_code == 404
+    for unknown in ("job/nosuch", "task/nosuch", "worker/nosuch", "job/%00"):
+        page = f"/admin/slotwise/{unknown}/change/"
+        assert http.get(page).status_code == 404, page
     bob = User.objects.create_user("bob", is_staff=True)
     http.force_login(bob)
     assert http.get("/admin/slotwise/job/").status_code == 403
@@ -636,7 +639,11 @@ def test_the_admin_schedules(shop: str) -> None:
     assert "Scheduled: send-mail o-8, 30 4 * * *, next slot" in recurring
     assert "ata is no JSON" in do(data="{")
     assert "an id and no delay" in do(data=data, schedule="@daily")
-    assert "delay" in do(data=data, delay="soon")
+    assert "error\">'soon' is not a duration" in do(data=data, delay="soon")
+    unknown = page.replace("send-mail", "send-mial")
+    given = {"operation": "schedule", "data": data}
+    told = http.post(unknown, given, follow=True).content.decode()
+    assert "did you mean &#x27;send-mail&#x27;" in told, told
     assert "errorlist" in (said := do(data="[1, 2]")) or "error" in said
     with worker(shop) as made:
         assert len(made.inspect.tasks("send-mail")) == 2

@@ -94,6 +94,9 @@ def _read_aloud(shell: Shell, slot: str, first: str, other: str) -> None:
         "\n  Traceback (most recent call last):\n"
         in shell.ask(*told.stderr.removeprefix("tracebacks: slotwise ").split()).stdout
     )
+    now = shell.ask("explain", "report").stderr
+    advice = now.partition("tracebacks: slotwise ")[2].split()
+    assert "Traceback (most recent call last)" in shell.ask(*advice).stdout
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"]])

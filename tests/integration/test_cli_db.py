@@ -595,3 +595,17 @@ def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
         == "applied sw0001, sw0002, sw0003, sw0004, sw0005, sw0006, sw0007\n"
     )
     assert sum("nothing to do" in one.stdout for one in done) == 3
+
+
+@pytest.mark.parametrize("line", ["db restored --at", "db settle-until"])
+def test_the_lost_period_is_over(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    """Slots of the future cannot be settled by mistake."""
+    assert status(["db", "upgrade", "--database-url", sqlite_url]) == exits.OK
+    words = [*line.split(), "2030-01-31T02:00Z", "--yes", "--database-url", sqlite_url]
+    capsys.readouterr()
+    assert status(words) == exits.USAGE
+    err = capsys.readouterr().err
+    assert "'2030-01-31T02:00Z' is in the future" in err
+    assert "write when the lost period ended, or now" in err

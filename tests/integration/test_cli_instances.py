@@ -40,6 +40,7 @@ customer-1,CRON|H 7 * * *|Europe/Vienna,"{""number"": 1}",gold eu,
 customer-2,EVERY|5m,"{""number"": 2}",,90
 other-3,@daily,"{""number"": 3}",gold,
 """
+NUMBER = '"{""number"": 1}"'
 SYNC = ("schedule", "sync", "report", "customers.csv", "--scope", "crm")
 
 
@@ -105,7 +106,7 @@ def test_from_the_standard_input(
     found = say(
         "schedule", "sync", "report", "-", "--scope", "crm", expected=exits.FAILED
     )
-    assert "-:2: task_data does not fit the task's type" in found
+    assert "-:2: data does not fit the task's type" in found
     assert ids(say) == []
 
 
@@ -125,7 +126,7 @@ def test_from_the_standard_input(
         ('id,schedule\n"a,@daily\n', "write a CSV file in UTF-8"),
         (
             'id,schedule,data\na,@daily,"{""number"": ""x""}"\n',
-            "customers.csv:2: task_data",
+            "customers.csv:2: data does not fit",
         ),
     ],
 )
@@ -137,6 +138,53 @@ def test_bad_files(
     found = say(*SYNC, expected=exits.FAILED)
     assert message in found
     assert ids(say) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("b,@dayly", "customers.csv:4 (id 'b'): "),
+        ("a,@hourly", "customers.csv:4 (id 'a'): this id comes twice"),
+    ],
+)
+def test_a_bad_item_is_named_by_its_line(
+    application: Path, say: Callable[..., str], line: str, message: str
+) -> None:
+    """Also after blank lines and values of several lines."""
+    (application / "customers.csv").write_text(
+        f"id,schedule,data\na,@daily,{NUMBER}\n\n{line},{NUMBER}\n"
+    )
+    assert message in say(*SYNC, expected=exits.FAILED)
+
+
+@pytest.mark.parametrize("is_piped", [False, True])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "id,schedule\nMüller,@daily\n".encode("latin-1"),
+            ":2: the byte 0xfc",
+        ),
+        ("id,schedule\na,@daily\n".encode("utf-16"), ":1: the byte 0xff"),
+        (b"\x80\x00\x1f\xc3", ":1: the byte 0x80"),
+    ],
+    ids=["latin-1", "utf-16", "random"],
+)
+def test_a_file_that_is_not_in_utf8(
+    application: Path,
+    say: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    message: str,
+    is_piped: bool,
+) -> None:
+    """Its first bad line is named."""
+    (application / "customers.csv").write_bytes(content)
+    file = "-" if is_piped else "customers.csv"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    found = say(*SYNC[:3], file, *SYNC[4:], expected=exits.FAILED)
+    assert f"{file}{message} is not UTF-8; save the file" in found
+    assert len(found.splitlines()) == 1
 
 
 def test_what_a_short_file_would_remove(
@@ -226,3 +274,14 @@ def test_which_instances_fail_or_are_stale(say: Callable[..., str]) -> None:
         assert [line["id"] for line in found] == expected
     none = say("jobs", "report", "--instances", "--stale", "3h")
     assert none.strip() == "report: no such instances"
+
+
+def test_the_next_page_keeps_the_filters(say: Callable[..., str]) -> None:
+    """And the number of lines."""
+    say(*SYNC)
+    listing = ("jobs", "report", "--instances")
+    found = say(*listing, "--tag", "gold", "--stale", "0s", "-n", "1")
+    more = "slotwise jobs report --instances --tag gold --stale 0s -n 1 --after customer-1"
+    assert f"… more: {more}\n" in found
+    found = say(*listing, "--failing")
+    assert found == "report: no such instances\n"

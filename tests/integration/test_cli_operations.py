@@ -243,6 +243,24 @@ def test_the_audit_is_a_table(worker: ManualWorker, say: Callable[..., str]) -> 
     assert "slots=1441" in line
 
 
+def test_the_audit_of_a_period(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """The newest operations of it, also behind many newer ones."""
+    for note in ("first", "second", "third", "fourth"):
+        worker.clock.set(host_now())
+        worker.operations.by("ada").pause("minutely", note=note)
+        worker.clock.set(host_now())
+        worker.operations.by("ada").resume("minutely", note=note)
+    entries = json.loads(say("audit", "--json"))
+    since, before = entries[5]["at"], entries[2]["at"]
+    period = ("audit", "minutely", "--since", since, "--before", before, "--json")
+    assert json.loads(say(*period)) == entries[3:6]
+    assert json.loads(say(*period, "-n", "1")) == entries[3:4]
+    assert json.loads(say("audit", "--before", since, "-n", "1", "--json")) == [
+        entries[6]
+    ]
+    assert say("audit", "--before", "1d") == "no such operations\n"
+
+
 def test_the_audit_cuts_what_is_long(
     worker: ManualWorker, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

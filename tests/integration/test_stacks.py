@@ -127,7 +127,7 @@ def test_the_command(
     assert status([*ask, "fetch"]) == exits.FAILED
     assert "nothing of fetch runs now" in capsys.readouterr().err
     assert status([*ask, "snd"]) == exits.FAILED
-    assert "'snd'" in capsys.readouterr().err
+    assert "no worker, job or task 'snd'" in capsys.readouterr().err
     assert status([*ask, "send", "--timeout", "0s"]) == exits.USAGE
     assert "leaves no time for an answer" in capsys.readouterr().err
 

@@ -156,3 +156,17 @@ def test_hostile_commands_are_named_quickly() -> None:
         "`" * 9999,
     ):
         program_of(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("echo begins >&2; /opt/report", "report"),
+        ("cd /srv && echo begins 2>&1 && /opt/report", "report"),
+        ("echo begins >&2", "command"),
+        ("/opt/report >&-", "report"),
+    ],
+)
+def test_a_redirection_is_no_program(command: str, word: str) -> None:
+    """The & of ``>&2`` separates no commands."""
+    assert program_of(command) == word

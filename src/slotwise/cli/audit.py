@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -23,7 +24,8 @@ from slotwise.cli.shared.output import (
     warn_paused,
 )
 from slotwise.cli.shared.terminal import exact, moment, say
-from slotwise.inspect import RECURRING, AuditEntry, json_value
+from slotwise.cli.shared.values import Written, instant, within
+from slotwise.inspect import RECURRING, AuditEntry, Inspection, json_value
 
 UTC: Final = ZoneInfo("UTC")
 #: The revision and days of a calendar in the text form of a schedule.
@@ -39,19 +41,45 @@ _MOST_ARGUMENTS: Final = 70
     examples="""
     slotwise audit
     slotwise audit nightly-report -n 50 --json
+    slotwise audit --since 7d --before 2026-01-31T02:00Z
     """,
 )
 @click.argument("name", required=False)
+@click.option(
+    "--since",
+    callback=instant,
+    metavar="TIME",
+    help="Only operations since this instant.",
+)
+@click.option(
+    "--before",
+    callback=instant,
+    metavar="TIME",
+    help="Only operations before this instant.",
+)
 @lines_option(20)
 @common
 @pass_given
-def audit(given: Given, name: str | None, count: int) -> None:
+def audit(
+    given: Given,
+    name: str | None,
+    since: Written | None,
+    before: Written | None,
+    count: int,
+) -> None:
     """List the operations on jobs, the newest first; with NAME, those on that job and those on
     all.
     """
     with given.inspection() as inspect:
         paused = inspect.all_paused()
-        entries = inspect.audit(name, limit=count)
+        zone = None if name is None else inspect.zone(name)
+        entries = _entries(
+            inspect,
+            name,
+            within(since, zone, "--since"),
+            within(before, zone, "--before"),
+            count,
+        )
         if name is not None and all(entry.job != name for entry in entries):
             inspect.check_name(name)
         zones = inspect.zones(
@@ -66,7 +94,7 @@ def audit(given: Given, name: str | None, count: int) -> None:
         return
     warn_paused(paused)
     if not entries:
-        say("no operations yet")
+        say("no such operations" if since or before else "no operations yet")
         return
     rows = [
         _audit_row(entry, zones.get((entry.job or "", entry.id or RECURRING), UTC))
@@ -79,6 +107,30 @@ def audit(given: Given, name: str | None, count: int) -> None:
         folds="NOTE",
     )
     say_zones(zones.values())
+
+
+def _entries(
+    inspect: Inspection,
+    name: str | None,
+    since: datetime | None,
+    before: datetime | None,
+    count: int,
+) -> list[AuditEntry]:
+    """Return the newest operations of a period; read more of them until there are enough."""
+    size = count
+    while True:
+        entries = inspect.audit(name, limit=size)
+        found = [
+            entry
+            for entry in entries
+            if (since is None or entry.at >= since)
+            and (before is None or entry.at < before)
+        ]
+        is_all = len(entries) < size
+        is_earlier = since is not None and any(entry.at < since for entry in entries)
+        if len(found) >= count or is_all or is_earlier:
+            return found[:count]
+        size *= 4
 
 
 def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:

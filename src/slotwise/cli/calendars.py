@@ -555,10 +555,9 @@ def _tell(
     if change.before == after:
         say(f"{after.name}: nothing to do, revision {after.revision} has these days")
     else:
-        told = (
-            f"revision {after.revision}, {len(after.days)} days, weekend "
-            f"{after.weekend_text}"
-            + (f", {len(after.worked)} worked weekend days" if after.worked else "")
+        length = "1 day" if len(after.days) == 1 else f"{len(after.days)} days"
+        told = f"revision {after.revision}, {length}, weekend {after.weekend_text}" + (
+            f", {len(after.worked)} worked weekend days" if after.worked else ""
         )
         say(f"{after.name}: {'would become ' if dry else ''}{told}")
     _tell_followed(

@@ -15,7 +15,7 @@ import click
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from slotwise import DatabaseProblem, DatabaseUnreachable
+from slotwise import DatabaseProblem, DatabaseUnreachable, UnknownTask
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
     Command,
@@ -198,7 +198,11 @@ def _check_named(inspect: Inspection, name: str, id: str | None) -> None:
     """Raise UnknownTask if neither a worker nor a job or task has this name."""
     known = inspect.workers()
     if not any(name in (one.host, one.worker, shortened(one.worker)) for one in known):
-        inspect.check_name(name, id=id)
+        try:
+            inspect.check_name(name, id=id)
+        except UnknownTask as error:
+            problem = str(error).replace("no job ", "no worker, job or task ", 1)
+            raise UnknownTask(problem) from None
 
 
 def _say_stack(one: HandlerStack, now: datetime, timeout: timedelta) -> None:

@@ -20,6 +20,7 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import as_json, print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document, unharmed
 from slotwise.cli.shared.values import Written, instant
+from slotwise.inspect import Inspection
 from slotwise.operations import Epoch, Operations, Schema, SettledJob
 
 
@@ -284,6 +285,7 @@ def restored(given: Given, until: Written) -> None:
     """
     end = until.within(None, "--at")
     with given.operations() as (operations, inspect):
+        _refuse_the_future(inspect, end, until, "--at")
         before = inspect.all_paused()
         epoch = operations.new_epoch(dry_run=True)
         settled = operations.settle_until(end, dry_run=True)
@@ -325,6 +327,22 @@ def _print_restored(
         until=end,
         paused=stays,
     )
+
+
+#: The clock of this host, which ``now`` is of, may be ahead of the database's.
+_CLOCK_DRIFT = timedelta(minutes=1)
+
+
+def _refuse_the_future(
+    inspect: Inspection, end: datetime, given: Written, option: str
+) -> None:
+    """Raise UsageError: slots that are not due yet have not been lost."""
+    now = inspect.now()
+    if end > now + _CLOCK_DRIFT:
+        raise click.UsageError(
+            f"{option}: {given.text!r:.60} is in the future, and the database's time is "
+            f"{moment(now)}; write when the lost period ended, or now"
+        )
 
 
 #: Begins the note of the pause of ``db restored``, by which a second run knows it.
@@ -405,7 +423,8 @@ def settle_until(given: Given, until: Written) -> None:
     are due.
     """
     end = until.within(None, "TIME")
-    with given.operations() as (operations, _):
+    with given.operations() as (operations, inspect):
+        _refuse_the_future(inspect, end, until, "TIME")
         found = operations.settle_until(end, dry_run=True)
         slots = sum(one.slots for one in found)
         if not given.dry_run:

@@ -70,8 +70,11 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
     with given.inspection() as inspect:
         zone = inspect.zone(name, id=id)
         found: Explanation | JobExplanation | TaskExplanation
+        wanted: datetime | None = None
         if slot is None:
             found = _explain_now(inspect, name, id)
+            if isinstance(found, JobExplanation):
+                wanted = _slot_of(inspect, found)
         else:
             inspect.check_name(name, id=id)
             wanted = slot_of_day(inspect, name, id, slot, zone)
@@ -83,23 +86,34 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
     else:
         say(_headline(found, zone), *_localized(found.sentences, zone))
         if any(one.error for one in found.attempts):
-            say(f"tracebacks: {_shows_attempts(found, id, zone)}", err=True)
+            say(f"tracebacks: {_shows_attempts(found, id, wanted, zone)}", err=True)
     word = found.outcome if isinstance(found, Explanation) else found.state
     return exits.FAILED if word in (SlotState.UNKNOWN, SlotState.NO_SLOT) else exits.OK
 
 
 def _shows_attempts(
-    found: Explanation | JobExplanation | TaskExplanation, id: str, zone: ZoneInfo
+    found: Explanation | JobExplanation | TaskExplanation,
+    id: str,
+    slot: datetime | None,
+    zone: ZoneInfo,
 ) -> str:
     """Return the command that shows the attempts with their tracebacks."""
     if isinstance(found, TaskExplanation):
         return shlex.join(["slotwise", "tasks", "list", found.task, id])
     of = [] if id == RECURRING else ["--id", id]
-    if isinstance(found, JobExplanation):
+    if slot is None:
         return shlex.join(["slotwise", "slots", found.job, *of])
-    return shlex.join(
-        ["slotwise", "slots", "show", found.job, exact(found.slot, zone), *of]
-    )
+    return shlex.join(["slotwise", "slots", "show", found.job, exact(slot, zone), *of])
+
+
+def _slot_of(inspect: Inspection, found: JobExplanation) -> datetime | None:
+    """Return the slot of the attempts: the one that the row has, or the newest that has ended."""
+    row = inspect.job(found.job, id=found.id)
+    slot = None if row is None else row.next_slot
+    if slot is None or not inspect.attempts(found.job, slot, id=found.id):
+        ended = inspect.iter_slots(found.job, id=found.id, ended=True, limit=1)
+        slot = next((one.slot for one in ended), None)
+    return slot
 
 
 def _explain_now(

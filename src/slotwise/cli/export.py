@@ -136,20 +136,28 @@ def systemd(given: Given, name: str) -> None:
     worker gets few rights: open in the unit what your handlers need. The database's address comes
     from /etc/NAME.env.
     """
-    from slotwise.contrib.systemd import unit
+    from slotwise.contrib.systemd import hidden_paths, unit
 
     settings = given.registry().settings
+    command = Path(sys.executable).with_name("slotwise")
+    directory = given.app_dir
     text = unit(
         given.text("app") or settings.app or "",
         name=name,
-        command=str(Path(sys.executable).with_name("slotwise")),
-        directory=given.app_dir,
+        command=str(command),
+        directory=directory,
         shutdown_grace=settings.shutdown_grace,
     )
     if given.json:
         print_json({"name": f"{name}.service", "unit": text})
     else:
         say_document(text)
+    for hidden in hidden_paths(directory, command):
+        say(
+            f"note: the unit has an empty /tmp and /var/tmp (PrivateTmp, DynamicUser), without "
+            f"{hidden}; move it to another directory, such as /opt",
+            err=True,
+        )
 
 
 @export.command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -48,7 +48,13 @@ from slotwise.inspect import (
     zone_of,
 )
 from slotwise.operations import InstanceFilter
-from slotwise.spi import Definition, ListedState, error_summary, short_duration
+from slotwise.spi import (
+    Definition,
+    ListedState,
+    error_summary,
+    format_duration,
+    short_duration,
+)
 
 #: Lines of a table of jobs.
 LINES = 100
@@ -136,12 +142,12 @@ def jobs(
     if name is None:
         _list_jobs(given, count, everything, after)
     elif instances:
-        page = partial(
-            _page_of, name=name, where=chosen(given), failing=failing, stale=stale
+        wanted = _Instances(
+            name=name, where=chosen(given), failing=failing, stale=stale
         )
         none = "no such instances" if is_filtered else "no recurring instances"
         count = count or INSTANCE_LINES
-        _list_instances(given, name, count, everything, after, page, none)
+        _list_instances(given, wanted, count, everything, after, none)
     else:
         _show_job(given, name, id)
 
@@ -209,7 +215,8 @@ def _list_jobs(given: Given, count: int | None, everything: bool, after: str) ->
             f"{shlex.quote(name)} --instances"
         )
     if has_more:
-        say(f"… more: slotwise jobs --after {shlex.quote(last)}", err=True)
+        lines = "" if count is None else f" -n {count}"
+        say(f"… more: slotwise jobs --after {shlex.quote(last)}{lines}", err=True)
 
 
 def _print_page(
@@ -346,39 +353,61 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     ]
 
 
-def _page_of(
-    inspect: Inspection,
-    after: str,
-    *,
-    name: str,
-    where: InstanceFilter | None,
-    failing: bool,
-    stale: timedelta | None,
-) -> list[JobInfo]:
-    return inspect.instances(
-        name, limit=PAGE, after=after, where=where, failing=failing, stale=stale
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Instances:
+    """The instances of a task that a list shows."""
+
+    name: str
+    where: InstanceFilter | None
+    failing: bool
+    stale: timedelta | None
+
+    def each(self, inspect: Inspection, after: str) -> Iterator[JobInfo]:
+        """Read page by page, while the caller iterates."""
+        read = partial(
+            inspect.instances,
+            self.name,
+            limit=PAGE,
+            where=self.where,
+            failing=self.failing,
+            stale=self.stale,
+        )
+        while page := read(after=after):
+            yield from page
+            after = page[-1].id
+
+    def next_page(self, given: Given, count: int, after: str) -> str:
+        """Return the command for the instances after this one."""
+        words = ["slotwise", "jobs", self.name, "--instances"]
+        for option, value in given.chosen.items():
+            words += [f"--{option}", value]
+        if self.failing:
+            words.append("--failing")
+        if self.stale is not None:
+            words += ["--stale", format_duration(self.stale)]
+        if count != INSTANCE_LINES:
+            words += ["-n", str(count)]
+        return shlex.join([*words, "--after", after])
 
 
 def _list_instances(
     given: Given,
-    name: str,
+    wanted: _Instances,
     count: int,
     everything: bool,
     after: str,
-    page_of: Callable[[Inspection, str], list[JobInfo]],
     none: str,
 ) -> None:
     with given.inspection() as inspect:
-        inspect.check_name(name)
-        found = _instances(inspect, after, page_of)
+        inspect.check_name(wanted.name)
+        found = wanted.each(inspect, after)
         if given.json:
             print_json_list(found if everything else islice(found, count))
             return
         lines = list(found if everything else islice(found, count + 1))
         now = inspect.now()
     if not lines:
-        say(f"{name}: {none}")
+        say(f"{wanted.name}: {none}")
         return
     shown = lines if everything else lines[:count]
     print_table(
@@ -388,19 +417,7 @@ def _list_instances(
         folds="SCHEDULE",
     )
     if len(shown) < len(lines):
-        again = f"slotwise jobs {shlex.quote(name)} --instances --after {shlex.quote(shown[-1].id)}"
-        say(f"… more: {again}", err=True)
-
-
-def _instances(
-    inspect: Inspection,
-    after: str,
-    page_of: Callable[[Inspection, str], list[JobInfo]],
-) -> Iterator[JobInfo]:
-    """Read page by page, while the caller iterates."""
-    while page := page_of(inspect, after):
-        yield from page
-        after = page[-1].id
+        say(f"… more: {wanted.next_page(given, count, shown[-1].id)}", err=True)
 
 
 def _show_job(given: Given, name: str, id: str | None) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -17,6 +19,7 @@ from slotwise import (
     ConfigurationError,
     InvalidPayload,
     RecurringItem,
+    SlotwiseError,
     SyncReport,
 )
 from slotwise.cli.shared.options import Command, Given, common, job_name, pass_given
@@ -63,10 +66,11 @@ def sync(
     the policies and the type of the data come from it.
     """
     opened = Client.open(given.table_settings(), application=given.registry())
-    with opened as client, _opened(file) as lines:
+    places = list[str]()
+    with opened as client, _opened(file) as lines, _naming_lines(places):
         found = client.sync_schedules(
             name,
-            _items(client, name, file, lines),
+            _items(client, name, file, lines, places),
             scope=scope,
             force=force,
             dry_run=dry_run,
@@ -80,27 +84,62 @@ def sync(
 @contextmanager
 def _opened(file: str) -> Iterator[TextIO]:
     if file == "-":
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(
+                newline="", encoding="utf-8-sig", errors="surrogateescape"
+            )
         yield sys.stdin
         return
     try:
-        with Path(file).open(newline="", encoding="utf-8-sig") as lines:
+        with Path(file).open(
+            newline="", encoding="utf-8-sig", errors="surrogateescape"
+        ) as lines:
             yield lines
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}; check the path") from None
 
 
 def _items(
-    client: Client, name: str, file: str, lines: TextIO
+    client: Client, name: str, file: str, lines: TextIO, places: list[str]
 ) -> Iterator[RecurringItem[object]]:
-    rows = csv.DictReader(lines, strict=True)
-    _check_columns(file, rows.fieldnames or ())
+    """Append the place of each item, a file and a line, to ``places``."""
+    rows = csv.DictReader(_in_utf8(file, lines), strict=True)
     try:
+        _check_columns(file, rows.fieldnames or ())
         for row in rows:
-            yield _item(client, name, row, f"{file}:{rows.line_num}")
-    except (csv.Error, UnicodeDecodeError) as error:
+            places.append(f"{file}:{rows.line_num}")
+            yield _item(client, name, row, places[-1])
+    except csv.Error as error:
         raise ConfigurationError(
             f"{file}:{rows.line_num}: {error}; write a CSV file in UTF-8"
         ) from None
+
+
+def _in_utf8(file: str, lines: Iterable[str]) -> Iterator[str]:
+    """Raise ConfigurationError at the first line that has other bytes, which are surrogates."""
+    for number, line in enumerate(lines, 1):
+        try:
+            line.encode("utf-8")
+        except UnicodeEncodeError as error:
+            byte = ord(line[error.start]) & 0xFF
+            raise ConfigurationError(
+                f"{file}:{number}: the byte 0x{byte:02x} is not UTF-8; save the file in UTF-8, "
+                "or convert it, for example: iconv -f LATIN1 -t UTF-8"
+            ) from None
+        yield line
+
+
+@contextmanager
+def _naming_lines(places: Sequence[str]) -> Iterator[None]:
+    """Name the line of the file in an error that names the item by its number."""
+    try:
+        yield
+    except SlotwiseError as error:
+        found = re.match(r"items\[(\d+)\]", str(error))
+        if found is None:
+            raise
+        place = places[int(found[1])]
+        raise type(error)(f"{place}{str(error)[found.end() :]}") from None
 
 
 def _check_columns(file: str, columns: Sequence[str]) -> None:
@@ -124,7 +163,8 @@ def _item(
     try:
         given = client.typed_data(name, _data(row.get("data", ""), where))
     except InvalidPayload as error:
-        raise InvalidPayload(f"{where}: {error}") from None
+        problem = str(error).replace("task_data", "data", 1)
+        raise InvalidPayload(f"{where}: {problem}") from None
     return RecurringItem(
         row["id"],
         row["schedule"],

@@ -368,7 +368,8 @@ def _print_differences(
     if left > 0:
         say(f"… {left} more differences", err=True)
     say(
-        f"in {days} days: {sums['removed']} removed, {sums['added']} added, {sums['kept']} kept"
+        f"in {days} {'day' if days == 1 else 'days'}: {sums['removed']} removed, "
+        f"{sums['added']} added, {sums['kept']} kept"
     )
 
 

@@ -120,12 +120,12 @@ def _list_rows(
         found = inspect.tasks(name, state=state, after=after, limit=count + 1)
         lines = found[:count]
         zone = inspect.common_zone()
+        if name is not None and not lines:
+            inspect.check_name(name, kind="task")
         if given.json:
             print_json_list(lines)
         elif not lines:
             say("no such tasks")
-        if name is not None and not lines:
-            inspect.check_name(name, kind="task")
     if given.json or not lines:
         return
     columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]

@@ -92,6 +92,15 @@ def unit(
     )
 
 
+def hidden_paths(*paths: Path) -> list[Path]:
+    """Return those of these paths that the unit hides from its worker: the temporary ones."""
+    return [
+        path
+        for path in paths
+        if any(path.is_relative_to(one) for one in ("/tmp", "/var/tmp"))
+    ]
+
+
 def _literal(text: str) -> str:
     """A value as it is, for a key that takes one: % begins a specifier."""
     if not text.isprintable():

@@ -11,6 +11,8 @@ import pytest
 import uvicorn
 from tests.contrib.dashboard.site import Site
 
+from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
 from slotwise.contrib.dashboard import Dashboard, connections, faces
 from slotwise.contrib.dashboard.command import config_of
 
@@ -91,3 +93,15 @@ def test_a_form_that_does_not_come_is_not_waited_for(
     with ExitStack() as stack:
         answer = opened(stack, served, FORM).recv(65_536)
         assert b"408" in answer.splitlines()[0]
+
+
+def test_the_address_of_a_replica_is_validated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the dashboard starts."""
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)
+    words = ["dashboard", "--port", "0", "--database-url", "sqlite:///jobs.db"]
+    assert status([*words, "--read-url", "foo://"]) == exits.FAILED
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "the database address is not understood" in said.err

@@ -127,7 +127,7 @@ def test_an_address_that_shows_nothing_says_why(site: Site) -> None:
         ("/what-if", {"name": "unknown"}, 404),
         ("/what-if", {"name": "poll-orders", "days": "0"}, 400),
         ("/what-if", {"name": "poll-orders", "free": "soon"}, 400),
-        ("/job", {"name": "\x00"}, 404),
+        ("/job", {"name": "\x00"}, 400),
     ):
         answer = site.get(path, **given)
         assert answer.status == status, (path, given)
@@ -437,3 +437,10 @@ def test_a_trigger_that_runs_is_in_the_head_of_its_job(cluster: str) -> None:
     assert "a slot runs since" in head
     assert "on <bdi>worker-1</bdi>" in head
     assert "It runs for" in head
+
+
+@pytest.mark.parametrize("name", ["\0", " "])
+def test_a_blank_name_is_none(site: Site, name: str) -> None:
+    """The page says what its address needs."""
+    answer = site.get("/job", name=name)
+    assert (answer.status, answer.text) == (400, "the address needs name=\n")

@@ -12,7 +12,7 @@ import pytest
 from slotwise import ConfigurationError
 from slotwise.contrib.metrics import ProbeResult
 from slotwise.contrib.metrics.service_manager import ServiceManager
-from slotwise.contrib.systemd import unit
+from slotwise.contrib.systemd import hidden_paths, unit
 
 STARTING = ProbeResult(is_alive=True, is_ready=False, problems=("no worker runs",))
 READY = ProbeResult(is_alive=True, is_ready=True)
@@ -86,3 +86,9 @@ def test_the_unit() -> None:
 def test_a_unit_that_cannot_be(changed: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         printed(**changed)
+
+
+def test_a_path_that_the_unit_hides() -> None:
+    """With DynamicUser, systemd gives the worker an empty /tmp."""
+    paths = [Path(text) for text in ("/tmp/shop", "/srv/tmp", "/var/tmp/x/y", "/tmpx")]
+    assert hidden_paths(*paths) == [Path("/tmp/shop"), Path("/var/tmp/x/y")]

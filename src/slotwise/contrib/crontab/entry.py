@@ -75,6 +75,8 @@ LONGEST_WORD: Final = 48
 
 #: Quoted strings and substitutions: they do not contain the program that the line runs.
 _INNER: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\$\([^()]*\)|`[^`]*`""")
+#: ``2>&1``: its & separates no commands.
+_DUPLICATE: Final = re.compile(r"\d*[<>]&[\d-]")
 _SEPARATOR: Final = re.compile(r"&&|\|\||[;|&(){}\n]")
 _ASSIGNMENT: Final = re.compile(r"\w+=.*")
 _KEYWORDS: Final = {
@@ -158,7 +160,8 @@ def job_name(
 
 def program_of(command: str) -> str:
     """The readable word: in most cases the program that the line runs in the end."""
-    parts = _SEPARATOR.split(_INNER.sub(" ", command[:_FAR]))
+    plain = _DUPLICATE.sub(" ", _INNER.sub(" ", command[:_FAR]))
+    parts = _SEPARATOR.split(plain)
     found = next(filter(None, (_program(part.split()[:_MANY]) for part in parts)), "")
     return _STRANGE.sub("-", found).strip("-.")[:LONGEST_WORD] or "command"
 

@@ -17,7 +17,7 @@ from slotwise import ConfigurationError
 from slotwise.contrib.dashboard.access import Role
 from slotwise.contrib.dashboard.connections import Connection
 from slotwise.contrib.dashboard.dashboard import Dashboard
-from slotwise.spi import CommandLine, PluginCommand, Section
+from slotwise.spi import CommandLine, PluginCommand, Section, database_url
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8228
@@ -54,9 +54,9 @@ def dashboard(
     Anyone on this machine can open it. To serve others, mount it into an application with a
     login.
     """
-    listening = _listening(port)
-    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/"
     settings = line.settings()
+    if read_url is not None:
+        database_url(read_url)
     page = Dashboard(
         settings if settings.app is None else line.registry(),
         role=Role.ADMIN if operate else Role.VIEWER,
@@ -64,6 +64,8 @@ def dashboard(
         read_from=read_url,
         is_local=True,
     )
+    listening = _listening(port)
+    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/"
     click.echo(f"the dashboard is at {address}; stop it with Ctrl+C")
     if opens:
         threading.Timer(0.5, webbrowser.open, (address,)).start()

@@ -106,10 +106,10 @@ class Reading:
 
     def text(self, name: str) -> str:
         """Return a value of the address. Raises Refused (400) without it."""
-        try:
-            return self.given[name]
-        except KeyError:
-            raise Refused(f"the address needs {name}=", 400) from None
+        found = self.given.get(name, "")
+        if not found.strip():
+            raise Refused(f"the address needs {name}=", 400)
+        return found
 
     def instant(self, name: str) -> datetime | None:
         """Return an instant of the address, in UTC unless it says otherwise. Raises Refused

@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.http import (
+    Http404,
     HttpRequest,
     HttpResponse,
     HttpResponseBadRequest,
@@ -22,7 +24,7 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
 
-from slotwise import ConfigurationError, SlotwiseError
+from slotwise import ConfigurationError, InvalidJob, SlotwiseError, UnknownTask
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
 from slotwise.inspect import Inspection, TaskCount, describe_schedule
@@ -30,6 +32,8 @@ from slotwise.operations import Operations
 from slotwise.spi import Outcome
 
 Rows = Iterable[Sequence[object]]
+#: The call of Python that an error begins with, which a visitor has not written.
+_CALL = re.compile(r"\w+\('.*?\): ")
 
 
 #: Outcomes of slots that can be retried.
@@ -43,6 +47,8 @@ class Listing(admin.ModelAdmin):
 
     columns: ClassVar[tuple[str, ...]]
     detail_columns: ClassVar[tuple[str, ...]] = ()
+    #: What the pages of one object are of; None: there are none.
+    kind: ClassVar[Literal["job", "task"] | None] = None
     #: The buttons on the page of one object.
     operations: ClassVar[tuple[str, ...]] = ()
     #: What ``schedule`` takes, and how that is explained; empty: the page has no such button.
@@ -108,6 +114,15 @@ class Listing(admin.ModelAdmin):
     ) -> HttpResponse:
         """Show the page of one object."""
         name = admin.utils.unquote(object_id)
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        unknown = self._unknown(name)
+        if unknown is not None and request.method != "POST":
+            raise Http404(unknown)
+        if unknown is not None:
+            messages.error(request, unknown)
+            table = f"slotwise_{self.model._meta.model_name}_changelist"
+            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{table}"))
         if request.method == "POST":
             return self._operate(request, name)
         return self._page(
@@ -117,6 +132,21 @@ class Listing(admin.ModelAdmin):
             lambda inspect: self.details(inspect, name),
             self.operations if self.may_operate(request) else (),
         )
+
+    def _unknown(self, name: str) -> str | None:
+        """Return why there is no page of this name: no code, row or live worker knows it."""
+        if self.kind is None or not name.isprintable():
+            return f"no page of {name!r:.60}"
+        definition = registry().definitions.get(name)
+        if definition is not None and definition.is_job == (self.kind == "job"):
+            return None
+        try:
+            registry().inspect.check_name(name, kind=self.kind)
+        except (InvalidJob, UnknownTask) as error:
+            return str(error)
+        except SlotwiseError:  # the database is away: the page says so
+            return None
+        return None
 
     def may_operate(self, request: HttpRequest) -> bool:
         """Whether the user has the permission to change such objects."""
@@ -140,7 +170,7 @@ class Listing(admin.ModelAdmin):
             else:
                 done = self.operate(operations, name, word, note)
         except SlotwiseError as error:
-            messages.error(request, str(error))
+            messages.error(request, _CALL.sub("", str(error)))
         else:
             messages.success(request, done)
         return HttpResponseRedirect(request.path)
@@ -247,6 +277,7 @@ class JobPage(Listing):
         "error",
     )
 
+    kind = "job"
     operations = ("pause", "resume", "run now", "retry")
 
     def operate(
@@ -319,6 +350,7 @@ class TaskPage(Listing):
         "last error",
     )
 
+    kind = "task"
     operations = ("pause", "resume", "retry")
     fields_of_schedule: ClassVar[Mapping[str, str]] = {
         "data": "as JSON",

@@ -83,10 +83,15 @@ def unknown_tasks(found: Health) -> Iterator[Finding]:
     names = sorted({*found.orphan_tasks, *found.unknown_jobs})
     if names:
         told = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+        due = (
+            "1 of their rows is"
+            if found.orphans == 1
+            else f"{found.orphans} of their rows are"
+        )
         yield Finding(
             check="unknown_tasks",
             severity=Severity.WARNING,
-            evidence=f"no live worker knows {told}; {found.orphans} of their rows are due",
+            evidence=f"no live worker knows {told}; {due} due",
             cure="start a worker that registers them, or delete them: slotwise delete NAME, "
             "slotwise tasks cancel NAME",
         )
