@@ -5,6 +5,7 @@ through pipes.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -682,6 +683,42 @@ class TestJobs:
 class TestWorkers:
     """Workers, and whether the cluster is well."""
 
+    def test_who_ended_and_why(
+        self, store: Store, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The reason of a stop; of a worker that vanished, what was lost with it."""
+        now = store.now()
+        hour = timedelta(hours=1)
+        life = {"host": "h", "version": "1", "capacity": 4, "tags": "[]"}
+        life |= {"started": now - 9 * hour, "ended": now - hour}
+        ends = [
+            {"worker": "h:1:f0", "outcome": "left", "reason": "SIGTERM"},
+            {"worker": "h:2:f1", "outcome": "gone"},
+            {"worker": "h:3:f2", "outcome": "left", "ended": now - 25 * hour},
+        ]
+        lost = {
+            "task_name": "report",
+            "task_instance": "recurring",
+            "slot": FIRST,
+            "number": 1,
+            "token": 1,
+            "outcome": "lost",
+            "worker": "h:2:f1",
+            "claimed": now - hour,
+            "ended": now - hour,
+        }
+        add(store, "slots", {"task_name": "report", "slot": FIRST, "token": 2})
+        with store.transaction() as connection:
+            for end in ends:
+                row = {"reason": None, **life, **end}
+                connection.execute(store.tables.worker_history.insert().values(row))
+            connection.execute(store.tables.attempts.insert().values(lost))
+        assert status(["workers"]) == exits.OK
+        told = capsys.readouterr().out
+        assert re.search(r"h:1:f0 signed out at .* \(SIGTERM\)", told)
+        assert re.search(r"h:2:f1 is gone, last seen at .*; lost: report 20", told)
+        assert "h:3:f2" not in told
+
     def test_list(
         self, store: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -724,7 +761,7 @@ class TestWorkers:
         )
         assert (live["state"], gone["state"]) == ("running", "gone")
         assert status(["workers"]) == exits.OK
-        _, first, second = capsys.readouterr().out.splitlines()
+        _, first, second, *_ = capsys.readouterr().out.splitlines()
         assert "1 of 4" in first
         assert " gone " in second
 
