@@ -72,11 +72,13 @@ class Scene:
         return int(next(seen["token"] for seen in held if seen["token"]))
 
     def all_are_taken_over(self) -> None:
-        """Whatever was held has gone to somebody else, in time, and as what it should."""
+        """Whatever was held has gone to somebody else, in time, and as what it should. On a busy
+        machine another slot of the job may have been taken over before.
+        """
         stays = self.stage.start("stays")
         up = self.stage.wait("worker_start", by=stays)
         for job, outcome in TAKEN_OVER.items():
-            reaped = self.stage.wait("reaped", job=job)
+            reaped = self.stage.wait("reaped", job=job, token=self.token(job))
             assert (job, reaped["outcome"]) == (job, outcome)
             begun = max(up.at, self.traps[job].at)
             assert timedelta(seconds=reaped.at - begun) <= TAKE_OVER + loaded(SLACK), (
