@@ -12,7 +12,15 @@ import psycopg
 import pytest
 from tests.docs.markdown import ROOT, table
 from tests.kit.records import Failed
-from tests.kit.store import Planner, Revision
+from tests.kit.store import (
+    RECENT,
+    SLOT,
+    Counts,
+    Ended,
+    Planner,
+    Revision,
+    hour_of,
+)
 from tests.store.bench import Bench, a_job, a_task
 from tests.store.conformance.test_membership import a_member
 
@@ -22,7 +30,6 @@ from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.operations import Calendars
 from slotwise.spi import Database
-from slotwise.store.slots.counts import RECENT, SLOT, Counts, Ended, hour_of
 
 HOUR = timedelta(hours=1)
 NOW = datetime.now(UTC)

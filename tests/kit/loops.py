@@ -24,7 +24,8 @@ from slotwise.engine.loops.claim_planner import (
     Terms,
     Turns,
 )
-from slotwise.engine.loops.held_claims import LeaseWatch
+from slotwise.engine.loops.counting import Counting
+from slotwise.engine.loops.held_claims import LeaseWatch, Tally
 from slotwise.engine.loops.housekeeping import WakeUp, Watch
 from slotwise.engine.loops.poller import Peers, Poller
 from slotwise.engine.loops.service import AT_ONCE, Common, WorkerCommon
@@ -42,6 +43,7 @@ __all__ = [
     "ActiveClaims",
     "ClaimPlanner",
     "Common",
+    "Counting",
     "EventLoop",
     "Holding",
     "LeaseWatch",
@@ -59,6 +61,7 @@ __all__ = [
     "SlotClaim",
     "Standby",
     "Starts",
+    "Tally",
     "TaskClaim",
     "TasksFound",
     "Terms",

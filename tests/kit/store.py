@@ -27,7 +27,7 @@ from slotwise.store.slots import (
     settlement_writer,
 )
 from slotwise.store.slots.claims import BatchSize, Claims
-from slotwise.store.slots.counts import Counts, Ended
+from slotwise.store.slots.counts import RECENT, SLOT, Counts, Ended, hour_of
 from slotwise.store.slots.detached import detach
 from slotwise.store.slots.gates import (
     ORDER,
@@ -56,7 +56,9 @@ __all__ = [
     "LOOK_BACK",
     "MOST",
     "ORDER",
+    "RECENT",
     "SHARE",
+    "SLOT",
     "START",
     "Answer",
     "Author",
@@ -98,6 +100,7 @@ __all__ = [
     "failed_attempts",
     "failures",
     "gates",
+    "hour_of",
     "instances",
     "is_usual",
     "ledger",

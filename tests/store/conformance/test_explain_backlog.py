@@ -6,14 +6,12 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import sqlalchemy as sa
+from tests.kit.events import Listeners
+from tests.kit.loops import Counting, Tally, WorkerCommon
+from tests.kit.store import RECENT, Counts, Ended
 from tests.store.bench import Bench, at
 
 from slotwise import Every, Settings
-from slotwise.engine.loops.counting import Counting
-from slotwise.engine.loops.held_claims import Tally
-from slotwise.engine.loops.service import WorkerCommon
-from slotwise.model.events import Listeners
-from slotwise.store.slots.counts import RECENT, Counts, Ended
 
 
 def told(bench: Bench) -> str:

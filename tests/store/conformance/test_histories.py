@@ -11,8 +11,7 @@ from tests.kit.store import Planner, Pruner, Revision, Store
 from tests.store.bench import NOON, Bench, a_job, at
 from tests.store.conformance.test_membership import LEASE, a_member
 
-from slotwise import Every, Settings
-from slotwise.schedules import Disabled
+from slotwise import Disabled, Every, Settings
 from slotwise.spi import Database
 
 HOUR = timedelta(hours=1)
