@@ -423,7 +423,7 @@ class Run:
         return self.done_before + self.walk.done
 
     def total_of(self, found: int) -> int:
-        """Return how many rows there are, of which the select finds so many now: with a cursor
+        """Return how many rows there are, where the select finds this number now: with a cursor
         also those that were processed.
         """
         return found if self.options.cursor else self.done + found

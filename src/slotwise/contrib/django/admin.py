@@ -144,7 +144,7 @@ class Listing(admin.ModelAdmin):
             registry().inspect.check_name(name, kind=self.kind)
         except (InvalidJob, UnknownTask) as error:
             return str(error)
-        except SlotwiseError:  # the database is away: the page says so
+        except SlotwiseError:  # the database is away, as the page tells
             return None
         return None
 

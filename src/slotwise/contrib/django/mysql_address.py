@@ -19,7 +19,7 @@ _SSL = ("ca", "cert", "key")
 
 def mysql_address(given: Given) -> str:
     """Return slotwise's address. Options of Django's own sessions, such as ``charset`` and
-    ``init_command``, are left out: slotwise's connections have settings of their own.
+    ``init_command``, are left out: slotwise sets up its connections itself.
     """
     host = str(given.get("HOST") or "localhost")
     found = _options(given.get("OPTIONS"))

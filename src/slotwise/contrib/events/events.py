@@ -180,7 +180,7 @@ class Events:
         """Add the handlers to a registry that has not got them as ``tasks``, and return it; its
         workers then give out events.
 
-        Of a registry with shards, each shard gets events of its own: ``on_shard`` has them.
+        With a registry of shards, each shard has its own events: ``on_shard`` returns them.
 
         Raises ConfigurationError if a name is taken, or the registry runs.
         """

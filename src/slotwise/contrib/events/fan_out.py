@@ -214,7 +214,7 @@ def read_again(
     """Lock and return what may be given out: of the locked keys all that is committed up to the
     newest number that was seen, and of those without a key what nobody else has locked.
 
-    Race: an event that somebody has locked is left, with the later ones of its key.
+    Race: an event that another transaction has locked waits, with the later ones of its key.
     """
     events = dialect.tables.events.c
     last = max(one.id for one in seen)

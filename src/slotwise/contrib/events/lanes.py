@@ -134,7 +134,7 @@ def add_keys_soon(own: Joinable, dialect: Dialect, keys: Collection[str]) -> Non
     inserted: these are left, and also others if there are many of them.
 
     Race: its process may be frozen, or killed before the server has noticed. Which keys come last
-    differs from call to call, so that none is left for ever.
+    differs from call to call, so that each one has its turn.
     """
     if not keys or _has_added(own, dialect, keys, ADDING):
         return

@@ -24,7 +24,7 @@ class OfConnections(Protocol):
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A registry of several shards, each of which has one of its own."""
+    """A registry of several shards, each of which has its own registry."""
 
     @property
     def shards(self) -> Iterable[Named]: ...

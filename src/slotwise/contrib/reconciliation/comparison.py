@@ -14,7 +14,7 @@ from slotwise.spi import SlotState
 #: Jobs of one read, and slots that are explained one by one.
 _JOBS: Final = 200
 _MOST: Final = 500
-#: So many slots without an explanation are listed.
+#: The most slots without an explanation that are listed.
 _SHOWN: Final = 20
 
 

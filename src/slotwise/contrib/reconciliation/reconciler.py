@@ -18,7 +18,7 @@ logger = logging.getLogger("slotwise.reconciliation")
 
 #: The pause between two comparisons of the whole cluster, and after one that failed.
 EVERY: Final = timedelta(minutes=5)
-#: The pause is at least so many times as long as a comparison takes.
+#: The shortest pause, in multiples of the time that the comparison took.
 SHARE: Final = 20
 _MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0}
 

@@ -195,7 +195,7 @@ def _refuse_twin(
         raise ConfigurationError(
             f"it has the same installation id as shard {other.name}, {installation}: for one "
             f"database, correct the address of {shard.name} in the settings; for a copy, give "
-            f"it an id of its own first: slotwise db new-epoch --shard {shard.name}"
+            f"it a new id first: slotwise db new-epoch --shard {shard.name}"
         )
 
 

@@ -15,7 +15,7 @@ from slotwise.spi import Origin, Outcome
 
 #: A run that began later than this after its slot is late.
 LATE: Final = timedelta(minutes=1)
-#: So many slots without an explanation are listed.
+#: The most slots without an explanation that are listed.
 SHOWN: Final = 10
 #: The fields of a statement that are a number.
 NUMBERS: Final = ("expected", "ran", "late", "open", "unexplained", "beside", "pruned")
