@@ -13,8 +13,8 @@ import pytest
 from tests.docs.markdown import ROOT, table
 from tests.kit.records import Failed
 from tests.kit.store import (
-    RECENT,
     SLOT,
+    TASK,
     Counts,
     Ended,
     Planner,
@@ -130,9 +130,10 @@ def backlog(bench: Bench) -> Slots:
     bench.clock.set(NOW - HOUR)
     for number in range(30):
         bench.client.schedule("send-mail", id=str(number))
-    times = [NOW - minutes * timedelta(minutes=1) for minutes in (20, 10, 1)]
-    ended = [Ended("send-mail", at, RECENT, "succeeded", "") for at in times]
-    Counts(bench.store).add(dict.fromkeys(ended, 60))
+    for minutes in (20, 10, 1):
+        bench.clock.set(NOW - minutes * timedelta(minutes=1))
+        ended = Ended("send-mail", hour_of(NOW), TASK, "succeeded", "")
+        Counts(bench.store).add({ended: 60})
     return {}
 
 

@@ -27,7 +27,14 @@ from slotwise.store.slots import (
     settlement_writer,
 )
 from slotwise.store.slots.claims import BatchSize, Claims
-from slotwise.store.slots.counts import RECENT, SLOT, Counts, Ended, hour_of
+from slotwise.store.slots.counts import (
+    RECENT,
+    SLOT,
+    TASK,
+    Counts,
+    Ended,
+    hour_of,
+)
 from slotwise.store.slots.detached import detach
 from slotwise.store.slots.gates import (
     ORDER,
@@ -60,6 +67,7 @@ __all__ = [
     "SHARE",
     "SLOT",
     "START",
+    "TASK",
     "Answer",
     "Author",
     "Badge",

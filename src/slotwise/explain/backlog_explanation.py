@@ -25,7 +25,7 @@ def explain_backlog(store: Store, task: str) -> TaskExplanation:
     found = due_tasks(store, task)
     with reading(store) as at:
         now = at.now()
-        pace = paces(at, now, {task: found.oldest}, task)[task]
+        pace = paces(at, now, {task: found.oldest})[task]
         came = came_per_hour(at, task, pace, found.oldest, now)
     sentences = [
         *_waiting(found),

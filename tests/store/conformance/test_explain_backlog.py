@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import sqlalchemy as sa
 from tests.kit.events import Listeners
 from tests.kit.loops import Counting, Tally, WorkerCommon
-from tests.kit.store import RECENT, Counts, Ended
+from tests.kit.store import RECENT, TASK, Counts, Ended, hour_of
 from tests.store.bench import Bench, at
 
 from slotwise import Every, Settings
@@ -38,9 +38,11 @@ def test_what_is_due(bench: Bench) -> None:
 
 def count(bench: Bench, at: datetime, succeeded: int, failed: int = 0) -> None:
     """Count as a worker does once a minute."""
+    bench.clock.set(at)
+    hour = hour_of(at)
     ended = {
-        Ended("mail", at, RECENT, "succeeded", ""): succeeded,
-        Ended("mail", at, RECENT, "failed", ""): failed,
+        Ended("mail", hour, TASK, "succeeded", ""): succeeded,
+        Ended("mail", hour, TASK, "failed", ""): failed,
     }
     Counts(bench.store).add({one: number for one, number in ended.items() if number})
 
@@ -127,6 +129,18 @@ def test_a_steady_queue_is_no_backlog(bench: Bench) -> None:
     assert "come due in an hour" not in told(bench)
 
 
+def test_handlers_that_last_for_hours(bench: Bench) -> None:
+    """What counts is when they ended, whatever the hour in which they started."""
+    bench.clock.set(at(0))
+    schedule(bench, 30)
+    for minute in (300, 310, 320):
+        bench.clock.set(at(minute))
+        started = {Ended("mail", hour_of(at(minute - 240)), TASK, "succeeded", ""): 5}
+        Counts(bench.store).add(started)
+    bench.clock.set(at(322))
+    assert "In 20m, as far as is counted, 10 succeeded." in told(bench)
+
+
 def test_a_stopped_queue(bench: Bench) -> None:
     """The time without a success counts; what is not recent is forgotten."""
     schedule(bench, 30)
@@ -140,7 +154,8 @@ def test_a_stopped_queue(bench: Bench) -> None:
     count(bench, at(200), 1)
     counts = bench.store.tables.counts
     with bench.store.transaction() as connection:
-        left = connection.scalars(sa.select(counts.c.hour)).all()
+        recent = sa.select(counts.c.hour).where(counts.c.kind == RECENT)
+        left = connection.scalars(recent).all()
     assert len(left) == 1
 
 

@@ -17,16 +17,7 @@ from slotwise.engine.loops.tuning import COUNT_INTERVAL
 from slotwise.model.records import Gap, Key
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe_error
-from slotwise.store.slots.counts import (
-    RECENT,
-    SLOT,
-    TASK,
-    Counts,
-    Ended,
-    by_hour,
-    hour_of,
-    moment_of,
-)
+from slotwise.store.slots.counts import SLOT, TASK, Counts, Ended, by_hour, hour_of
 from slotwise.store.slots.tuning import BATCH
 
 logger = logging.getLogger(__name__)
@@ -72,8 +63,6 @@ class Counting(Service):
             kind = TASK if slot is None else SLOT
             one = Ended(name, hour_of(slot or at), kind, outcome, reason or "")
             self._add([(one, count)])
-            if slot is None:
-                self._add([(Ended(name, moment_of(at), RECENT, outcome, ""), count)])
 
     def run_once(self) -> timedelta:
         self._collect()

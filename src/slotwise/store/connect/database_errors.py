@@ -166,10 +166,10 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
     number = _number(error)
-    said = str(error.args[-1]) if number else str(error)
+    said = str(error.args[-1] if number else error)
     lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
     text = hide_password(lines[0]) if lines else type(error).__name__
-    if (state := number or sqlstate(error)) is None:
+    if not (state := number or sqlstate(error)):
         return text
     notes = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
     cure = _CURES_OF_STATES.get(sqlstate(error) or "", "")

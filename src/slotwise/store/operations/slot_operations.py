@@ -274,7 +274,7 @@ def cancel_waiting(at: Operation, row: Row, reason: str) -> None:
 
 
 def cancel_backfill(
-    at: Operation, job: str, so_far: Progress, instance: str | None = None
+    at: Operation, job: str, so_far: Progress, instance: str | None
 ) -> Progress:
     """End a chunk of the slots of backfills that have not begun, of all instances or of one."""
     waiting = _of_backfills(at.tasks.c, job, instance)

@@ -267,11 +267,12 @@ def _runs_beside(
     """Return what runs beside the rows of these jobs: triggers, backfills and slots side by side;
     of each job and instance the run that was claimed first.
     """
-    tasks = store.tables.tasks
-    key = tasks.c.task_name, tasks.c.task_instance
-    is_beside = tasks.c.picked & (tasks.c.kind == Kind.DETACHED)
-    wanted = sa.select(tasks).where(is_beside, store.dialect.among(key[0], names))
-    wanted = wanted.order_by(tasks.c.version.desc())
+    tasks = store.tables.tasks.c
+    key = tasks.task_name, tasks.task_instance
+    is_beside = tasks.picked & (tasks.kind == Kind.DETACHED)
+    runs = sa.select(*store.dialect.row_columns)  # without data, which may be large
+    mine = is_beside, store.dialect.among(key[0], names)
+    wanted = runs.where(*mine).order_by(tasks.version.desc())
     found = rows_apart(connection, wanted, *key, read=_run)
     return {(one.job, one.id): one for one in found if isinstance(one, JobInfo)}
 

@@ -52,22 +52,20 @@ class Pace:
 
 _RECENT = f"""
 SELECT task_name, hour, outcome, count FROM {{counts}}
-WHERE hour >= :begin AND hour <= :now AND kind = '{RECENT}'{{of_name}}"""
+WHERE hour >= :begin AND hour <= :now AND kind = '{RECENT}' AND task_name IN :names"""
 
 
 def paces(
-    at: ReadTransaction,
-    now: datetime,
-    oldest: Mapping[str, datetime | None],
-    name: str | None = None,
+    at: ReadTransaction, now: datetime, oldest: Mapping[str, datetime | None]
 ) -> dict[str, Pace]:
     """Return the pace of each of these tasks since its oldest one came due: at least of the last
     five minutes, and at most of the last hour.
     """
-    given = {"begin": now - HOUR, "now": now, "name": name}
-    of_name = "" if name is None else " AND task_name = :name"
+    if not oldest:
+        return {}
+    given = {"begin": now - HOUR, "now": now, "names": list(oldest)}
     found = defaultdict[str, list[sa.RowMapping]](list)
-    for row in at.read(_RECENT, given, of_name=of_name):
+    for row in at.read(_RECENT, given):
         found[row["task_name"]].append(row)
     return {task: _pace(found[task], since, now) for task, since in oldest.items()}
 

@@ -215,7 +215,7 @@ def outcome_counts(
 ) -> list[OutcomeCount]:
     """Return how many slots of each job, or tasks of each name, had which outcome, by the hour."""
     given = {"start": hour_of(start), "end": end, "job": job, "kind": kind}
-    of_job = " AND task_name = :job" if job else ""
+    of_job = "" if job is None else " AND task_name = :job"
     return [
         filled(OutcomeCount, row, reason=row["reason"] or None)
         for row in read(store, _COUNTS, given, of_job=of_job)
@@ -262,15 +262,8 @@ def outcome_parts(
         "length": int((end - start).total_seconds()),
     }
     part = _PART_OF[store.database.dialect_name]
-    return [
-        OutcomePart(
-            job=row["job"],
-            part=row["part"],
-            outcome=row["outcome"],
-            count=int(row["count"]),
-        )
-        for row in read(store, _PARTS, given, part=part)
-    ]
+    rows = read(store, _PARTS, given, part=part)
+    return [filled(OutcomePart, row, count=int(row["count"])) for row in rows]
 
 
 _TOTALS = """

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 COUNTED = "counted"
 SLOT = "slot"
 TASK = "task"
-#: Tasks that ended between two counts of a worker; ``hour`` is the instant of the later one.
+#: Tasks that ended between two counts of a worker; ``hour`` is the instant of the later one, to
+#: ten seconds, so that a thousand workers leave few rows.
 RECENT = "recent"
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -101,23 +102,36 @@ class Counts:
         """Add what a worker has settled. An hour that is closed is recounted instead."""
         with self._store.transaction() as connection:
             until = self.lock(connection).until
-            young = {one: n for one, n in ended.items() if one.hour >= until}
-            self._change(connection, {one: (n, 0) for one, n in young.items()})
+            young = {one: (n, 0) for one, n in ended.items() if one.hour >= until}
+            self._change(connection, young)
             old = ended.keys() - young.keys()
             closed = {(one.name, one.hour) for one in old if one.kind == SLOT}
             for name, hour in sorted(closed):
                 self._recount(connection, name, hour, hour + HOUR)
-            self._forget(connection, ended)
+            self._keep_pace(connection, ended)
 
-    def _forget(self, connection: sa.Connection, ended: Iterable[Ended]) -> None:
-        """Delete what is no longer recent of these tasks."""
-        names = {one.name for one in ended if one.kind == RECENT}
-        if not names:
-            return
-        counts = self._counts.c
+    def _keep_pace(
+        self, connection: sa.Connection, ended: Mapping[Ended, int]
+    ) -> None:
+        """Count the tasks as recent, and delete what is so no longer. Of the index only a day is
+        read.
+        """
         now = self._store.dialect.now(connection)
+        moment = now.replace(second=now.second // 10 * 10, microsecond=0)
+        recent = total(
+            (one._replace(hour=moment, kind=RECENT, reason=""), n)
+            for one, n in ended.items()
+            if one.kind == TASK
+        )
+        if not recent:
+            return
+        self._change(connection, {one: (n, 0) for one, n in recent.items()})
+        counts = self._counts.c
         old = counts.hour > now - DAY, counts.hour < now - HOUR
-        mine = counts.task_name.in_(names), counts.kind == RECENT
+        mine = (
+            counts.task_name.in_({one.name for one in recent}),
+            counts.kind == RECENT,
+        )
         connection.execute(self._counts.delete().where(*mine, *old))
 
     def move(self, connection: sa.Connection, gone: Mapping[Ended, int]) -> None:
@@ -254,11 +268,6 @@ class Counts:
 
 def hour_of(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
-
-
-def moment_of(at: datetime) -> datetime:
-    """Round down to ten seconds, so that a thousand workers leave few rows."""
-    return at.replace(second=at.second // 10 * 10, microsecond=0)
 
 
 def by_hour(
