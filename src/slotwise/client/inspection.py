@@ -285,14 +285,15 @@ class Reads(ClusterReads):
         end: datetime,
         *,
         job: AnyTask | None = None,
-        kind: Literal["slot", "task"] = "slot",
+        kind: Literal["slot", "task", "recent"] = "slot",
     ) -> list[OutcomeCount]:
         """Return how many slots had which outcome and reason, for each job and hour from ``start``
         to before ``end``.
 
         Slots that were skipped or pruned are among them. Workers add what they have settled once a
         minute. With the kind "task", one-time tasks are counted, and each failed attempt of them,
-        in the hour of its start.
+        in the hour of its start; with "recent", those of the last hour, by the instants at which
+        workers have counted them.
         """
         begin = instant_of(start)
         until = instant_of(end)

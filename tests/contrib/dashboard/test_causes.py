@@ -10,25 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
+from tests.contrib.dashboard import world
 from tests.contrib.dashboard.site import Site, served
 
 from slotwise.contrib.dashboard import Dashboard
 
-#: Beside what the small cluster has: a calendar whose days have ended, a worker that is full, and
-#: what waits for it.
-PLANTED = """
-INSERT INTO scheduled_calendars (name, revision, weekend, days, updated)
-VALUES ('old', 1, 'SAT,SUN', '2020:0101,1225', now());
-INSERT INTO scheduled_workers (worker, host, pid, boot_id, tags, tasks, version, capacity, state,
-    started, last_seen, lease, skew)
-VALUES ('worker-3', 'app-3', 4713, 'c', '[]', '["resize"]', '0.1.0', 2, 'running',
-    now() - interval '3 hours', now(), interval '1 hour', 0.0);
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, kind, picked, picked_by,
-    version, created_version, last_heartbeat, lease, attempt)
-SELECT 'resize', 'picture-' || n, now() - interval '5 minutes', 'task', n < 3,
-    CASE WHEN n < 3 THEN 'worker-3' END, extract(epoch FROM now()) * 1000000, 9,
-    CASE WHEN n < 3 THEN now() END, CASE WHEN n < 3 THEN interval '1 hour' END, 1
-FROM generate_series(1, 30) AS n"""
 #: A cause, the links to follow from Today, by a part of each address, and what the last page says.
 CAUSES = {
     "a job that fails each third run": (
@@ -53,6 +39,7 @@ CAUSES = {
         "It is dead after 10 attempts",
     ),
     "a full pool": (["/workers"], "2, full"),
+    "a handler that hangs": ([], "slotwise workers stack poll-orders"),
     "an outage": (["/timeline"], "no worker was alive"),
     "a DST night": (["/timeline", "days=365"], "the clocks change to"),
 }
@@ -61,7 +48,7 @@ CAUSES = {
 @pytest.fixture
 def site(cluster: str) -> Iterator[Site]:
     with psycopg.connect(cluster, autocommit=True) as connection:
-        connection.execute(PLANTED)
+        connection.execute(world.PLANTED)
     with (
         psycopg.connect(cluster, application_name="nightly-dump") as dump,
         served(Dashboard(cluster, role="viewer")) as found,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -280,15 +281,70 @@ def test_many_tasks_are_changed_in_batches(
     assert [one["arguments"]["rows"] for one in audit] == [1, 200, 500]
 
 
-def test_the_pace_of_tasks() -> None:
-    """Ends and failed attempts are counted apart, by name."""
-    hour = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+#: Minutes before now of each count with 60 successes and 30 failed attempts, and the pace.
+PACES = [
+    ([], None),
+    ([0], (60.0, 30.0)),
+    ([0, 1, 2], (60.0, 30.0)),
+    (list(range(60)), (60.0, 30.0)),
+    ([2.5, 3.5, 4.5], (51.4, 25.7)),
+    ([4], (20.0, 10.0)),
+    ([50, 51, 52], (0.0, 0.0)),
+    ([0, 50], (60.0, 30.0)),
+]
+
+
+@pytest.mark.parametrize(("minutes", "pace"), PACES)
+def test_the_pace_of_tasks(
+    minutes: list[float], pace: tuple[float, float] | None
+) -> None:
+    """Ends and failed attempts are counted apart, by name: in the last minutes, or since the work
+    began.
+    """
     counts = [
-        OutcomeCount(job="mail", hour=hour, outcome=outcome, reason=None, count=count)
-        for outcome, count in (("succeeded", 500), ("dead", 40), ("failed", 90))
+        OutcomeCount(
+            job="mail",
+            hour=NOW - timedelta(minutes=ago),
+            outcome=outcome,
+            reason=None,
+            count=count,
+        )
+        for ago in minutes
+        for outcome, count in (("succeeded", 50), ("dead", 10), ("failed", 30))
     ]
-    pace = tasks.paces_of(counts, timedelta(minutes=90))["mail"]
-    assert (pace.ended, pace.failed) == (6.0, 1.0)
+    found = tasks.paces_of(counts, NOW).get("mail")
+    assert pace == (None if found is None else (found.ended, found.failed))
+
+
+def test_a_burst_is_paced_by_its_minutes(cluster: str) -> None:
+    """Not by the hour that it is in."""
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO scheduled_counts (task_name, hour, kind, outcome, reason, count) "
+            "SELECT 'send-mail', now() - n * interval '1 minute', 'recent', outcome, '', 60 "
+            "FROM unnest(ARRAY['succeeded', 'failed']) AS outcome, generate_series(0, 1) AS n"
+        )
+    with served(Dashboard(cluster, role="viewer")) as site:
+        today = site.get("/today.json").json["pace"]
+        paces = site.get("/tasks.json").json["paces"]
+    assert (today["ended"], today["failed"]) == pytest.approx((60, 60), rel=0.1)
+    assert paces["send-mail"]["failed"] == pytest.approx(60, rel=0.1)
+
+
+def test_a_slow_run_is_told_with_what_is_usual(cluster: str) -> None:
+    """A worker says that a handler is slow; the page says which, for how long, and what to do."""
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(world.PLANTED)
+    with served(Dashboard(cluster, role="viewer")) as site:
+        (run,) = site.get("/today.json").json["slow"]
+        page = html.unescape(site.get("/").text)
+    assert (run["name"], run["worker"]) == ("poll-orders", "worker-4")
+    assert run["usual"] is not None
+    shown = page.partition("Runs longer than it should")[2].partition("</table>")[0]
+    assert re.search(r">14m\d*s?<", shown)
+    assert "slotwise workers stack poll-orders" in shown
+    assert "/instant?name=poll-orders" in shown
 
 
 def test_what_if(site: Site, cluster: str) -> None:

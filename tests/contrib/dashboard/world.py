@@ -93,6 +93,35 @@ VALUES ('worker-0', 'app-1', '0.1.0', 10, '[]', '[]', now() - interval '3 days',
     ('worker-1', 'app-1', '0.1.0', 10, '[]', '[]',
     date_trunc('hour', now()) - interval '2 hours 4 minutes', NULL, NULL)"""
 
+#: Beside what the small cluster has: a calendar whose days have ended, a worker that is full,
+#: what waits for it, and a worker with a slow handler.
+PLANTED = """
+INSERT INTO scheduled_calendars (name, revision, weekend, days, updated)
+VALUES ('old', 1, 'SAT,SUN', '2020:0101,1225', now());
+INSERT INTO scheduled_workers (worker, host, pid, boot_id, tags, tasks, version, capacity, state,
+    started, last_seen, lease, skew)
+VALUES ('worker-3', 'app-3', 4713, 'c', '[]', '["resize"]', '0.1.0', 2, 'running',
+    now() - interval '3 hours', now(), interval '1 hour', 0.0);
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, kind, picked, picked_by,
+    version, created_version, last_heartbeat, lease, attempt)
+SELECT 'resize', 'picture-' || n, now() - interval '5 minutes', 'task', n < 3,
+    CASE WHEN n < 3 THEN 'worker-3' END, extract(epoch FROM now()) * 1000000, 9,
+    CASE WHEN n < 3 THEN now() END, CASE WHEN n < 3 THEN interval '1 hour' END, 1
+FROM generate_series(1, 30) AS n;
+INSERT INTO scheduled_workers (worker, host, pid, boot_id, tags, tasks, version, capacity, state,
+    started, last_seen, lease, skew)
+VALUES ('worker-4', 'app-4', 4714, 'd', '[]', '["poll-orders"]', '0.1.0', 2, 'slow',
+    now() - interval '3 hours', now(), interval '1 hour', 0.0);
+INSERT INTO scheduled_tasks (task_name, task_instance, plan_instance, kind, execution_time, slot,
+    origin, picked, picked_by, version, created_version, last_heartbeat, lease, attempt)
+VALUES ('poll-orders', 'trigger:1', 'recurring', 'detached', now(), now(), 'trigger', true,
+    'worker-4', extract(epoch FROM now() - interval '14 minutes') * 1000000, 9, now(),
+    interval '1 hour', 1);
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, attempts, token, worker,
+    started, origin)
+SELECT task_name, 'recurring', slot, 'running', 1, version, picked_by,
+    now() - interval '14 minutes', origin FROM scheduled_tasks WHERE task_instance = 'trigger:1'"""
+
 
 def zone() -> str:
     """A zone in which the cluster's last hours are of today, and the clocks are changed."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from slotwise.contrib.dashboard.access import Refused, Role
@@ -24,8 +24,11 @@ _HIDDEN: Final = "hidden: this needs the role admin"
 _MINUTE: Final = timedelta(minutes=1)
 #: What is due for longer than this is late.
 LATE: Final = _MINUTE
-#: Rates are those of the hours that have this time in them, and of the present one.
-_RECENTLY: Final = timedelta(minutes=30)
+#: Paces are those of this time, if the work had begun before it.
+_RECENTLY: Final = timedelta(minutes=5)
+#: What ended before this time is counted, unless a worker counts late.
+_COUNTED_AFTER: Final = timedelta(minutes=2)
+_HOUR: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,34 +118,41 @@ def _given(
 
 
 def paces(reading: Reading) -> dict[str, Pace]:
-    """Return the pace of each name since the beginning of an hour, half an hour ago or earlier."""
+    """Return the present pace of each name: that of five minutes, or since its work began."""
     return reading.kept("pace", lambda: _paces(reading.inspect)) or {}
 
 
 def _paces(inspect: Inspection) -> dict[str, Pace]:
     now = inspect.now()
-    start = (now - _RECENTLY).replace(minute=0, second=0, microsecond=0)
-    counts = inspect.outcome_counts(start, now, kind="task")
-    return paces_of(counts, now - start)
+    counts = inspect.outcome_counts(now - _HOUR, now, kind="recent")
+    return paces_of(counts, now)
 
 
-def paces_of(counts: Iterable[OutcomeCount], length: timedelta) -> dict[str, Pace]:
-    """Return the pace of each name of these counts, which took so long."""
-    ended = defaultdict[str, int](int)
-    failed = defaultdict[str, int](int)
+def paces_of(counts: Iterable[OutcomeCount], now: datetime) -> dict[str, Pace]:
+    """Return the pace of each name of these counts, each at the instant of its ``hour``."""
+    by_name = defaultdict[str, list[OutcomeCount]](list)
     for one in counts:
-        if one.outcome == Outcome.FAILED:
-            failed[one.job] += one.count
-        else:
-            ended[one.job] += one.count
-    minutes = length / _MINUTE
-    return {
-        name: Pace(
-            ended=round(ended[name] / minutes, 1),
-            failed=round(failed[name] / minutes, 1),
-        )
-        for name in ended.keys() | failed.keys()
-    }
+        by_name[one.job].append(one)
+    return {name: _pace_of(mine, now) for name, mine in by_name.items()}
+
+
+def _pace_of(counts: Sequence[OutcomeCount], now: datetime) -> Pace:
+    """Return the pace of one name. A count is about the time since the one before it, and at most
+    about a minute: workers count once a minute.
+    """
+    recent = [one for one in counts if one.hour > now - _RECENTLY]
+    if not recent:
+        return Pace()
+    times = sorted(one.hour for one in recent)
+    before = [one.hour for one in counts if one.hour < times[0]]
+    began = max([*before, times[0] - _MINUTE])
+    minutes = (max(times[-1], now - _COUNTED_AFTER) - began) / _MINUTE
+    ended = Counter[bool]()
+    for one in recent:
+        ended[one.outcome != Outcome.FAILED] += one.count
+    return Pace(
+        ended=round(ended[True] / minutes, 1), failed=round(ended[False] / minutes, 1)
+    )
 
 
 def pace_of_all(paces: Mapping[str, Pace]) -> Pace:

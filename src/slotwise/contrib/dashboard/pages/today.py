@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
 
+from slotwise.contrib.dashboard.pages.slow import slow_runs
 from slotwise.contrib.dashboard.pages.tasks import LATE, pace_of_all, paces
 from slotwise.contrib.dashboard.reading import Page, Reading
 from slotwise.inspect import (
@@ -90,6 +91,7 @@ def today(reading: Reading) -> Page:
     )
     backlog = reading.kept_lines("late", inspect.backlog)
     tasks = reading.kept_lines("tasks", inspect.task_counts)
+    health = reading.kept("health", inspect.health)
     data: dict[str, object] = {
         "since": midnight,
         "verdict": None if counts is None else totals_of(counts),
@@ -99,7 +101,8 @@ def today(reading: Reading) -> Page:
         "has_more_failures": len(failures) == _MOST_FAILURES,
         "late": _late(backlog),
         "will_miss": _misses(reading),
-        "health": reading.kept("health", inspect.health),
+        "health": health,
+        "slow": reading.kept_lines("slow", lambda: slow_runs(reading, health)),
         "paused": reading.part("paused", inspect.all_paused),
         "paused_jobs": [],
         "failing": [],
@@ -113,7 +116,7 @@ def today(reading: Reading) -> Page:
     data["paused_jobs"] = reading.lines("pauses", lambda: _pauses(reading, paused))
     shown = {
         "task_names": {one.task for one in tasks} | _tasks_among(failures),
-        "stuck": _stuck(tasks, data["health"]),
+        "stuck": _stuck(tasks, health),
     }
     return Page(template="today.html", title="Today", data=data, shown=shown)
 
