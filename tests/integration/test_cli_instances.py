@@ -244,7 +244,7 @@ def test_resume_by_filter(say: Callable[..., str]) -> None:
 def test_one_instance_is_deleted(say: Callable[..., str]) -> None:
     """By its id."""
     say(*SYNC)
-    assert "1 instances deleted" in say("delete", "report", "--id", "other-3", "--yes")
+    assert "1 instance deleted" in say("delete", "report", "--id", "other-3", "--yes")
     assert ids(say) == ["customer-1", "customer-2"]
 
 

@@ -440,7 +440,7 @@ def test_a_task_without_rows(pg_url: str, capsys: pytest.CaptureFixture[str]) ->
             (
                 "explain quiet",
                 exits.OK,
-                "quiet: waiting\n0 tasks are due; 0 run.",
+                "quiet: waiting\n0 tasks are due; running: 0.",
             ),
             (
                 "jobs quiet",

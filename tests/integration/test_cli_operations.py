@@ -71,9 +71,7 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     expected = json.loads(say("resume", "minutely", "--dry-run", "--json"))[
         "next_slot"
     ]
-    assert f"slots of one job skipped; next slot {expected}" in say(
-        "resume", "minutely"
-    )
+    assert f"slots of 1 job skipped; next slot {expected}" in say("resume", "minutely")
     assert json.loads(say("resume", "minutely", "--json"))["next_slot"] is None
     assert say("resume", "minutely") == "minutely: not paused\n"
     resumed, paused = json.loads(say("audit", "minutely", "--json"))

@@ -22,6 +22,7 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import print_json, print_table
 from slotwise.cli.shared.terminal import say, say_json
 from slotwise.contrib.advisory.cron_jobs import VARIABLE, ZONE_VARIABLE
+from slotwise.contrib.wording import counted
 from slotwise.spi import PluginCommand, Section
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def lock_keys(
         say(*(f"error: {line}" for line in found), err=True)
         say(*(f"gap: {line}" for line in gaps), err=True)
         if not found:
-            checked = f"{len(keys.ranges)} services, {len(used)} keys in use"
+            checked = f"{counted(len(keys.ranges), 'service')}, {counted(len(used), 'key')} in use"
             say(f"{checked}: {_verdict(len(refused))}")
     return exits.OK if is_ok else exits.FAILED
 

@@ -32,6 +32,7 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say, unharmed
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
+from slotwise.contrib.wording import counted
 from slotwise.inspect import json_value
 from slotwise.operations import CalendarChange, CalendarFollower, CalendarInfo
 
@@ -300,7 +301,7 @@ def _tell_ignored(ignored: Sequence[str]) -> None:
     more = ", …" if len(names) > _MOST_TOLD else ""
     told = f": {', '.join(names[:_MOST_TOLD])}{more}" if names else ""
     say(
-        f"ignored {len(ignored)} events with a time of day, or cancelled{told}",
+        f"ignored {counted(len(ignored), 'event')} with a time of day, or cancelled{told}",
         err=True,
     )
 
@@ -512,7 +513,7 @@ def _change(
             _tell(change, names, zones, dry=dry)
     if refused:
         raise ConfigurationError(
-            f"{len(refused)} of {len(change.followed)} jobs keep the days they had: "
+            f"{len(refused)} of {counted(len(change.followed), 'job')} kept their former days: "
             f"{refused[0].job}: {refused[0].refused}"
         )
 
@@ -555,9 +556,11 @@ def _tell(
     if change.before == after:
         say(f"{after.name}: nothing to do, revision {after.revision} has these days")
     else:
-        length = "1 day" if len(after.days) == 1 else f"{len(after.days)} days"
+        length = counted(len(after.days), "day")
         told = f"revision {after.revision}, {length}, weekend {after.weekend_text}" + (
-            f", {len(after.worked)} worked weekend days" if after.worked else ""
+            f", {counted(len(after.worked), 'worked weekend day')}"
+            if after.worked
+            else ""
         )
         say(f"{after.name}: {'would become ' if dry else ''}{told}")
     _tell_followed(

@@ -37,6 +37,7 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import UTC, moment, say, say_lines
 from slotwise.cli.shared.values import LARGEST_COUNT, duration
+from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     RECURRING,
     Failure,
@@ -573,7 +574,7 @@ def _problems(
 
 
 def _unreadable(found: Unreadable, zone: ZoneInfo) -> str:
-    rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
+    rows = counted(found.rows, "row", "is", "are")
     since = f", due since {moment(found.since, zone)}" if found.since else ""
     what = "waiting for a newer worker" if found.newer else "unreadable"
     return f"{found.task}: {rows} {what}{since}: {error_summary(found.error)}"

@@ -26,6 +26,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.cli.shared.values import zone_name
+from slotwise.contrib.wording import counted
 from slotwise.inspect import json_value
 from slotwise.spi import PluginCommand, Section
 
@@ -199,7 +200,7 @@ def refuse(problems: list[Problem], *, skip_bad_lines: bool) -> None:
 def count(problems: list[Problem]) -> str:
     """The number of problems and files."""
     files = {problem.file for problem in problems}
-    things = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+    things = counted(len(problems), "problem")
     return (
         f"{things} in {files.pop()}"
         if len(files) == 1

@@ -20,6 +20,7 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import as_json, print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document, unharmed
 from slotwise.cli.shared.values import Written, instant
+from slotwise.contrib.wording import counted
 from slotwise.inspect import Inspection
 from slotwise.operations import Epoch, Operations, Schema, SettledJob
 
@@ -292,8 +293,9 @@ def restored(given: Given, until: Written) -> None:
         if not given.dry_run:
             count = sum(one.slots for one in settled)
             given.confirm(
-                f"{epoch.claims} claims will end, {epoch.rows} rows get new tokens, and {count} "
-                f"slots up to {moment(end)} will not run."
+                f"{counted(epoch.claims, 'claim')} will end, "
+                f"{counted(epoch.rows, 'row', 'gets a new token', 'get new tokens')}, and "
+                f"{counted(count, 'slot')} up to {moment(end)} will not run."
             )
             epoch, settled = _after_restore(operations, end, given)
     stays = before is not None and not (before.note or "").startswith(_RESTORED)
@@ -314,8 +316,8 @@ def _print_restored(
     count = sum(one.slots for one in settled)
     state = "everything stays paused" if stays else "everything is resumed"
     text = (
-        f"a new epoch: {epoch.rows} rows, {epoch.claims} claims ended; {count} slots settled; "
-        f"{state}"
+        f"a new epoch: {counted(epoch.rows, 'row')}, {counted(epoch.claims, 'claim')} ended; "
+        f"{counted(count, 'slot')} settled; {state}"
     )
     print_result(
         given,
@@ -389,10 +391,11 @@ def new_epoch(given: Given) -> None:
         found = operations.new_epoch(dry_run=True)
         if not given.dry_run:
             given.confirm(
-                f"{found.claims} claims will end, {found.rows} rows get new tokens."
+                f"{counted(found.claims, 'claim')} will end, "
+                f"{counted(found.rows, 'row', 'gets a new token', 'get new tokens')}."
             )
             found = operations.new_epoch(**given.how)
-    text = f"a new epoch: {found.rows} rows, {found.claims} claims ended"
+    text = f"a new epoch: {counted(found.rows, 'row')}, {counted(found.claims, 'claim')} ended"
     print_result(
         given,
         text,
@@ -429,7 +432,8 @@ def settle_until(given: Given, until: Written) -> None:
         slots = sum(one.slots for one in found)
         if not given.dry_run:
             given.confirm(
-                f"{slots} slots of {len(found)} jobs up to {moment(end)} will not run."
+                f"{counted(slots, 'slot')} of {counted(len(found), 'job')} up to {moment(end)} "
+                "will not run."
             )
             found = operations.settle_until(end, **given.how)
     jobs = {
@@ -438,5 +442,7 @@ def settle_until(given: Given, until: Written) -> None:
         else f"{one.job}/{one.instance}": one.slots
         for one in found
     }
-    text = f"{sum(jobs.values())} slots of {len(jobs)} jobs settled"
+    text = (
+        f"{counted(sum(jobs.values()), 'slot')} of {counted(len(jobs), 'job')} settled"
+    )
     print_result(given, text, until=end, jobs=jobs)

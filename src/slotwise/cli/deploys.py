@@ -22,6 +22,7 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.notations import other_readings
+from slotwise.contrib.wording import counted
 from slotwise.inspect import describe_schedule, zone_of
 from slotwise.operations import DeployChange
 
@@ -139,7 +140,7 @@ def _after(change: DeployChange) -> str:
 def _now(change: DeployChange) -> str:
     """What the deploy would do at once."""
     skipped = (
-        f"{change.superseded} slots are skipped (superseded)"
+        f"{counted(change.superseded, 'slot', 'is', 'are')} skipped (superseded)"
         if change.superseded
         else ""
     )

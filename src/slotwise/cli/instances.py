@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from slotwise.cli.shared.options import Given
 from slotwise.cli.shared.output import print_result
 from slotwise.cli.shared.terminal import say
+from slotwise.contrib.wording import counted
 from slotwise.inspect import RECURRING
 from slotwise.operations import InstanceFilter
 
@@ -33,10 +34,13 @@ def for_each(
     if not given.json:
         say(_preview(name, found), err=True)
     if found and not given.dry_run:
-        given.confirm(f"{len(found):,} instances of {name} will be {done}.")
+        given.confirm(f"{counted(len(found), 'instance')} of {name} will be {done}.")
         found = act(name, where, **given.how)
     print_result(
-        given, f"{name}: {len(found):,} instances {done}", job=name, ids=list(found)
+        given,
+        f"{name}: {counted(len(found), 'instance')} {done}",
+        job=name,
+        ids=list(found),
     )
 
 

@@ -38,6 +38,7 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.cli.shared.values import duration
+from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     RECURRING,
     Inspection,
@@ -211,7 +212,7 @@ def _list_jobs(given: Given, count: int | None, everything: bool, after: str) ->
         say("no jobs yet: a worker plans them when it starts")
     for name, number in sorted(counts.items()):
         say(
-            f"{name}: {number:,} recurring instances; see: slotwise jobs "
+            f"{name}: {counted(number, 'recurring instance')}; see: slotwise jobs "
             f"{shlex.quote(name)} --instances"
         )
     if has_more:
@@ -460,7 +461,7 @@ def _rate(rate: Rate) -> str:
     took = _usual(rate.duration_p50, rate.duration_p95)
     late = _usual(rate.lateness_p50, rate.lateness_p95)
     return (
-        f"{rate.runs:,} runs, {rate.failures:,} failed, {rate.skipped:,} skipped; "
+        f"{counted(rate.runs, 'run')}, {rate.failures:,} failed, {rate.skipped:,} skipped; "
         f"took {took}; late by {late}"
     )
 

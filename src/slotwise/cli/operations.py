@@ -32,6 +32,7 @@ from slotwise.cli.shared.values import (
     instant,
     within,
 )
+from slotwise.contrib.wording import counted
 from slotwise.inspect import RECURRING, Inspection
 from slotwise.operations import Backfill, InstanceFilter, Resumed
 
@@ -250,11 +251,7 @@ def _job_or_all(name: str | None, everything: bool) -> str | None:
 def _skipped(lines: list[Resumed]) -> str:
     slots = sum(line.skipped for line in lines)
     jobs = sum(line.skipped > 0 for line in lines)
-    return (
-        f"{slots} slots of {jobs} jobs"
-        if jobs != 1
-        else f"{slots} {'slot' if slots == 1 else 'slots'} of one job"
-    )
+    return f"{counted(slots, 'slot')} of {counted(jobs, 'job')}"
 
 
 @job_command(
@@ -324,10 +321,13 @@ def cancel(
     with given.operations() as (operations, inspect):
         if backfill:
             if waiting := operations.cancel_backfill(name, id=id, dry_run=True):
-                given.confirm(f"{waiting} slots of {name} will not run.")
+                given.confirm(f"{counted(waiting, 'slot')} of {name} will not run.")
             count = operations.cancel_backfill(name, id=id, **given.how)
             print_result(
-                given, f"{name}: {count} slots cancelled", job=name, count=count
+                given,
+                f"{name}: {counted(count, 'slot')} cancelled",
+                job=name,
+                count=count,
             )
             return exits.OK if count else exits.FAILED
         zone = inspect.zone(name, id=id)
@@ -445,10 +445,10 @@ def backfill(
         if not given.json:
             _show_slots(found, zone)
         if found.slots and not given.dry_run:
-            given.confirm(f"{len(found.slots)} slots of {name} will run.")
+            given.confirm(f"{counted(len(found.slots), 'slot')} of {name} will run.")
             found = operations.backfill(name, begin, end, **options, **given.how)
     text = (
-        f"{name}: {len(found.slots)} slots run"
+        f"{name}: {counted(len(found.slots), 'slot', 'runs', 'run')}"
         if found.slots
         else f"{name}: nothing is missing"
     )
@@ -518,7 +518,7 @@ def delete(given: Given, name: str, force: bool, id: str) -> None:
             rows = operations.delete(name, force=force, **given.how)
     print_result(
         given,
-        f"{name}: {rows} {'row' if rows == 1 else 'rows'} deleted",
+        f"{name}: {counted(rows, 'row')} deleted",
         job=name,
         rows=rows,
     )

@@ -39,6 +39,7 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.cli.shared.values import DURATIONS, FORMS, read_written, zone_name
 from slotwise.contrib.notations import other_readings
+from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     OutlookEntry,
     compare_schedules,
@@ -221,7 +222,7 @@ def _month(
         zone = zone_of(one, tz)
     else:
         found = _all_schedules(given)
-        subject = f"{found.total():,} job{'' if found.total() == 1 else 's'}"
+        subject = counted(found.total(), "job")
         zone = zone_named(tz or "UTC")
     show_month(given, subject, found, wanted=month, zone=zone, plot=plot)
 
@@ -366,9 +367,9 @@ def _print_differences(
         say_zones([zone])
     left = sums["removed"] + sums["added"] - len(lines)
     if left > 0:
-        say(f"… {left} more differences", err=True)
+        say(f"… {counted(left, 'more difference')}", err=True)
     say(
-        f"in {days} {'day' if days == 1 else 'days'}: {sums['removed']} removed, "
+        f"in {counted(days, 'day')}: {sums['removed']} removed, "
         f"{sums['added']} added, {sums['kept']} kept"
     )
 

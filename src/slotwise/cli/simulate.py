@@ -18,6 +18,7 @@ from slotwise.cli.shared.output import as_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.cli.shared.terminal import shown as zone_shown
 from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, read_written
+from slotwise.contrib.wording import counted
 from slotwise.inspect import SlotInfo, clock, slot_note
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
 from slotwise.spi import (
@@ -292,7 +293,7 @@ def _row(job: Definition, line: SlotInfo) -> list[str]:
 def _why(job: Definition, line: SlotInfo) -> str:
     parts = [
         line.reason or "",
-        f"{line.count} slots" if line.last else "",
+        counted(line.count, "slot") if line.last else "",
         _note(job, line),
     ]
     if line.started is not None and line.started - line.slot >= timedelta(seconds=1):

@@ -37,6 +37,7 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import UTC, exact, moment, moment_and_zone, say
 from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, within
+from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     RECURRING,
     Failure,
@@ -128,7 +129,9 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
         "outcome": outcome(line.outcome),
         "why": line.reason,
         "origin": line.origin,
-        "stands for": f"{line.missed_count} more slots" if line.missed_count else None,
+        "stands for": counted(line.missed_count, "more slot")
+        if line.missed_count
+        else None,
         "started": moment(line.started, zone),
         "finished": moment(line.finished, zone),
         "took": short_duration(line.took),
@@ -382,7 +385,7 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
     parts = [line.reason] if line.reason else []
     if line.last is not None:
         parts.append(
-            f"{line.count} slots"
+            counted(line.count, "slot")
             + (f", {line.run_since} of them run since" if line.run_since else "")
         )
     if line.missed_count:

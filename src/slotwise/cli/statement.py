@@ -13,6 +13,7 @@ from slotwise.cli.shared.output import print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, shown
 from slotwise.contrib.statement import Statement, statement
 from slotwise.contrib.statement.formats import COLUMNS, as_csv, as_page, name_of, rows
+from slotwise.contrib.wording import counted
 from slotwise.spi import KNOWN_YEARS, PluginCommand, Section, is_known
 
 
@@ -77,7 +78,8 @@ def _tell(found: Statement) -> None:
             say(f"not explained: {name_of(one)} {moment(slot)}", err=True)
     if found.total.pruned:
         say(
-            f"note: {found.total.pruned:,} slots were pruned; the hourly counts have them",
+            f"note: {counted(found.total.pruned, 'slot', 'was', 'were')} pruned; the hourly counts "
+            "have what was pruned",
             err=True,
         )
 

@@ -41,6 +41,7 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.task_options import id_of, known_id, known_ids, task_name
 from slotwise.cli.shared.terminal import say, unharmed
 from slotwise.cli.shared.values import DURATIONS, FORMS, read_written
+from slotwise.contrib.wording import counted
 from slotwise.inspect import TaskFilter
 from slotwise.spi import TASK_STATES, ListedState, parse_duration
 
@@ -292,7 +293,7 @@ def retry_tasks(
         )
     print_result(
         given,
-        f"{name}: {len(found)} tasks wait again",
+        f"{name}: {counted(len(found), 'task', 'waits', 'wait')} again",
         dry_run=dry_run,
         task=name,
         scheduled=found,
@@ -395,7 +396,7 @@ def cancel_tasks(
         )
     print_result(
         given,
-        f"{name}: {count} tasks cancelled",
+        f"{name}: {counted(count, 'task')} cancelled",
         dry_run=dry_run,
         task=name,
         cancelled=count,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from slotwise.explain.due_times import until_due
-from slotwise.explain.sentences import paused_by, when
+from slotwise.explain.sentences import counted, paused_by, when
 from slotwise.explain.task_explanation import TaskExplanation
 from slotwise.model.durations import short_duration
 from slotwise.model.vocabulary import ListedState
@@ -43,7 +43,8 @@ def _waiting(found: DueTasks) -> Iterator[str]:
     more = "more than " if found.due > MOST else ""
     due = min(found.due, MOST)
     since = "" if found.oldest is None else f", the oldest since {when(found.oldest)}"
-    yield f"{more}{due:,} tasks are due{since}; {found.running:,} run."
+    verb = "is" if due == 1 else "are"
+    yield f"{more}{counted(due, 'task')} {verb} due{since}; running: {found.running:,}."
 
 
 def _obstacles(store: Store, task: str, found: DueTasks) -> Iterator[str]:
@@ -69,8 +70,7 @@ def _beside(store: Store, task: str) -> Iterator[str]:
     counts = instance_counts(store, after=task[:-1], until=task)
     if number := counts.get(task):
         listed = shlex.join(["slotwise", "jobs", task, "--instances"])
-        instances = "instance" if number == 1 else "instances"
-        yield f"Beside them, {task} has {number:,} recurring {instances}: {listed}"
+        yield f"Beside them, {task} has {counted(number, 'recurring instance')}: {listed}"
 
 
 def _told(pace: Pace, found: DueTasks, came: float | None) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _told(pace: Pace, found: DueTasks, came: float | None) -> Iterator[str]:
         yield "It is too early to say how fast they end: workers count once a minute."
         return
     span = short_duration(pace.span)
-    failed = f", and {pace.failed:,} attempts failed" if pace.failed else ""
+    failed = f", and {counted(pace.failed, 'attempt')} failed" if pace.failed else ""
     yield f"In {span}, as far as is counted, {pace.ended:,} succeeded{failed}."
     left = pace.left(found.due)
     if found.due and found.due <= MOST and left is not None:

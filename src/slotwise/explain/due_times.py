@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from slotwise.explain.sentences import ORIGINS, ROUNDING, slots, when
+from slotwise.explain.sentences import ORIGINS, ROUNDING, counted, when
 from slotwise.model.durations import format_duration, short_duration
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import Origin
@@ -95,7 +95,7 @@ def _no_place(facts: Facts | TaskFacts) -> str | None:
     if most is None or places < most:
         return None
     return (
-        f"{slots(places)} of the job run or wait for a retry, and overlap={overlap!r} "
+        f"{counted(places, 'slot')} of the job run or wait for a retry, and overlap={overlap!r} "
         f"permits {most}"
     )
 

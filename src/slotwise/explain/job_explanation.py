@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slotwise.explain.circumstances import changed_by, fares, usually
-from slotwise.explain.sentences import latest, paused_by, when
+from slotwise.explain.sentences import counted, latest, paused_by, when
 from slotwise.explain.slot_explanation import explain
 from slotwise.model.records import RECURRING
 from slotwise.model.values import Value
@@ -156,7 +156,7 @@ def _without_slots(line: JobInfo, facts: Facts) -> Iterator[str]:
 def _last(line: SlotInfo) -> str:
     if line.last is not None:
         return (
-            f"Before that, {line.count} slots up to {when(line.last)} were skipped "
+            f"Before that, {counted(line.count, 'slot')} up to {when(line.last)} skipped "
             f"({line.reason})."
         )
     reason = (

@@ -9,13 +9,13 @@ from slotwise.explain.circumstances import day_off
 from slotwise.explain.sentences import (
     ORIGINS,
     ROUNDING,
+    counted,
     how_ended,
     latest,
     running_long,
     sentences_of,
     signs_of_life,
     silence,
-    slots,
     told_attempts,
     when,
 )
@@ -39,7 +39,7 @@ def began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.origin in ORIGINS and entry.attempts:
         yield ORIGINS[entry.origin]
     if entry.missed_count:
-        yield f"It stands for {slots(entry.missed_count)} before it, which did not run."
+        yield f"It stands for {counted(entry.missed_count, 'slot')} before it, which did not run."
     yield from told_attempts(one for one in facts.attempts if one.token != entry.token)
     if entry.started is not None and entry.attempts:
         yield _started(entry, entry.started)
@@ -144,7 +144,7 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
 def skipped(facts: Facts, line: SlotInfo) -> Iterator[str]:
     if line.last is not None:
         yield (
-            f"It did not run: it is one of {slots(line.count)} from "
+            f"It did not run: it is one of {counted(line.count, 'slot')} from "
             f"{when(line.slot)} to {when(line.last)} "
             f"that were skipped ({line.reason})."
         )

@@ -119,8 +119,8 @@ def when(instant: datetime) -> str:
     return text.replace("+00:00", "Z")
 
 
-def slots(count: int) -> str:
-    return "one slot" if count == 1 else f"{count} slots"
+def counted(count: int, noun: str) -> str:
+    return f"one {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 #: The number of newest attempts that are described one by one.
@@ -134,8 +134,8 @@ def told_attempts(attempts: Iterable[AttemptInfo]) -> Iterator[str]:
     found = list(attempts)
     if (more := len(found) - MOST_ATTEMPTS) > 0:
         yield (
-            f"{'One attempt' if more == 1 else f'{more} attempts'} before the last "
-            f"{MOST_ATTEMPTS} did not succeed."
+            f"{counted(more, 'attempt').capitalize()} before the last {MOST_ATTEMPTS} did not "
+            "succeed."
         )
     for one in found[-MOST_ATTEMPTS:]:
         yield from _attempt(one)

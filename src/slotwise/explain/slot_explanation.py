@@ -11,11 +11,11 @@ from slotwise.explain.due_times import deferred, until_due
 from slotwise.explain.ledger_entries import began, skipped
 from slotwise.explain.no_slot import why_no_slot
 from slotwise.explain.sentences import (
+    counted,
     latest,
     paused_by,
     said,
     sentences_of,
-    slots,
     when,
 )
 from slotwise.model.durations import short_duration
@@ -214,7 +214,9 @@ def _upcoming(
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
     verb = "comes" if count == 1 else "come"
     yield from _passed_over(facts)
-    before = f"{slots(count)} {verb} before it, the next at {when(next_slot)}"
+    before = (
+        f"{counted(count, 'slot')} {verb} before it, the next at {when(next_slot)}"
+    )
     yield f"It comes in {short_duration(facts.slot - facts.now)}; {before}."
     if plan.state == RowState.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from slotwise.errors import pasteable
 from slotwise.explain.due_times import until_due
 from slotwise.explain.sentences import (
+    counted,
     how_ended,
     paused_by,
     running_long,
@@ -86,9 +87,10 @@ def _task(facts: TaskFacts, row: Row) -> Iterator[str]:
         if claimed is not None:
             yield from running_long(claimed, facts)
     elif row.state == RowState.DEAD:
-        tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
-        yield pasteable(f"It is dead after {tries}; to try it again: {again}.")
+        yield pasteable(
+            f"It is dead after {counted(row.attempt, 'attempt')}; to try it again: {again}."
+        )
     elif row.state == RowState.BLOCKED:
         yield "It waits for other tasks to end."
     elif facts.all_paused or facts.pause or row.state == RowState.PAUSED:

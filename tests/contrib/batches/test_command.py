@@ -64,8 +64,8 @@ def test_rows_are_listed_retried_and_dropped(shop: Shop, typed: Typed) -> None:
         code, said = typed(f"{word} cards")
         assert (code, "pass --all" in said) == (2, True)
     assert typed("retry cards 99")[0] == 1
-    assert "1 rows will be tried again" in typed("retry cards 2")[1]
-    assert "1 rows dropped" in typed("drop cards 4")[1]
+    assert "1 row will be tried again" in typed("retry cards 2")[1]
+    assert "1 row dropped" in typed("drop cards 4")[1]
     bad.clear()
     shop.run(execute)
     assert shop.statuses() == {"done": [1, 2, 3, 6], "eligible": [4, 5]}

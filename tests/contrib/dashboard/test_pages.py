@@ -439,7 +439,7 @@ def test_many_jobs_are_paused_until_an_instant(
     monkeypatch.setattr(operations, "JOBS_AT_ONCE", 1)
     form = {"operation": "pause_jobs", "begins": "n", "token": site.token()}
     preview = site.post(form)
-    assert "1 jobs are paused until it is resumed" in preview.text
+    assert "1 job is paused until it is resumed" in preview.text
     assert 'name="until"' in preview.text
     end = "2100-01-01T00:00:00+00:00"
     done = site.post({**form, "sure": "yes", "until": end, "note": "the move"})

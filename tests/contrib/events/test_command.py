@@ -73,7 +73,7 @@ def test_lag_names_the_key_that_is_blocked(
 ) -> None:
     assert status("lag") == 0
     told = capsys.readouterr().out
-    assert "1 events wait for the fan-out" in told
+    assert "1 event waits for the fan-out" in told
     assert "2 open, 1 dead  key a is blocked by event 1" in told
     assert status("lag", "--json") == 0
     found = json.loads(capsys.readouterr().out)

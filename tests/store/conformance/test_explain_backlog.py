@@ -26,14 +26,21 @@ def schedule(bench: Bench, count: int) -> None:
 def test_what_is_due(bench: Bench) -> None:
     """The number, the oldest, and that no worker is there."""
     schedule(bench, 3)
-    assert told(bench).startswith("0 tasks are due; 0 run.")
+    assert told(bench).startswith("0 tasks are due; running: 0.")
     bench.tick(5)
     found = bench.inspect.explain_backlog("mail")
     assert (found.task, found.id, found.state) == ("mail", "", "waiting")
     assert "3 tasks are due, the oldest since " in found.sentences[0]
     assert "No live worker can" in told(bench)
     bench.claim("mail")
-    assert "3 run." in told(bench)
+    assert "running: 3." in told(bench)
+
+
+def test_one_task_is_due(bench: Bench) -> None:
+    """The sentence has the singular."""
+    schedule(bench, 1)
+    bench.tick(5)
+    assert told(bench).startswith("one task is due, the oldest since ")
 
 
 def count(bench: Bench, at: datetime, succeeded: int, failed: int = 0) -> None:

@@ -14,6 +14,7 @@ import click
 from slotwise import ConfigurationError, InvalidSchedule, InvalidSetting, Settings
 from slotwise.cli.shared.shards import configured_shards
 from slotwise.cli.shared.terminal import ask, say, show_in
+from slotwise.contrib.wording import counted
 
 # A command imports the store and the application only when it runs: the help and the version need
 # neither.
@@ -56,7 +57,7 @@ class Done:
     def tell_interrupted(self) -> None:
         if self.rows:
             say(
-                f"interrupted: {self.rows:,} rows are done; run the same command "
+                f"interrupted: {counted(self.rows, 'row', 'is', 'are')} done; run the same command "
                 "again for the rest",
                 err=True,
             )

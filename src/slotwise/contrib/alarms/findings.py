@@ -9,6 +9,7 @@ from typing import Final
 
 from slotwise.contrib.alarms.observation import Observation
 from slotwise.contrib.alarms.rules import AlarmKind, RuleBook, Rules
+from slotwise.contrib.wording import counted
 from slotwise.inspect import Backlog, Failure
 from slotwise.spi import Outcome, Reason, error_summary, format_duration
 
@@ -79,14 +80,14 @@ def _of_troubles(seen: Observation, rules: RuleBook) -> Iterator[Finding]:
     for name, trouble in seen.troubles.items():
         most = rules.of(name).in_a_row
         if most is not None and trouble.in_a_row >= most:
-            summary = f"{name} has failed {trouble.in_a_row} times in a row"
+            summary = f"{name} has failed {counted(trouble.in_a_row, 'time')} in a row"
             if trouble.failing > 1:
                 summary += f"; {trouble.failing} of its instances fail"
             yield Finding(
                 kind=AlarmKind.IN_A_ROW, name=name, summary=summary, at=seen.now
             )
         if trouble.dead:
-            summary = f"{name} has {trouble.dead} dead rows, which are not retried"
+            summary = f"{name} has {counted(trouble.dead, 'dead row')}, which no worker retries"
             yield Finding(kind=AlarmKind.DEAD, name=name, summary=summary, at=seen.now)
 
 

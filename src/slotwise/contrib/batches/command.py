@@ -10,6 +10,7 @@ import click
 from slotwise import ConfigurationError, UnknownTask
 from slotwise.contrib.batches.jobs import Walking
 from slotwise.contrib.batches.set_aside import AsideRow, SetAside
+from slotwise.contrib.wording import counted
 from slotwise.spi import CommandLine, PluginCommand, Section, error_summary, escaped
 
 _GROUP: Final = """\b
@@ -68,7 +69,7 @@ def _count(line: CommandLine, name: str) -> None:
     if line.json:
         click.echo(json.dumps({"name": name, "rows": rows}))
     else:
-        click.echo(f"{name}: {rows:,} rows to do")
+        click.echo(f"{name}: {counted(rows, 'row')} to do")
 
 
 @batches.command("list", short_help="List rows that were set aside.", epilog=_LIST)
@@ -150,7 +151,7 @@ def _tell(line: CommandLine, name: str, count: int, what: str) -> int:
     if line.json:
         click.echo(json.dumps({"name": name, "rows": count}))
     elif count:
-        click.echo(escaped(f"{name}: {count:,} rows {what}"))
+        click.echo(escaped(f"{name}: {counted(count, 'row')} {what}"))
     else:
         click.echo(escaped(f"{name}: no such row is set aside"), err=True)
     return 0 if count else 1

@@ -9,6 +9,7 @@ from typing import Final, TypedDict
 
 from slotwise import DatabaseProblem, SlotwiseError
 from slotwise.contrib.dashboard.access import Refused, Role
+from slotwise.contrib.wording import counted
 from slotwise.inspect import RECURRING, Inspection, JobInfo, TaskFilter
 from slotwise.operations import Operations, Resumed
 from slotwise.spi import ListedState
@@ -150,7 +151,7 @@ def pause_jobs(requested: Requested) -> Effect:
             requested.operations.pause(one.job, until=requested.end, **requested.how)
     return Effect(
         sentences=[
-            f"{len(some):,} jobs are paused until {_end(requested.end)}.",
+            f"{counted(len(some), 'job', 'is', 'are')} paused until {_end(requested.end)}.",
             f"Their names begin with “{begins}”. Each is a separate operation.",
         ],
         rows=len(some),
@@ -204,7 +205,9 @@ def resume_all(requested: Requested) -> Effect:
         return Effect(sentences=["There is no pause of everything."])
     skipped = sum(one.skipped for one in found)
     return Effect(
-        sentences=[f"Jobs and tasks start again; {skipped:,} slots are skipped."]
+        sentences=[
+            f"Jobs and tasks start again; {counted(skipped, 'slot', 'is', 'are')} skipped."
+        ]
     )
 
 
@@ -251,10 +254,10 @@ def backfill(requested: Requested) -> Effect:
         failed=requested.form.get("failed") == "yes",
         **requested.how,
     )
-    said = [f"{len(found.slots):,} slots run, the oldest first."]
+    said = [f"{counted(len(found.slots), 'slot', 'runs', 'run')}, the oldest first."]
     if found.present:
         said.append(
-            f"{found.present:,} others of the range have run, and are left alone."
+            f"{counted(found.present, 'other')} of the range ran before: nothing changes there."
         )
     return Effect(sentences=said, slots=found.slots)
 
@@ -262,7 +265,9 @@ def backfill(requested: Requested) -> Effect:
 def delete(requested: Requested) -> Effect:
     """Delete the rows of a job that is no longer in the code."""
     rows = requested.operations.delete(requested.name, **requested.how)
-    return Effect(sentences=[f"{rows:,} rows are deleted; the history stays."])
+    return Effect(
+        sentences=[f"{counted(rows, 'row', 'is', 'are')} deleted; the history stays."]
+    )
 
 
 def retry_tasks(requested: Requested) -> Effect:
@@ -270,9 +275,7 @@ def retry_tasks(requested: Requested) -> Effect:
     rows = requested.operations.retry_tasks(
         requested.name, where=requested.tasks, limit=requested.limit, **requested.how
     )
-    return _of_tasks(
-        requested, rows, "are dead, and run again with all their attempts"
-    )
+    return _of_tasks(requested, rows, "dead, to run again with all attempts")
 
 
 def cancel_tasks(requested: Requested) -> Effect:
@@ -284,7 +287,7 @@ def cancel_tasks(requested: Requested) -> Effect:
         limit=requested.limit,
         **requested.how,
     )
-    said = "are removed; the handlers of those that run are asked to stop"
+    said = "removed; the handlers of those that run are asked to stop"
     return _of_tasks(requested, rows, said)
 
 
@@ -297,12 +300,16 @@ def delete_tasks(requested: Requested) -> Effect:
         limit=requested.limit,
         **requested.how,
     )
-    return _of_tasks(requested, rows, "are removed; those that run stay")
+    return _of_tasks(requested, rows, "removed; those that run stay")
 
 
 def _of_tasks(requested: Requested, rows: int, said: str) -> Effect:
     is_more = requested.limit is not None and rows >= requested.limit
-    return Effect(sentences=[f"{rows:,} tasks {said}."], rows=rows, is_more=is_more)
+    return Effect(
+        sentences=[f"{counted(rows, 'task', 'is', 'are')} {said}."],
+        rows=rows,
+        is_more=is_more,
+    )
 
 
 def _resumed(one: Resumed) -> str:
@@ -311,7 +318,7 @@ def _resumed(one: Resumed) -> str:
         if one.next_slot is None
         else f"next at {one.next_slot:%c} UTC"
     )
-    return f"{one.job}: {one.skipped:,} slots of the pause are skipped; {when}."
+    return f"{one.job}: the pause skips {counted(one.skipped, 'slot')}; {when}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from slotwise.contrib.events.lanes import Handlers
 from slotwise.contrib.events.reading import EventInfo, HandlerLag
 from slotwise.contrib.events.row_ids import row_id
 from slotwise.contrib.events.subscriptions import all_subscriptions
+from slotwise.contrib.wording import counted
 from slotwise.inspect import TaskFilter
 from slotwise.spi import (
     CommandLine,
@@ -129,7 +130,7 @@ def show(line: CommandLine, id: int) -> int:
     given = (
         "waits" if one.fanned_out is None else f"{one.fanned_out:%Y-%m-%d %H:%M:%SZ}"
     )
-    _say(f"  given out   {given}, to {one.handlers} handlers")
+    _say(f"  given out   {given}, to {counted(one.handlers, 'handler')}")
     for handler, state in sorted(one.open.items()):
         task = one.tasks.get(handler, handler)
         _say(f"  {handler}: {state}; slotwise explain {task} --id {row_id(one.id)}")
@@ -213,7 +214,8 @@ def lag(line: CommandLine) -> None:
         click.echo(json.dumps({"fan_out": backlog.as_json(), "handlers": handlers}))
         return
     if backlog.waiting:
-        _say(f"{backlog.waiting} events wait for the fan-out, {_age(backlog.lag)}")
+        waiting = counted(backlog.waiting, "event", "waits", "wait")
+        _say(f"{waiting} for the fan-out, {_age(backlog.lag)}")
     for one in found:
         _say(_lag_line(one))
     if not found:

@@ -9,6 +9,7 @@ from html import escape
 from typing import Final
 
 from slotwise.contrib.statement.reconcile import NUMBERS, JobStatement, Statement
+from slotwise.contrib.wording import counted
 from slotwise.inspect import RECURRING
 
 COLUMNS: Final = (
@@ -93,7 +94,9 @@ def as_page(found: Statement, title: str) -> str:
     body = "\n".join(_line(one) for one in found.jobs)
     verdict = "Everything that was expected is explained."
     if found.total.unexplained:
-        verdict = f"{found.total.unexplained:,} slots are not explained."
+        verdict = (
+            f"{counted(found.total.unexplained, 'slot', 'is', 'are')} not explained."
+        )
     return f"""<!doctype html>
 <html lang="en">
 <head>
