@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections import Counter
@@ -22,9 +23,11 @@ from slotwise import (
     job,
     task,
 )
+from slotwise.contrib.dashboard import Dashboard, Request
 from slotwise.contrib.shards import ShardedRegistry, Shards, fleet
 from slotwise.contrib.shards.fleet import ShardState
 from slotwise.contrib.shards.marks import apply_marks
+from slotwise.contrib.shards.monitoring import FleetMetrics
 
 FAST = {
     "poll_interval": "100ms",
@@ -134,6 +137,30 @@ def test_a_missing_default_stops_only_itself(
     with application(seen, Shards(urls, default="eu")) as registry:
         eventually(lambda: seen.runs["purge", "us"] >= 1)
         assert states(registry)["eu"] is ShardState.WAITING
+
+
+def test_pages_and_figures_name_their_shard(
+    make_shards: MakeShards, seen: Seen
+) -> None:
+    """A page is about one shard, the figures about all that run."""
+    found = make_shards("eu", "us")
+    urls = {one.name: one.database_url for one in found}
+    registry = application(seen, found)
+    with registry:
+        eventually(lambda: set(states(registry).values()) == {ShardState.RUNNING})
+        assert registry.fleet is not None
+        metrics = FleetMetrics(registry.fleet, max_names=10, stuck_after=None)
+        assert metrics.snapshot()["slotwise_shard_running"] == {
+            ("eu",): 1.0,
+            ("us",): 1.0,
+        }
+    for where, name in ((registry, "eu"), (urls["us"], "us")):
+        dashboard = Dashboard(where, role="viewer")
+        page = dashboard.respond(Request(method="GET", path="/"))
+        data = dashboard.respond(Request(method="GET", path="/today.json"))
+        dashboard.close()
+        assert f"shard <bdi>{name}</bdi>" in page.body.decode()
+        assert json.loads(data.body)["shard"] == name
 
 
 def test_only_the_chosen_shards(make_shards: MakeShards, seen: Seen) -> None:

@@ -279,8 +279,8 @@ def _static(path: str) -> Response:
 
 
 def _as_json(page: Page, reading: Reading) -> Response:
-    times = {"now": reading.now, "counted": reading.counted}
-    found = {**times, **page.data, "missing": reading.missing}
+    of = {"now": reading.now, "counted": reading.counted, "shard": reading.shard}
+    found = {**of, **page.data, "missing": reading.missing}
     return document(json_value(found), page.status)
 
 

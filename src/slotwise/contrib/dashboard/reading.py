@@ -35,6 +35,8 @@ class Reading:
     zone: ZoneInfo
     #: How far a replica is behind; None where the primary is read.
     delay: timedelta | None = None
+    #: The shard that is read, of an application with several.
+    shard: str | None = None
     #: When the oldest of the parts was read that are kept for a while; None without any.
     counted: datetime | None = None
     #: Parts that could not be read, with the reason.
@@ -56,6 +58,7 @@ class Reading:
             now=now,
             zone=zone,
             delay=source.replica_delay(),
+            shard=source.shard(),
         )
 
     def part(self, name: str, read: Callable[[], Result]) -> Result | None:

@@ -168,6 +168,7 @@ class Rendering:
             "title": page.title,
             "now": reading.now,
             "delay": reading.delay,
+            "shard": reading.shard,
             "at": Moments(reading.now, reading.zone),
             "zone": str(reading.zone),
             "visitor": visitor,
@@ -182,6 +183,7 @@ class Rendering:
             "title": "No database",
             "now": None,
             "delay": None,
+            "shard": None,
             "zone": "",
             "visitor": visitor,
         }

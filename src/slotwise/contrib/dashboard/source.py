@@ -17,6 +17,7 @@ from slotwise import Client, DatabaseProblem, JobRegistry, Settings
 from slotwise.contrib.dashboard.policies import differences
 from slotwise.contrib.dashboard.recent import Recent
 from slotwise.contrib.dashboard.renewed import Renewed
+from slotwise.contrib.dashboard.shard import shard_of
 from slotwise.contrib.reconciliation import Reconciliation, keep, kept
 from slotwise.inspect import Inspection, OutcomeTotal
 from slotwise.operations import Operations
@@ -35,7 +36,7 @@ _HOUR: Final = timedelta(hours=1)
 _OPEN_FOR: Final = 2 * _HOUR
 #: How long the totals of such an hour are kept, in seconds.
 _CLOSED_FOR: Final = 3_600.0
-#: How long a comparison of the code with the rows is shared, in seconds.
+#: How long the shard's name, and a comparison of the code with the rows, are shared, in seconds.
 _FRESH: Final = 30.0
 
 
@@ -55,6 +56,7 @@ class Source:
         self._delays = Recent[timedelta | None]()
         self._hours = Recent[list[OutcomeTotal]](_CLOSED_FOR)
         self._differences = Recent[dict[str, str]](_FRESH)
+        self._shards = Recent[str | None](_FRESH)
         self._reconciled: Reconciliation | None = None
 
     @property
@@ -80,6 +82,11 @@ class Source:
             return None
         inspect = self.inspect
         return self._delays.get("all", lambda: inspect.database().replica_delay)
+
+    def shard(self) -> str | None:
+        """The shard that is shown, of an application with several; raises what ``inspect`` does."""
+        reader = self._reader()
+        return self._shards.get("all", lambda: shard_of(reader))
 
     def totals(self, start: datetime) -> list[OutcomeTotal]:
         """The outcomes since an instant: of hours that are closed, as they were read before."""

@@ -138,6 +138,12 @@ _ALL: Final = (
         "1 while the worker runs and reaches the database",
         combine=Combine.MIN,
     ),
+    _gauge(
+        "slotwise_shard_running",
+        "1 while the worker of a shard runs in this process; other figures are of all shards",
+        "shard",
+        combine=Combine.MAX,
+    ),
     _gauge("slotwise_draining", "1 while the worker drains", combine=Combine.MAX),
     _gauge("slotwise_capacity", "Handlers that can run at a time"),
     _gauge("slotwise_busy", "Handlers that run now"),

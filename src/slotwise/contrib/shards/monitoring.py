@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from slotwise.contrib.metrics.figures import Snapshot, combined
+from slotwise.contrib.metrics.figures import Snapshot, Value, combined
 from slotwise.contrib.metrics.health import ProbeResult
 from slotwise.contrib.metrics.meter import Metrics
 from slotwise.contrib.shards.fleet import Fleet, Member, ShardState
@@ -53,12 +53,20 @@ class FleetMetrics:
         )
 
     def snapshot(self) -> Snapshot:
-        """Return the figures of all shards whose database answers, added up."""
-        return combined(
-            self._metrics[member.name].snapshot()
+        """Return the figures of all shards whose database answers, added up, and which these
+        are.
+        """
+        running = {
+            member.name: member.state is ShardState.RUNNING
             for member in self._fleet.members
-            if member.state is ShardState.RUNNING
+        }
+        found = combined(
+            self._metrics[name].snapshot() for name, runs in running.items() if runs
         )
+        shards: dict[tuple[str, ...], Value] = {
+            (name,): float(runs) for name, runs in running.items()
+        }
+        return {**found, "slotwise_shard_running": shards}
 
 
 def _worker_of(member: Member) -> Callable[[], Worker | None]:
