@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -14,6 +13,7 @@ pytest_plugins = [
     "tests.kit.dialect",
     "tests.kit.lasting",
     "tests.kit.leaks",
+    "tests.kit.leftovers",
     "tests.kit.order",
     "tests.kit.processes",
     "tests.kit.progress",
@@ -48,21 +48,3 @@ def pytest_runtest_makereport() -> Generator[
         for name, text in report.sections
     ]
     return report
-
-
-@pytest.fixture(autouse=True)
-def _logging_ends_with_its_test() -> Iterator[None]:
-    """A command that ran in this process has sent all log records to a stderr that is closed after
-    its test.
-    """
-    root = logging.getLogger()
-    level, before = root.level, list(root.handlers)
-    yield
-    for handler in [
-        one
-        for one in root.handlers
-        if type(one) is logging.StreamHandler and one not in before
-    ]:
-        root.removeHandler(handler)
-    root.setLevel(level)
-    logging.captureWarnings(False)

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import pytest
 from tests.kit.patience import PATIENCE
 
 SERVER = Path(__file__).with_name("fork_server.py")
@@ -78,10 +79,12 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
-        self._early = _early(os.environ)
+        self._early = _early(_environment)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, str(SERVER), str(theirs.fileno())],
+                cwd=SERVER.parent,
+                env=_environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -115,6 +118,8 @@ class ForkServer:
         self._process.communicate()
 
 
+#: That of pytest itself, whatever the first test has changed that starts a process.
+_environment: dict[str, str] = {}
 #: At most one of each process of pytest.
 _servers: list[ForkServer] = []
 _one_at_a_time = threading.Lock()
@@ -181,6 +186,12 @@ def read_to_the_end(process: Forked | subprocess.Popen[str]) -> tuple[str, str]:
         for reader in readers:
             reader.join(PATIENCE)
     return texts["out"], texts["err"]
+
+
+@pytest.hookimpl(trylast=True)  # after those that add variables
+def pytest_configure() -> None:
+    _environment.clear()
+    _environment.update(os.environ)
 
 
 def pytest_unconfigure() -> None:
