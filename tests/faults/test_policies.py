@@ -216,34 +216,54 @@ def cancel_previous_lets_the_new_slot_in(scene: Scene) -> None:
 
 
 def queue_runs_the_newest_afterwards(scene: Scene) -> None:
-    """Of the three slots or more that came until the first was settled, the newest two run, and in
-    order.
+    """Of the three slots or more that came until the end of the first handler, the newest two run,
+    and in order.
+
+    The second of them gives way if two newer ones have come until the first of them is settled.
     """
-    came, later = _came_meanwhile(scene, "queued")
+    first, *later = _slots_that_ran(scene, "queued")
     ledger = scene.stage.ledger("queued")
-    ran = [
-        slot for slot in came if slot in ledger and ledger[slot].outcome == "succeeded"
-    ]  # the others may be a gap
-    assert ran == came[-2:]
-    assert later[:2] == ran
+
+    def are_right(chosen: datetime, newest: datetime) -> bool:
+        if later[:2] == [chosen, newest]:
+            return True
+        is_displaced = ledger[chosen].finished >= newest + 2 * SECOND
+        return later[0] == chosen and newest not in later and is_displaced
+
+    at_least, at_most = _came_meanwhile(scene, "queued")
+    assert at_least >= 3
+    assert any(
+        are_right(first + (count - 1) * SECOND, first + count * SECOND)
+        for count in range(at_least, at_most + 1)
+    ), (first, later[:4], at_least, at_most)
 
 
 def queue_all_runs_all_afterwards(scene: Scene) -> None:
     """None of those that came during the first run is left out, and they run in order."""
-    came, later = _came_meanwhile(scene, "queued-all")
-    assert later[: len(came)] == came
+    first, *later = _slots_that_ran(scene, "queued-all")
+    at_least, _ = _came_meanwhile(scene, "queued-all")
+    assert at_least >= 3
+    came = [first + number * SECOND for number in range(1, at_least + 1)]
+    assert later[:at_least] == came
 
 
-def _came_meanwhile(
-    scene: Scene, job: str
-) -> tuple[list[datetime], list[datetime | None]]:
-    """The slots that came until the first was settled, and those that ran after it."""
-    (held, _), *later = runs(scene.stage, job)
-    count = int((scene.stage.ledger(job)[held.slot].finished - held.slot) / SECOND)
-    assert count >= 3
-    return [held.slot + number * SECOND for number in range(1, count + 1)], [
-        line.slot for line, _ in later
-    ]
+def _slots_that_ran(scene: Scene, job: str) -> list[datetime]:
+    """The slots of a job, in the order in which their first attempts started."""
+    slots = [start.slot for start, _ in runs(scene.stage, job)]
+    return list(dict.fromkeys(slot for slot in slots if slot is not None))
+
+
+def _came_meanwhile(scene: Scene, job: str) -> tuple[int, int]:
+    """How many slots have come until the first handler ended, at least and at most.
+
+    It ended between its last line and its settlement, which on a busy machine is much later.
+    """
+    (held, end), *_ = runs(scene.stage, job)
+    assert held.slot is not None
+    assert end is not None
+    finished = scene.stage.ledger(job)[held.slot].finished
+    at_least, at_most = (int((at - held.slot) / SECOND) for at in (end.at, finished))
+    return at_least, at_most
 
 
 def no_handler_starts_before_the_ledger_says_so(scene: Scene) -> None:
@@ -378,11 +398,16 @@ def recovery_keeps_to_its_rate(scene: Scene) -> None:
     """All missed slots of all jobs together: no second of the database's has more starts than the
     rate.
     """
-    rows = scene.stage.rows(
-        "select started, task_name, slot, reason, lost, aborted from scheduled_slots"
-        " where origin = 'catch_up' and attempts = 1 and started is not null order by started"
+    ended = scene.stage.rows(
+        "select started, task_name, slot, outcome, reason, origin, attempts, lost, aborted"
+        " from scheduled_slots where started is not null order by started"
     )
-    assert {row.task_name for row in rows} >= set(FLOODS)
+    caught_up = [row for row in ended if row.origin == "catch_up"]
+    assert {row.task_name for row in caught_up} >= set(FLOODS), "\n".join(
+        str(row) for row in ended if row.task_name in FLOODS
+    )
+    # of a slot that was started again, the first start is not kept
+    rows = [row for row in caught_up if row.attempts == 1]
     for first in rows:
         together = [
             row

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import pytest
 
 LOGGERS = ("", "slotwise")
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 #: As ``signal.getsignal`` returns it.
 Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 #: Set by pytest itself, for each phase of a test.
@@ -76,7 +76,9 @@ class Process:
             name: LoggerState.of(logging.getLogger(name)) for name in LOGGERS
         }
     )
-    modules: Mapping[str, ModuleType] = field(default_factory=lambda: dict(sys.modules))
+    modules: Mapping[str, ModuleType] = field(
+        default_factory=lambda: dict(sys.modules)
+    )
     path: list[str] = field(default_factory=lambda: list(sys.path))
     environment: Mapping[str, str] = field(default_factory=environment)
     folder: Path = field(default_factory=Path.cwd)
@@ -121,7 +123,7 @@ class Process:
     def _restore_signals(self) -> Iterator[str]:
         for number, handler in self.signals.items():
             if (now := signal.getsignal(number)) != handler:
-                yield f"{now} as the handler of {number.name}"
+                yield f"{now!r} as the handler of {number.name}"
                 signal.signal(number, handler)
 
     def _restore_modules(self) -> Iterator[str]:
