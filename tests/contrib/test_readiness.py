@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from tests.kit.patience import PATIENCE
 
 from slotwise import JobContext, JobRegistry, task
 from slotwise.contrib import fastapi as integration
@@ -35,7 +36,7 @@ class Looked(Host):
 
     def problem(self) -> str | None:
         self.looks += 1
-        assert self.answers.wait(30)
+        assert self.answers.wait(PATIENCE)
         return self.reason
 
 
@@ -88,7 +89,9 @@ def test_a_look_that_does_not_end_holds_up_no_other_route(
     host: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """150 clients wait for a frozen database; the application's own routes answer meanwhile."""
-    monkeypatch.setattr(integration, "LIMIT", 3.0)
+    monkeypatch.setattr(integration, "LIMIT", PATIENCE)
+    monkeypatch.setattr(readiness, "KEPT", PATIENCE)
+    host.reason = REFUSED
     with (
         TestClient(application(host, monkeypatch)) as http,
         ThreadPoolExecutor(150) as clients,
@@ -98,8 +101,22 @@ def test_a_look_that_does_not_end_holds_up_no_other_route(
             time.sleep(0.01)
         assert http.get("/hello").json() == "hello"
         assert not any(one.done() for one in waiting)
-        answers = {one.result(60).status_code for one in waiting}
+        host.answers.set()
+        answers = {one.result(PATIENCE).status_code for one in waiting}
     assert answers == {503}
+    assert host.looks == 1
+
+
+def test_nobody_waits_longer_than_the_limit(
+    host: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integration, "LIMIT", 0.1)
+    with TestClient(application(host, monkeypatch, details=True)) as http:
+        answers = [http.get("/health/ready") for _ in range(2)]
+    told = "the database has not answered for 0.1 s"
+    assert [(one.status_code, one.json()["reason"]) for one in answers] == [
+        (503, told)
+    ] * 2
     assert host.looks == 1
 
 

@@ -186,15 +186,17 @@ def allow_runs_two_side_by_side_and_no_third(scene: Scene) -> None:
 
 
 def _most_at_a_time(scene: Scene, job: str) -> int:
+    """What a zombie still does is not counted, also if its slot ended as cancelled."""
     believed = {
         (row.slot, row.token)
         for row in scene.stage.ledger(job).values()
         if row.outcome != "lost"
     }
+    zombies = {seen["token"] for seen in scene.stage.events.all("reaped", job=job)}
     ran = [
         (start.at, end.at)
         for start, end in runs(scene.stage, job)
-        if end and (end.slot, end.token) in believed
+        if end and (end.slot, end.token) in believed and end.token not in zombies
     ]
     return max(sum(start <= at < end for start, end in ran) for at, _ in ran)
 
@@ -225,10 +227,10 @@ def queue_runs_the_newest_afterwards(scene: Scene) -> None:
     ledger = scene.stage.ledger("queued")
 
     def are_right(chosen: datetime, newest: datetime) -> bool:
-        if later[:2] == [chosen, newest]:
-            return True
+        if later[0] != chosen or later[1] == newest:
+            return later[0] == chosen
         is_displaced = ledger[chosen].finished >= newest + 2 * SECOND
-        return later[0] == chosen and newest not in later and is_displaced
+        return newest not in later and is_displaced
 
     at_least, at_most = _came_meanwhile(scene, "queued")
     assert at_least >= 3
