@@ -167,6 +167,8 @@ LINES = [
     f"explain {NAME} {NOON.isoformat()}",
     f"explain x{NAME}",
     f"explain {NAME} {NAME}",
+    "slots --until 1h",
+    f"slots {NAME} --until 1h",
     "audit",
     f"audit {NAME}",
     "workers",

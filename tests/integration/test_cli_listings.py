@@ -913,7 +913,7 @@ class TestWorkers:
         told = ask("health", expected=exits.FAILED)
         since = f"unreadable, due since {moment(slot)}: version is 7; set it to 8"
         assert (told["problems"], told["notes"]) == (
-            [f"a: a row is {since}"],
+            [f"a: 1 row is {since}"],
             [f"b: 2 rows are {since}"],
         )
         assert [

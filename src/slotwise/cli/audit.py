@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC as NO_OFFSET
+from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -25,7 +29,13 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.cli.shared.values import Written, instant, within
-from slotwise.inspect import RECURRING, AuditEntry, Inspection, json_value
+from slotwise.inspect import (
+    RECURRING,
+    AuditEntry,
+    DeployInfo,
+    Inspection,
+    json_value,
+)
 
 UTC: Final = ZoneInfo("UTC")
 #: The revision and days of a calendar in the text form of a schedule.
@@ -33,6 +43,12 @@ _DAYS: Final = re.compile(r"@\d+\[[^\]]*\]")
 #: The most characters of an author and of an operation's arguments in the table.
 _MOST_AUTHOR: Final = 60
 _MOST_ARGUMENTS: Final = 70
+#: The most entries that are read, to find those of a period.
+_MOST_READ: Final = 100_000
+#: Before any deploy.
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=NO_OFFSET)
+#: What a deploy has done for the first time: it is in the history of deploys.
+_ADDED: Final = "added"
 
 
 @click.command(
@@ -69,6 +85,9 @@ def audit(
 ) -> None:
     """List the operations on jobs, the newest first; with NAME, those on that job and those on
     all.
+
+    "deploy" has changed a schedule, and "added" has planned a job for the first time; its author
+    is the worker. Instances that followed a renamed task one after another are one line.
     """
     with given.inspection() as inspect:
         paused = inspect.all_paused()
@@ -116,21 +135,71 @@ def _entries(
     before: datetime | None,
     count: int,
 ) -> list[AuditEntry]:
-    """Return the newest operations of a period; read more of them until there are enough."""
-    size = count
-    while True:
+    """Return the newest operations of a period, and the jobs that deploys have added in it."""
+
+    def is_within(at: datetime) -> bool:
+        return (since is None or at >= since) and (before is None or at < before)
+
+    def operations(size: int) -> tuple[list[AuditEntry], bool]:
         entries = inspect.audit(name, limit=size)
-        found = [
-            entry
-            for entry in entries
-            if (since is None or entry.at >= since)
-            and (before is None or entry.at < before)
-        ]
         is_all = len(entries) < size
         is_earlier = since is not None and any(entry.at < since for entry in entries)
-        if len(found) >= count or is_all or is_earlier:
+        found = [entry for entry in entries if is_within(entry.at)]
+        return list(_together(found)), is_all or is_earlier
+
+    def added(size: int) -> tuple[list[AuditEntry], bool]:
+        start = since or _FIRST
+        end = before or inspect.now() + timedelta(days=1)
+        deploys = inspect.deploys(start, end, job=name, id=RECURRING, limit=size)
+        new = [_added(one) for one in deploys if one.former is None]
+        return new, len(deploys) < size
+
+    found = [*_newest(operations, count), *_newest(added, count)]
+    return sorted(found, key=lambda entry: entry.at, reverse=True)[:count]
+
+
+def _newest(
+    read: Callable[[int], tuple[list[AuditEntry], bool]], count: int
+) -> list[AuditEntry]:
+    """Read more and more until there are enough, or all."""
+    size = count
+    while True:
+        found, is_all = read(size)
+        if len(found) > count or is_all or size >= _MOST_READ:
             return found[:count]
         size *= 4
+
+
+def _together(entries: Iterable[AuditEntry]) -> Iterator[AuditEntry]:
+    """Yield instances that followed a renamed task one after another as one entry."""
+
+    def kind(entry: AuditEntry) -> tuple[object, ...]:
+        if entry.operation != "rename":
+            return (entry.number,)
+        former = entry.arguments.get("former")
+        return entry.operation, entry.author, entry.job, former, entry.id == RECURRING
+
+    for _, group in groupby(entries, kind):
+        newest, *others = group
+        if others:
+            former = newest.arguments.get("former")
+            told = {"former": former, "instances": len(others) + 1}
+            newest = replace(newest, arguments=told)
+        yield newest
+
+
+def _added(deploy: DeployInfo) -> AuditEntry:
+    told = {"after": deploy.schedule, "revision": deploy.revision}
+    return AuditEntry(
+        number=0,
+        at=deploy.at,
+        author=deploy.worker,
+        operation=_ADDED,
+        job=deploy.job,
+        slot=None,
+        arguments={name: value for name, value in told.items() if value is not None},
+        note=None,
+    )
 
 
 def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:
@@ -161,7 +230,7 @@ def _cut(text: str, most: int) -> str:
 
 def _audit_json(entry: AuditEntry) -> dict[str, object]:
     return {
-        "number": entry.number,
+        "number": entry.number or None,
         "at": json_value(entry.at),
         "author": entry.author,
         "operation": entry.operation,

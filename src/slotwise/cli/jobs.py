@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
+from zoneinfo import ZoneInfo
 
 import click
 from rich.text import Text
@@ -38,6 +39,7 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.cli.shared.values import duration
+from slotwise.cli.upcoming import NOT_A_BUSINESS_DAY, as_it_runs, passed_over
 from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     RECURRING,
@@ -128,6 +130,8 @@ def jobs(
     if no live worker can claim it. A job whose row has an invalid value is "unreadable". The
     reasons are printed below the list, and the jobs for which live workers have a schedule that a
     newer revision has replaced.
+
+    NEXT SLOT is the next one that runs, after those that a calendar excludes.
 
     LAST 20 has the newest outcomes on the right: ✓ succeeded, ✗ failed, · cancelled or skipped.
     24 HOURS has the failed ones among the runs. RUN TIME is the median of the last week; of a job
@@ -310,7 +314,7 @@ def _entries(
         for line in page:
             yield _Entry(
                 name=line.job,
-                line=line,
+                line=as_it_runs(line),
                 definition=found.get(line.job),
                 change=changes.get(line.job, unknown),
             )
@@ -374,7 +378,7 @@ class _Instances:
             stale=self.stale,
         )
         while page := read(after=after):
-            yield from page
+            yield from map(as_it_runs, page)
             after = page[-1].id
 
     def next_page(self, given: Given, count: int, after: str) -> str:
@@ -442,7 +446,7 @@ def _show_job(given: Given, name: str, id: str | None) -> None:
             )
         rates = inspect.rates(line.job)
     if given.json:
-        print_json({**as_json(line), "rates": as_json(rates)})
+        print_json({**as_json(as_it_runs(line)), "rates": as_json(rates)})
         return
     print_fields([*_fields(line), *_rates(rates)])
 
@@ -479,7 +483,8 @@ def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
         *([("reason", line.reason)] if line.reason else []),
         ("schedule", describe_schedule(line.schedule)),
         ("time zone", zone.key),
-        ("next slot", moment(line.next_slot, zone)),
+        ("next slot", moment(as_it_runs(line).next_slot, zone)),
+        *_excluded(line, zone),
         ("due", moment(line.due, zone)),
         ("running since", moment(line.running_since, zone)),
         ("attempt", str(line.attempt)),
@@ -494,6 +499,14 @@ def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
         ("revision", _planned_by(line)),
         *([("refused", _refused(line))] if line.refused else []),
     ]
+
+
+def _excluded(line: JobInfo, zone: ZoneInfo) -> list[tuple[str, str | Text]]:
+    """The slot before the next one that runs."""
+    excluded = passed_over(line)
+    if excluded is None:
+        return []
+    return [("before that", f"{moment(excluded, zone)}, {NOT_A_BUSINESS_DAY}")]
 
 
 def _planned_by(line: JobInfo) -> str:

@@ -36,7 +36,14 @@ from slotwise.cli.shared.output import (
     shortened,
 )
 from slotwise.cli.shared.terminal import UTC, exact, moment, moment_and_zone, say
-from slotwise.cli.shared.values import LARGEST_COUNT, Written, instant, within
+from slotwise.cli.shared.values import (
+    LARGEST_COUNT,
+    Written,
+    ahead,
+    instant,
+    within,
+)
+from slotwise.cli.upcoming import list_upcoming
 from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     RECURRING,
@@ -50,6 +57,8 @@ from slotwise.spi import Outcome, SlotState, error_summary, short_duration
 _TICK: Final = timedelta(microseconds=1)
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
+#: How far ahead slots are listed.
+_FURTHEST: Final = timedelta(days=366)
 #: A slot, or a gap, of the job with this name.
 Named = tuple[str, SlotInfo]
 
@@ -153,6 +162,7 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
     slotwise slots                                          of all jobs
     slotwise slots nightly-report
     slotwise slots nightly-report --since 7d --all
+    slotwise slots --until 1h                               what is to come, of all jobs
     slotwise slots show nightly-report 2026-01-31T02:00Z    one slot, and its attempts
     slotwise slots poll-feed --id customer-17               one recurring instance of a task
     slotwise slots nightly-report --before 2026-01-31T02:00:00Z -n 50
@@ -173,6 +183,12 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
     help="Only slots before this instant.",
 )
 @click.option(
+    "--until",
+    callback=ahead,
+    metavar="TIME",
+    help="In place of what was, what is to come: 1h, or an instant.",
+)
+@click.option(
     "--skip",
     type=click.IntRange(0, LARGEST_COUNT),
     default=0,
@@ -188,16 +204,25 @@ def slots(
     everything: bool,
     since: Written | None,
     before: Written | None,
+    until: Written | timedelta | None,
     skip: int,
 ) -> None:
     """List the slots of the job NAME: those that wait or run, then those that ended, the newest
     first.
+
+    With --until, list the jobs and recurring instances that have slots from now to this instant,
+    the soonest first: how many slots, and whether a pause, a calendar or a missing worker keeps
+    them from starting.
 
     Without NAME, list those of all jobs that run or have ended. A range of slots that did not run
     for the same reason is one line. Each time is in the job's own zone.
     """
     if name is None and id is not None:
         raise click.UsageError("--id needs the NAME of the task")
+    if until is not None:
+        _refuse_of_the_past(id, since, before, skip)
+        _show_upcoming(given, name, until, None if everything else count)
+        return
     with given.inspection() as inspect:
         zone = UTC
         if name is not None:
@@ -218,6 +243,40 @@ def slots(
             print_json_list(map(listing.json, chain(pending, listing.ended(rest))))
         else:
             _show(listing, zone)
+
+
+def _refuse_of_the_past(*given: object) -> None:
+    if any(given):
+        raise click.UsageError(
+            "--until lists what is to come; leave out --id, --since, --before and --skip"
+        )
+
+
+def _show_upcoming(
+    given: Given, name: str | None, until: Written | timedelta, count: int | None
+) -> None:
+    with given.inspection() as inspect:
+        zone = None
+        if name is not None:
+            inspect.check_name(name)
+            zone = inspect.zone(name)
+        end = _end(inspect, until, zone)
+        list_upcoming(inspect, name, end, count, in_json=given.json)
+
+
+def _end(
+    inspect: Inspection, until: Written | timedelta, zone: ZoneInfo | None
+) -> datetime:
+    """Return the instant of --until. Raises UsageError for one that has passed, or that is more
+    than a year away.
+    """
+    now = inspect.now()
+    end = until.within(zone, "--until") if isinstance(until, Written) else now + until
+    if not now < end <= now + _FURTHEST:
+        raise click.UsageError(
+            f"--until: {moment(end)} is not within a year from now; for what was: --since"
+        )
+    return end
 
 
 def _show(listing: _Listing, zone: ZoneInfo) -> None:
