@@ -27,6 +27,7 @@ from slotwise.contrib.dashboard import Dashboard, Request, operations
 from slotwise.contrib.dashboard.exchange import HEADERS
 from slotwise.contrib.dashboard.pages import PAGES, tasks
 from slotwise.contrib.dashboard.rendering import Moments
+from slotwise.contrib.dashboard.source import Source
 from slotwise.inspect import OutcomeCount
 from slotwise.payload.checkpoints import encode_checkpoint
 
@@ -500,3 +501,18 @@ def test_a_blank_name_is_none(site: Site, name: str) -> None:
     """The page says what its address needs."""
     answer = site.get("/job", name=name)
     assert (answer.status, answer.text) == (400, "the address needs name=\n")
+
+
+def test_the_first_visitor_does_not_wait(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read at the start is shown; without a database, nothing is raised."""
+    dashboard = Dashboard(cluster, role="viewer")
+    dashboard.prepare()
+    monkeypatch.setattr(Source, "totals", None)
+    page = dashboard.respond(Request(method="GET", path="/")).body.decode()
+    dashboard.close()
+    assert "slots were due since midnight" in page
+    away = Dashboard("postgresql://nobody@127.0.0.1:1/nowhere", role="viewer")
+    away.prepare()
+    away.close()

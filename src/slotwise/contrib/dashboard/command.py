@@ -67,6 +67,7 @@ def dashboard(
     listening = _listening(port)
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/"
     click.echo(f"the dashboard is at {address}; stop it with Ctrl+C")
+    threading.Thread(target=page.prepare, daemon=True).start()
     if opens:
         threading.Timer(0.5, webbrowser.open, (address,)).start()
     try:

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
 from typing import Final
 
@@ -101,6 +102,15 @@ class Dashboard:
     def close(self) -> None:
         """Close the connections to the database."""
         self._source.close()
+
+    def prepare(self) -> None:
+        """Read what Today keeps for all visitors, so that the first one does not wait for it.
+
+        Without a database it does nothing; the first page says why.
+        """
+        nobody = Visitor(name="", role=Role.VIEWER)
+        with suppress(SlotwiseError):
+            self._read(PAGES["/"], nobody, {})
 
     def forget(self) -> None:
         """Read the next page from the database, even if it was read a moment ago."""

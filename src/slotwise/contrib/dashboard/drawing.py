@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from html import escape
+from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from slotwise.inspect import OutcomeCount, OutcomePart, SlotInfo, SlotWindow
 from slotwise.spi import Outcome, SlotState, short_duration
@@ -56,6 +57,9 @@ _WORST: Final = (
     Outcome.CLAIMED,
     Outcome.SUCCEEDED,
 )
+_RANKS: Final[Mapping[str, int]] = {one: rank for rank, one in enumerate(_WORST)}
+#: Slots of a part of the axis by outcome. A page has thousands of these: a Counter takes longer.
+_Outcomes: TypeAlias = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +113,34 @@ def drawn_marks(marks: Iterable[Mark], address: str, zone: ZoneInfo) -> Markup:
 
 def _address_of(instant: datetime) -> str:
     """Write an instant as addresses have it: without a character that must be quoted."""
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return f"{instant.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
 
 
 def _told(mark: Mark, zone: ZoneInfo) -> str:
-    local = mark.at.astimezone(zone).replace(microsecond=0, tzinfo=None)
-    return mark.title.replace("{at}", local.isoformat(" "))
+    return mark.title.replace("{at}", seconds_of(mark.at.astimezone(zone)))
+
+
+def drawn_strip(slots: Iterable[SlotInfo], address: str, zone: ZoneInfo) -> Markup:
+    """Return slots as items of a list, each a link to ``address`` with its instant."""
+    begin = f'<a href="{escape(address)}&amp;at='
+    drawn = [
+        f'<li class="{escape(one.outcome)}">{begin}{_address_of(one.slot)}" '
+        f'title="{escape(_told_slot(one, zone))}"><span class="hide">'
+        f"{one.slot.isoformat()} {escape(one.outcome)}</span></a></li>"
+        for one in slots
+    ]
+    return Markup("\n".join(drawn))
+
+
+def _told_slot(one: SlotInfo, zone: ZoneInfo) -> str:
+    reason = f" ({one.reason.replace('_', ' ')})" if one.reason else ""
+    count = f", {one.count} slots" if one.last else ""
+    return f"{seconds_of(one.slot.astimezone(zone))} {one.outcome}{reason}{count}"
+
+
+def seconds_of(local: datetime) -> str:
+    """Write a time by its own clock, to the second; ``strftime`` takes twice as long."""
+    return local.replace(tzinfo=None).isoformat(" ", "seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +273,9 @@ def counted_marks(counts: Iterable[OutcomePart], axis: Axis) -> list[Mark]:
     """Return what a job's row shows of parts of the window, where single slots are closer than the
     eye can tell.
     """
-    by_part = defaultdict[int, Counter[str]](Counter)
+    by_part = defaultdict[int, _Outcomes](dict)
     for one in counts:
-        by_part[one.part][one.outcome] += one.count
+        _count(by_part[one.part], one.outcome, one.count)
     return _joined(by_part, axis)
 
 
@@ -354,49 +380,65 @@ def _short(said: str, count: int, width: float) -> str:
 def _in_parts(
     runs: Iterable[SlotInfo], coming: Sequence[datetime], axis: Axis
 ) -> Iterator[Mark]:
-    by_part = defaultdict[int, Counter[str]](Counter)
+    by_part = defaultdict[int, _Outcomes](dict)
     for line in runs:
-        by_part[_part(line.slot, axis)][line.outcome] += 1
+        _count(by_part[_part(line.slot, axis)], line.outcome, 1)
     for slot in coming:
-        by_part[_part(slot, axis)][SlotState.UPCOMING] += 1
+        _count(by_part[_part(slot, axis)], SlotState.UPCOMING, 1)
     yield from _joined(by_part, axis)
 
 
-def _joined(by_part: Mapping[int, Counter[str]], axis: Axis) -> list[Mark]:
+def _count(outcomes: _Outcomes, outcome: str, count: int) -> None:
+    outcomes[outcome] = outcomes.get(outcome, 0) + count
+
+
+@dataclass(slots=True)
+class _Together:
+    """Neighbouring parts with the same worst outcome, and what they have counted."""
+
+    first: int
+    last: int
+    worst: str
+    outcomes: _Outcomes
+
+
+def _joined(by_part: Mapping[int, _Outcomes], axis: Axis) -> list[Mark]:
     """Return the marks of these parts. Neighbours with the same worst outcome are one mark, up to a
     twelfth of the axis, so that a click still finds the time.
     """
-    runs = list[tuple[int, int, Counter[str]]]()
+    runs = list[_Together]()
     for part, outcomes in sorted(by_part.items()):
-        first, last, joined = runs[-1] if runs else (part, part, outcomes)
-        is_next = part == last + 1 and part % _TOGETHER
-        if is_next and _worst_of(outcomes) == _worst_of(joined):
-            runs[-1] = first, part, joined + outcomes
-        else:
-            runs.append((part, part, outcomes))
-    return [_counted(first, last, joined, axis) for first, last, joined in runs]
+        worst = min(outcomes, key=_rank)
+        before = runs[-1] if runs and part % _TOGETHER else None
+        if before is None or (before.last + 1, before.worst) != (part, worst):
+            runs.append(_Together(part, part, worst, outcomes.copy()))
+            continue
+        before.last = part
+        for outcome, count in outcomes.items():
+            _count(before.outcomes, outcome, count)
+    return [_counted(one, axis) for one in runs]
 
 
-def _worst_of(outcomes: Counter[str]) -> str:
-    return next((one for one in _WORST if outcomes[one]), SlotState.UPCOMING)
+def _rank(outcome: str) -> int:
+    """Return the place of an outcome among the worst: 0 is the worst of all."""
+    return _RANKS.get(outcome, len(_RANKS))
 
 
 def _part(instant: datetime, axis: Axis) -> int:
     return min(int(axis.left(instant) * PARTS / 100), PARTS - 1)
 
 
-def _counted(first: int, last: int, outcomes: Counter[str], axis: Axis) -> Mark:
-    parts = last - first + 1
-    said = ", ".join(
-        f"{count:,} {outcome}" for outcome, count in outcomes.most_common()
-    )
+def _counted(run: _Together, axis: Axis) -> Mark:
+    parts = run.last - run.first + 1
+    ordered = sorted(run.outcomes.items(), key=lambda one: -one[1])
+    said = ", ".join(f"{count:,} {outcome}" for outcome, count in ordered)
     within = f" within {short_duration(axis.length * parts / PARTS)}"
     return Mark(
-        kind=str(_worst_of(outcomes)),
-        left=round(100 * first / PARTS, 3),
+        kind=run.worst,
+        left=round(100 * run.first / PARTS, 3),
         width=round(100 * parts / PARTS, 3),
         title=f"{{at}} {said}{within if parts > 1 else ''}",
-        at=axis.start + axis.length * first / PARTS,
+        at=axis.start + axis.length * run.first / PARTS,
     )
 
 

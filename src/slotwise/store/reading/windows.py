@@ -263,7 +263,7 @@ def outcome_parts(
     }
     part = _PART_OF[store.database.dialect_name]
     rows = read(store, _PARTS, given, part=part)
-    return [filled(OutcomePart, row, count=int(row["count"])) for row in rows]
+    return [OutcomePart(**{**row, "count": int(row["count"])}) for row in rows]
 
 
 _TOTALS = """
