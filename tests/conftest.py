@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.databases",
     "tests.mariadb",
     "tests.kit.dialect",
+    "tests.kit.galera",
     "tests.kit.lasting",
     "tests.kit.leaks",
     "tests.kit.leftovers",

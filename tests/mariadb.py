@@ -60,7 +60,7 @@ class MariaDBServer:
 
     def __enter__(self) -> MariaDBServer:
         self.home.mkdir(parents=True, exist_ok=True)
-        self._give(self.home)
+        self.give(self.home)
         self._install()
         self.start()
         return self
@@ -91,6 +91,10 @@ class MariaDBServer:
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
         command = [
             *("sh", "-c", _GUARDED, "sh", _program(_SERVER), "--no-defaults"),
             f"--datadir={self.home / 'data'}",
@@ -116,7 +120,6 @@ class MariaDBServer:
                 user=self._account,
                 start_new_session=True,
             )
-        self._wait()
 
     def kill(self) -> None:
         """Kill it as a power failure would."""
@@ -126,7 +129,8 @@ class MariaDBServer:
             self._process.communicate()
         self._process = None
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until it accepts connections."""
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -150,10 +154,10 @@ class MariaDBServer:
         ]
         subprocess.run(command, check=True, capture_output=True, user=self._account)
 
-    def _give(self, path: Path) -> None:
+    def give(self, path: Path) -> None:
         if self._account is not None:
             shutil.chown(path, self._account, self._account)
-        path.chmod(0o755)
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _free_port() -> int:

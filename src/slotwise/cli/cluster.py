@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise import DatabaseProblem, DatabaseUnreachable, UnknownTask
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.nodes import WorkerNodes
 from slotwise.cli.shared.options import (
     Command,
     Given,
@@ -102,23 +103,29 @@ def list_workers(given: Given, count: int | None) -> None:
     others take over. Without --json, also say which workers ended within the last day, why, and
     which runs were lost with them.
     """
+    nodes = WorkerNodes(given.settings())
     with given.inspection() as inspect:
         lines = inspect.workers()[:count]
         now = inspect.now()
         zone = inspect.common_zone()
         ends = [] if given.json else _ends(inspect, now, count, zone)
     if given.json:
-        print_json_list({**as_json(line), "state": _state(line)} for line in lines)
+        print_json_list(
+            {**as_json(line), "state": _state(line), **nodes.told(line)}
+            for line in lines
+        )
     elif not lines:
         say(pasteable("no workers; start one: slotwise worker --app …"))
     else:
         told = any(line.revision for line in lines)
         print_table(
-            [*_COLUMNS, *["REVISION"] * told],
-            [_row(line, now, told, zone) for line in lines],
+            [*_COLUMNS, *["REVISION"] * told, *nodes.title],
+            [[*_row(line, now, told, zone), *nodes.cells(line)] for line in lines],
             spare=("VERSION", "REVISION", "SKEW", "TAGS", "STARTED"),
         )
         say_zones([zone])
+        for refusal in nodes.refusals:
+            say(refusal)
     if ends:
         say("ended within the last day:")
         say_lines("\n".join(ends))
@@ -380,6 +387,7 @@ def health(
         found, min_workers, max_rows, format_duration(max_overdue), zone
     )
     notes = _notes(found, zone)
+    problems += WorkerNodes(given.settings()).refusals
     orphans = _orphans(found)
     if allow_orphans:
         notes = [*orphans, *notes]

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 #: How often a call does its transaction, if the database rolls it back to end a deadlock, or
-#: because a row has changed since the transaction read it.
+#: because a row has changed since the transaction read it, or refuses it before it starts work.
 TRIES = 5
-_ROLLED_BACK = ("40P01", "40001")
+_ROLLED_BACK = ("40P01", "40001", "57P03")
 
 
 def repeated(work: Callable[Given, Returned]) -> Callable[Given, Returned]:

@@ -39,6 +39,7 @@ from slotwise.contrib.events.order import (
     Subscription,
     to_promote,
 )
+from slotwise.contrib.mysql.galera import change_keys
 from slotwise.spi import Dialect, Joinable, RowState, Tables, elapsed, is_locked
 
 #: The kind of the rows of ``keys`` that order events; their task is empty, for all handlers.
@@ -89,6 +90,7 @@ def lock_keys(
         some = ordered[start : start + AT_ONCE]
         found = own.execute(mine.where(rows.key.in_(some))).fetchall()
         locked.update(key for (key,) in found)
+    change_keys(own, tables, NO_TASK, KIND, locked)
     return locked
 
 

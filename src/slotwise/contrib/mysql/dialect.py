@@ -15,9 +15,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from slotwise.contrib.mysql.due_keys import Column, DueKeys, Expression, Found
+from slotwise.contrib.mysql.galera import change_keys, node_of
 from slotwise.contrib.mysql.given_rows import ByKeyJoin, ByKeyUpdate, given_rows
+from slotwise.contrib.mysql.writer_nodes import WriterNodes
 from slotwise.spi import (
     Claim,
     ClaimRequest,
@@ -27,6 +30,7 @@ from slotwise.spi import (
     Kind,
     Locking,
     Tables,
+    is_locked,
 )
 
 #: What is compared with ``kind`` of a claim.
@@ -34,6 +38,10 @@ IS_TASK = f"kind = '{Kind.TASK}'"
 HAS_SLOT = f"kind <> '{Kind.TASK}'"
 _NOW = sa.text("SELECT UTC_TIMESTAMP(6)")
 _DUPLICATE_KEY = 1062
+_DEADLOCK = 1213
+_RECEIPT_KEPT = timedelta(days=1)
+#: The answer in a receipt that a transaction can never write any more.
+_ROLLED_BACK = "rolled back"
 #: A transaction that hurries has noted its session's lock timeout under this name.
 _HURRIES = "slotwise_hurries"
 
@@ -46,6 +54,7 @@ class MySQL(Locking):
     def __init__(self, tables: Tables, clock: Clock) -> None:
         super().__init__(tables, clock)
         self._keys = DueKeys(self)
+        self._nodes = WriterNodes(self)
 
     def is_taken(self, error: Exception) -> bool:
         return error_number(error) == _DUPLICATE_KEY
@@ -82,6 +91,47 @@ class MySQL(Locking):
     def durably(self, connection: sa.Connection) -> None:
         """No session can choose."""
 
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        """Race: on a cluster the transaction may still run on another node, whose locks are
+        unknown here. A receipt is written and committed in its place: one of both is refused.
+        """
+        if node_of(connection) is None:
+            return super().committed(connection, transaction_id)
+        try:
+            return self._answer(connection, transaction_id)
+        except DBAPIError as error:
+            if is_locked(error) or error_number(error) in (_DUPLICATE_KEY, _DEADLOCK):
+                return None
+            raise
+        finally:
+            connection.rollback()
+
+    def _answer(self, connection: sa.Connection, receipt: str) -> bool:
+        receipts = self.tables.receipts
+        known = sa.select(receipts.c.answer).where(receipts.c.receipt == receipt)
+        found = connection.execute(known).fetchone()
+        if found is not None:
+            has_committed: bool = found[0] != _ROLLED_BACK
+            return has_committed
+        new = self._new_receipt(connection, receipt, _RECEIPT_KEPT)
+        connection.execute(new.values(answer=_ROLLED_BACK))
+        connection.commit()
+        return False
+
+    # -- locks: on a cluster each is also a change of its row ----------------------------------
+
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        is_alone = super().alone(connection, name)
+        if is_alone:
+            change_keys(connection, self.tables, name, "turn")
+        return is_alone
+
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        """On a cluster nothing can be shared: of two changes one is refused."""
+        is_shared = shared and node_of(connection) is None
+        super().latch(connection, name, shared=is_shared)
+        change_keys(connection, self.tables, name, "latch")
+
     def begin_guard(self, connection: Joinable, lease: timedelta) -> None:
         """The bound follows the lock: see ``guard``."""
 
@@ -93,10 +143,20 @@ class MySQL(Locking):
     ) -> bool:
         """From the reply to the last statement, drivers learn that a transaction is open; a reply
         with rows does not tell.
+
+        Race: on a cluster another node may take the claim over. Both write the heartbeat.
         """
+        if node_of(connection) is not None and not self._beat_in(connection, claim):
+            return False
         held = super().guard(connection, claim, saved)
         self.bound_idle(connection, claim.lease)
         return held
+
+    def _beat_in(self, connection: Joinable, claim: Claim) -> bool:
+        """Write a heartbeat in a caller's transaction; return whether the claim has its row."""
+        beat = self.tables.tasks.update().where(*self.conditions.held(claim))
+        beat = beat.values(last_heartbeat=self.ago(connection))
+        return connection.execute(beat).rowcount == 1
 
     def bound_idle(self, connection: Joinable, lease: timedelta) -> None:
         """End the transaction if it is idle for so long. ``wait_timeout`` ends an idle session on
@@ -168,6 +228,8 @@ class MySQL(Locking):
         kind: str,
     ) -> list[Sequence[Any]]:
         """Race: a row that another claim has taken since the look is skipped."""
+        if not self._nodes.admit(connection, request.holder, request.lease):
+            return []
         tasks = self.tables.tasks.c
         key = [tasks.task_name, tasks.task_instance]
         waiting = self.conditions.waiting(now)

@@ -15,10 +15,12 @@ from datetime import timedelta
 from typing import NoReturn, Protocol
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from slotwise import DatabaseProblem, DriverMissing, Settings
+from slotwise.contrib.mysql.galera import NODE, NOT_READY, SYNC_WAIT, node_in
 from slotwise.contrib.mysql.server import (
     Server,
     refuse_splitting,
@@ -42,7 +44,8 @@ _OF_MARIADB = ",SIMULTANEOUS_ASSIGNMENT,NO_AUTO_CREATE_USER"
 _WAITS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 _CHECKED = (
     "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', "
-    "'time_zone', 'sql_mode', 'autocommit', 'innodb_lock_wait_timeout', 'lock_wait_timeout')"
+    "'time_zone', 'sql_mode', 'autocommit', 'innodb_lock_wait_timeout', 'lock_wait_timeout', "
+    "'wsrep_on', 'wsrep_node_name')"
 )
 
 
@@ -93,8 +96,8 @@ class MySQLLink:
                 "no driver for MariaDB and MySQL was found; run: pip install 'slotwise[mysql]'"
             ) from None
 
-        def connect(driver: Driver, _record: object) -> None:
-            self._prepare(driver, role)
+        def connect(driver: Driver, record: ConnectionPoolEntry) -> None:
+            record.info[NODE] = self._prepare(driver, role)
 
         def checkout(
             driver: Driver, record: ConnectionPoolEntry, _proxy: object
@@ -104,6 +107,7 @@ class MySQLLink:
         event.listen(engine, "connect", connect)
         event.listen(engine, "checkin", _note_rest)
         event.listen(engine, "checkout", checkout)
+        event.listen(engine, "handle_error", _leave_node)
         return engine
 
     def autocommit(
@@ -139,7 +143,8 @@ class MySQLLink:
             arguments["write_timeout"] = reply.total_seconds()
         return arguments
 
-    def _prepare(self, driver: Driver, role: str) -> None:
+    def _prepare(self, driver: Driver, role: str) -> str | None:
+        """Set up a session; return the node of a cluster that it is on."""
         server = server_of(driver.get_server_info())
         wanted = self._session(server, role)
         cursor = driver.cursor()
@@ -153,7 +158,12 @@ class MySQLLink:
                     f"SET SESSION sql_mode = concat(@@sql_mode, '{_OF_MARIADB}')"
                 )
             cursor.execute(_CHECKED)
-            _refuse_other_values(cursor.fetchall(), wanted)
+            found = {str(name): str(value) for name, value in cursor.fetchall()}
+            _refuse_other_values(found, wanted)
+            node = node_in(found)
+            if node is not None:
+                cursor.execute(SYNC_WAIT)
+            return node
         finally:
             cursor.close()
 
@@ -177,11 +187,8 @@ class MySQLLink:
         return fixed | deadlines
 
 
-def _refuse_other_values(
-    found: list[tuple[object, ...]], wanted: Mapping[str, str]
-) -> None:
+def _refuse_other_values(values: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Raise `DatabaseProblem` if a proxy has dropped what was set."""
-    values = {str(name): str(value) for name, value in found}
     isolation = values.get("transaction_isolation") or values.get("tx_isolation", "")
     checked = {
         "isolation level": (isolation, "READ-COMMITTED"),
@@ -200,6 +207,15 @@ def _refuse_other_values(
             "the sql_mode of this session is not strict, although it was set: something in "
             "between drops it; connect to the server itself"
         )
+
+
+def _leave_node(context: ExceptionContext) -> None:
+    """Close the connections to a node without a quorum: it answers pings, so that they would be
+    used again.
+    """
+    error = context.original_exception
+    if error.args and error.args[0] == NOT_READY:
+        context.is_disconnect = True
 
 
 def _note_rest(_driver: object, record: ConnectionPoolEntry) -> None:

@@ -1,0 +1,35 @@
+"""The nodes of a Galera cluster that workers use, as commands show them: nothing elsewhere."""
+
+from __future__ import annotations
+
+from slotwise import Settings
+from slotwise.contrib.mysql.writer_nodes import worker_nodes
+from slotwise.inspect import WorkerInfo
+
+
+class WorkerNodes:
+    """What live workers have noted."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._nodes = {one.worker: one for one in worker_nodes(settings)}
+
+    @property
+    def title(self) -> list[str]:
+        return ["NODE"] if self._nodes else []
+
+    def cells(self, line: WorkerInfo) -> list[str]:
+        """Return what stands below the title."""
+        if not self._nodes:
+            return []
+        found = self._nodes.get(line.worker)
+        return [found.node if found else "–"]
+
+    def told(self, line: WorkerInfo) -> dict[str, str | None]:
+        """Return what JSON has beside a worker's row."""
+        found = self._nodes.get(line.worker)
+        return {"node": found.node, "refusal": found.refusal} if found else {}
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why some of them claim nothing."""
+        return [one.refusal for one in self._nodes.values() if one.refusal]
