@@ -157,13 +157,7 @@ class MySQLLink:
                 cursor.execute(
                     f"SET SESSION sql_mode = concat(@@sql_mode, '{_OF_MARIADB}')"
                 )
-            cursor.execute(_CHECKED)
-            found = {str(name): str(value) for name, value in cursor.fetchall()}
-            _refuse_other_values(found, wanted)
-            node = node_in(found)
-            if node is not None:
-                cursor.execute(SYNC_WAIT)
-            return node
+            return _check(cursor, wanted)
         finally:
             cursor.close()
 
@@ -185,6 +179,17 @@ class MySQLLink:
             deadlines["max_execution_time"] = str(round(statement * 1000))
             deadlines["wait_timeout"] = lease
         return fixed | deadlines
+
+
+def _check(cursor: Cursor, wanted: Mapping[str, str]) -> str | None:
+    """Read back what was set; return the node of a cluster, on which reads are to wait."""
+    cursor.execute(_CHECKED)
+    found = {str(name): str(value) for name, value in cursor.fetchall()}
+    _refuse_other_values(found, wanted)
+    node = node_in(found)
+    if node is not None:
+        cursor.execute(SYNC_WAIT)
+    return node
 
 
 def _refuse_other_values(values: Mapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -55,18 +55,27 @@ class _View:
         """Decide whether this worker claims nothing: by what live workers have noted, and by its
         own connections.
         """
-        self.used = {node: at for node, at in self.used.items() if now - at <= lease}
-        others = [one for one in noted if one.worker != mine.worker]
-        others += [WorkerNode(mine.worker, node) for node in self.used]
-        elsewhere = next((one for one in others if one.node != mine.node), None)
-        refusal = None
+        elsewhere = self._elsewhere(mine, noted, now - lease)
         if elsewhere is None:
             self.since = None
         elif self.since is None:
             self.since = now
-        elif now - self.since > PATIENCE * lease:
+        refusal = None
+        if elsewhere and self._lasts(now, lease):
             refusal = _refusal(mine, elsewhere)
         self._tell(mine.node, refusal)
+
+    def _lasts(self, now: float, lease: float) -> bool:
+        return self.since is not None and now - self.since > PATIENCE * lease
+
+    def _elsewhere(
+        self, mine: WorkerNode, noted: Iterable[WorkerNode], since: float
+    ) -> WorkerNode | None:
+        """Return a worker that uses another node; this one, if some of its connections do."""
+        self.used = {node: at for node, at in self.used.items() if at >= since}
+        others = [one for one in noted if one.worker != mine.worker]
+        others += [WorkerNode(mine.worker, node) for node in self.used]
+        return next((one for one in others if one.node != mine.node), None)
 
     def _tell(self, node: str, refusal: str | None) -> None:
         """Log a refusal when it begins and when it ends."""
