@@ -591,6 +591,10 @@ def test_the_admin_operates(shop: str) -> None:
 
     assert "Paused tidy" in do("pause")
     assert "Already paused: tidy" in do("pause")
+    paused = http.get(page).content.decode()
+    assert "paused: paused by bob" in paused, paused
+    for label in ("schedule", "next slot", "failures in a row"):
+        assert f'<th scope="row">{label}</th>' in paused, label
     assert "Resumed tidy" in do("resume")
     assert "Started tidy as the slot" in do("run now")
     assert "Found no slot of tidy" in do("retry")
@@ -637,6 +641,10 @@ def test_the_admin_schedules(shop: str) -> None:
     assert "Exists: send-mail o-7" in do(data=data, id="o-7")
     recurring = do(data=data, id="o-8", schedule="30 4 * * *")
     assert "Scheduled: send-mail o-8, 30 4 * * *, next slot" in recurring
+    listed = http.get(page).content.decode()
+    assert "<td>o-8</td>" in listed, listed
+    assert "<td>04:30" in listed, re.findall("<tr>.*</tr>", listed)
+    assert '<th scope="row">recurring instances</th><td>1</td>' in listed
     assert "ata is no JSON" in do(data="{")
     assert "an id and no delay" in do(data=data, schedule="@daily")
     assert "error\">'soon' is not a duration" in do(data=data, delay="soon")

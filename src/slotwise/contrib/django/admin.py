@@ -27,11 +27,15 @@ from django.utils.html import format_html
 from slotwise import ConfigurationError, InvalidJob, SlotwiseError, UnknownTask
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
-from slotwise.inspect import Inspection, TaskCount, describe_schedule
-from slotwise.operations import Operations
+from slotwise.inspect import Inspection, JobInfo, Pause, TaskCount, describe_schedule
+from slotwise.operations import Operations, Paused
 from slotwise.spi import Outcome
 
 Rows = Iterable[Sequence[object]]
+#: Labels with their values.
+Facts = Sequence[tuple[str, object]]
+#: Recurring instances on the page of one task.
+_MOST_INSTANCES = 100
 #: The call of Python that an error begins with, which a visitor has not written.
 _CALL = re.compile(r"\w+\('.*?\): ")
 
@@ -70,6 +74,10 @@ class Listing(admin.ModelAdmin):
 
     def details(self, inspect: Inspection, name: str) -> Rows:
         """Return the rows of the page of one object."""
+        return ()
+
+    def facts(self, inspect: Inspection, name: str) -> Facts:
+        """Return what stands above the rows of the page of one object."""
         return ()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -131,6 +139,7 @@ class Listing(admin.ModelAdmin):
             self.detail_columns,
             lambda inspect: self.details(inspect, name),
             self.operations if self.may_operate(request) else (),
+            lambda inspect: self.facts(inspect, name),
         )
 
     def _unknown(self, name: str) -> str | None:
@@ -201,13 +210,17 @@ class Listing(admin.ModelAdmin):
         columns: Sequence[str],
         read: Callable[[Inspection], Rows],
         operations: Sequence[str] = (),
+        read_facts: Callable[[Inspection], Facts] | None = None,
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
         rows = list[Sequence[object]]()
+        facts: Facts = ()
         problem = None
         try:
             rows = list(read(registry().inspect))
+            if read_facts is not None:
+                facts = read_facts(registry().inspect)
         except (
             SlotwiseError
         ) as error:  # the database is away, or has no tables: the page says so
@@ -217,6 +230,7 @@ class Listing(admin.ModelAdmin):
             "title": title,
             "columns": columns,
             "rows": rows,
+            "facts": facts,
             "problem": problem,
             "operations": operations,
             "fields": self.fields_of_schedule if operations else {},
@@ -309,6 +323,11 @@ class JobPage(Listing):
                 _first_line(one.last_error),
             )
 
+    def facts(self, inspect: Inspection, name: str) -> Facts:
+        """Return how a job is now; empty while it has no row."""
+        one = inspect.job(name)
+        return [*_everything(inspect), *([] if one is None else _facts(one))]
+
     def details(self, inspect: Inspection, name: str) -> Rows:
         """Return the newest slots of a job."""
         for one in inspect.slots(name):
@@ -328,7 +347,7 @@ class JobPage(Listing):
 @admin.register(Task)
 class TaskPage(Listing):
     """How many one-time tasks of each name wait, run or are dead, and how many recurring instances
-    it has, also of the project's tasks without any; and the first hundred of one name.
+    it has, also of the project's tasks without any; and the first hundred of one name, of both.
     """
 
     columns = (
@@ -344,6 +363,7 @@ class TaskPage(Listing):
         "id",
         "state",
         "due",
+        "schedule",
         "priority",
         "attempt",
         "worker",
@@ -408,13 +428,32 @@ class TaskPage(Listing):
                 instances.get(name, 0),
             )
 
+    def facts(self, inspect: Inspection, name: str) -> Facts:
+        """Return who paused the tasks of a name, and how many recurring instances it has."""
+        mine = [one for one in inspect.pauses() if one.job == name and not one.id]
+        paused = [("paused", _pause(one)) for one in mine]
+        number = inspect.instance_counts().get(name, 0)
+        return [*_everything(inspect), *paused, ("recurring instances", number)]
+
     def details(self, inspect: Inspection, name: str) -> Rows:
-        """Return the first hundred of a task."""
-        for one in inspect.tasks(name):
+        """Return the first hundred one-time tasks, and the first hundred recurring instances."""
+        for task in inspect.tasks(name):
+            yield (
+                task.id,
+                task.state,
+                task.due,
+                "",
+                task.priority,
+                task.attempt,
+                task.worker,
+                _first_line(task.last_error),
+            )
+        for one in inspect.instances(name, limit=_MOST_INSTANCES):
             yield (
                 one.id,
-                one.state,
+                f"{one.state}: {one.reason}" if one.reason else one.state,
                 one.due,
+                describe_schedule(one.schedule),
                 one.priority,
                 one.attempt,
                 one.worker,
@@ -450,6 +489,32 @@ class WorkerPage(Listing):
                 one.started,
                 one.last_seen,
             )
+
+
+def _everything(inspect: Inspection) -> Facts:
+    """Return who has paused everything."""
+    found = inspect.all_paused()
+    return [] if found is None else [("everything is paused", _pause(found))]
+
+
+def _pause(one: Pause | Paused) -> str:
+    until = one.until if isinstance(one, Pause) else None
+    end = f", until {until:%Y-%m-%d %H:%M:%S} UTC" if until else ""
+    note = f": {one.note}" if one.note else ""
+    return f"by {one.author} since {one.since:%Y-%m-%d %H:%M:%S} UTC{end}{note}"
+
+
+def _facts(one: JobInfo) -> Facts:
+    return [
+        ("state", f"{one.state}: {one.reason}" if one.reason else one.state),
+        ("schedule", describe_schedule(one.schedule)),
+        ("next slot", one.next_slot),
+        ("due", one.due),
+        ("running since", one.running_since),
+        ("last success", one.last_success),
+        ("last failure", one.last_failure),
+        ("failures in a row", one.consecutive_failures),
+    ]
 
 
 def _first_line(error: str | None) -> str:
