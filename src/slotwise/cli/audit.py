@@ -49,6 +49,8 @@ _MOST_READ: Final = 100_000
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=NO_OFFSET)
 #: What a deploy has done for the first time: it is in the history of deploys.
 _ADDED: Final = "added"
+#: The author of that.
+_DEPLOY: Final = "deploy"
 
 
 @click.command(
@@ -86,8 +88,8 @@ def audit(
     """List the operations on jobs, the newest first; with NAME, those on that job and those on
     all.
 
-    "deploy" has changed a schedule, and "added" has planned a job for the first time; its author
-    is the worker. Instances that followed a renamed task one after another are one line.
+    The operation "deploy" has changed a schedule, and "added" has planned a job for the first
+    time. Instances that followed a renamed task one after another are one line.
     """
     with given.inspection() as inspect:
         paused = inspect.all_paused()
@@ -189,11 +191,15 @@ def _together(entries: Iterable[AuditEntry]) -> Iterator[AuditEntry]:
 
 
 def _added(deploy: DeployInfo) -> AuditEntry:
-    told = {"after": deploy.schedule, "revision": deploy.revision}
+    told = {
+        "after": deploy.schedule,
+        "revision": deploy.revision,
+        "worker": deploy.worker,
+    }
     return AuditEntry(
         number=0,
         at=deploy.at,
-        author=deploy.worker,
+        author=_DEPLOY,
         operation=_ADDED,
         job=deploy.job,
         slot=None,
