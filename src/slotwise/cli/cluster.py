@@ -38,19 +38,17 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import UTC, moment, say, say_lines
 from slotwise.cli.shared.values import LARGEST_COUNT, duration
+from slotwise.cli.worker_ends import worker_ends
 from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     RECURRING,
-    Failure,
     Health,
     Inspection,
     Unreadable,
     WorkerInfo,
-    WorkerLife,
 )
 from slotwise.operations import HandlerStack
 from slotwise.spi import (
-    Outcome,
     WorkerState,
     describe_error,
     error_summary,
@@ -108,7 +106,7 @@ def list_workers(given: Given, count: int | None) -> None:
         lines = inspect.workers()[:count]
         now = inspect.now()
         zone = inspect.common_zone()
-        ends = [] if given.json else _ends(inspect, now, count, zone)
+        ends = [] if given.json else worker_ends(inspect, now, count, zone)
     if given.json:
         print_json_list(
             {**as_json(line), "state": _state(line), **nodes.told(line)}
@@ -129,49 +127,6 @@ def list_workers(given: Given, count: int | None) -> None:
     if ends:
         say("ended within the last day:")
         say_lines("\n".join(ends))
-
-
-#: How long ago a worker may have ended that is still told, and the attempts searched for it.
-_PAST = timedelta(days=1)
-_MOST_ATTEMPTS = 1_000
-#: Runs that are named of a worker.
-_MOST_RUNS = 5
-
-
-def _ends(
-    inspect: Inspection, now: datetime, count: int | None, zone: ZoneInfo
-) -> list[str]:
-    """Return a line for each worker that has ended lately: when, why, and what was lost."""
-    since = now - _PAST
-    lives = inspect.worker_lives(since, now)
-    ended = [one for one in lives if one.ended is not None][:count]
-    if not any(one.outcome == WorkerState.GONE for one in ended):
-        return [_end(one, [], zone) for one in ended]
-    failed = inspect.failures(since, attempts=True, limit=_MOST_ATTEMPTS)
-    lost = [one for one in failed if one.outcome == Outcome.LOST]
-    return [
-        _end(one, [each for each in lost if each.worker == one.worker], zone)
-        for one in ended
-    ]
-
-
-def _end(life: WorkerLife, lost: Sequence[Failure], zone: ZoneInfo) -> str:
-    at = moment(life.ended, zone)
-    if life.outcome != WorkerState.GONE:
-        why = f" ({life.reason})" if life.reason else ""
-        return f"{life.worker} signed out at {at}{why}"
-    began = f"; it was draining ({life.reason})" if life.reason else ""
-    told = f"{life.worker} is gone, last seen at {at}{began}"
-    if not lost:
-        return f"{told}; no lost run is recorded"
-    names = ", ".join(_lost_run(one, zone) for one in lost[:_MOST_RUNS])
-    more = len(lost) - _MOST_RUNS
-    return f"{told}; lost: {names}{f' and {more} more' if more > 0 else ''}"
-
-
-def _lost_run(one: Failure, zone: ZoneInfo) -> str:
-    name = one.name if one.id == RECURRING else f"{one.name} {one.id}"
-    return name if one.slot is None else f"{name} {moment(one.slot, zone)}"
 
 
 def _state(line: WorkerInfo) -> str:

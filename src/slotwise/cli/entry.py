@@ -145,6 +145,9 @@ OWN_PLUGINS: Final = {
     "slotwise.cli.statement:STATEMENT": OwnPlugin(
         Section.SEE, "Account for each slot of a month, by job and in total."
     ),
+    "slotwise.cli.tick:TICK": OwnPlugin(
+        Section.SET_UP, "Run what is due, and end: for external clocks."
+    ),
     "slotwise.contrib.dashboard.command:DASHBOARD [dashboard]": OwnPlugin(
         Section.SEE,
         "Serve pages that show what ran, what did not, and why.",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -20,7 +18,7 @@ from slotwise.cli.shared.application import lifespan_errors
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import Command, Given, common, pass_given
 from slotwise.cli.shared.output import as_json, print_json
-from slotwise.cli.shared.terminal import discard_lost_output, moment, say, unharmed
+from slotwise.cli.shared.terminal import moment, output_for_answers, say, unharmed
 from slotwise.cli.shared.values import FORMS, Written, duration, read_written
 from slotwise.contrib.logging import LogListener, configure, keep_one_console
 from slotwise.contrib.processes.process_one import reap_as_process_one
@@ -34,12 +32,6 @@ from slotwise.spi import (
     error_summary,
     short_duration,
 )
-
-_STATUS = {
-    signal.SIGINT: exits.INTERRUPTED,
-    signal.SIGTERM: exits.TERMINATED,
-    signal.SIGHUP: exits.HUNG_UP,
-}
 
 
 def _slot(
@@ -146,11 +138,11 @@ def run(
     single = registry.single_run(name)
     signals = StopSignals(_reaction(single))
     try:
-        with signals, _output_for_answers(given.json), lifespan_errors(single.worker):
+        with signals, output_for_answers(given.json), lifespan_errors(single.worker):
             ended = single.run()
     except JobCancelled as error:
         say(f"{error}", err=True)
-        end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
+        end_now(exits.of_signal(signals.first or signal.SIGTERM))
     finally:
         registry.database.close()
     with unharmed():
@@ -166,15 +158,15 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
     try:
         with (
             signals,
-            _output_for_answers(given.json),
+            output_for_answers(given.json),
             lifespan_errors(slot_run.worker),
         ):
             end = slot_run.run()
             if end.unfinished:  # its slot was handed back as the last write
-                end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
+                end_now(exits.of_signal(signals.first or signal.SIGTERM))
     except JobCancelled as error:
         say(error, err=True)
-        end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
+        end_now(exits.of_signal(signals.first or signal.SIGTERM))
     finally:
         registry.database.close()
     with unharmed():
@@ -183,7 +175,7 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
         one.left is not None for one in (end, *end.others)
     )
     status = (
-        _STATUS[signal.Signals(signals.first)]
+        exits.of_signal(signals.first)
         if stopped and signals.first
         else _slot_status(end)
     )
@@ -207,7 +199,7 @@ def _slot_status(end: SlotEnd) -> int:
 def _drain(slot_run: SlotRun) -> Callable[[int, int], None]:
     def react(number: int, count: int) -> None:
         if count > 2:
-            end_now(_STATUS[signal.Signals(number)])
+            end_now(exits.of_signal(number))
         if count == 1:
             _say(
                 "draining: the handler may finish within shutdown_grace; a second "
@@ -258,25 +250,6 @@ def _tell_end(end: SlotEnd, *, instead: str) -> None:
     _say(f"{end.job}{slot}: {end.outcome}{reason}{took}{where}{instead}")
 
 
-@contextmanager
-def _output_for_answers(wanted: bool) -> Iterator[None]:
-    """With --json, reserve stdout for the answer: output of the handler and its commands goes to
-    stderr.
-    """
-    if not wanted:
-        yield
-        return
-    discard_lost_output()
-    ours = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        discard_lost_output()
-        os.dup2(ours, 1)
-        os.close(ours)
-
-
 def _level(given: Given, settings: Settings) -> str:
     """The log level: by default WARNING, so that the handler's own output is readable."""
     return (
@@ -289,7 +262,7 @@ def _level(given: Given, settings: Settings) -> str:
 def _reaction(single: SingleRun) -> Callable[[int, int], None]:
     def react(number: int, count: int) -> None:
         if count > 2:
-            end_now(_STATUS[signal.Signals(number)])
+            end_now(exits.of_signal(number))
         if count == 1:
             say(
                 "asked the job to stop; a second signal does not wait for it", err=True
@@ -301,7 +274,7 @@ def _reaction(single: SingleRun) -> Callable[[int, int], None]:
 
 def _status(ended: Ended, stopped_by: int | None) -> int:
     if stopped_by is not None and ended.outcome == Outcome.CANCELLED:
-        return _STATUS[signal.Signals(stopped_by)]
+        return exits.of_signal(stopped_by)
     return exits.OK if ended.succeeded else exits.FAILED
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -36,6 +37,18 @@ HUNG_UP: Final = 129
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 PIPE_CLOSED: Final = 141
+
+_BY_SIGNAL: Final = {
+    signal.SIGINT: INTERRUPTED,
+    signal.SIGTERM: TERMINATED,
+    signal.SIGHUP: HUNG_UP,
+}
+
+
+def of_signal(number: int) -> int:
+    """Return the status of a command that this signal has ended."""
+    return _BY_SIGNAL[signal.Signals(number)]
+
 
 #: For ``--help``.
 MEANINGS: Final = (

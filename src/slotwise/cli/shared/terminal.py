@@ -146,3 +146,22 @@ def moment_and_zone(instant: datetime, zone: ZoneInfo) -> str:
     return (
         moment(instant, zone) if key == "UTC" else f"{moment(instant, zone)} ({key})"
     )
+
+
+@contextmanager
+def output_for_answers(wanted: bool) -> Iterator[None]:
+    """With --json, reserve stdout for the answer: output of the handler and its commands goes to
+    stderr.
+    """
+    if not wanted:
+        yield
+        return
+    discard_lost_output()
+    ours = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        discard_lost_output()
+        os.dup2(ours, 1)
+        os.close(ours)

@@ -29,7 +29,6 @@ Races:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -46,6 +45,7 @@ from slotwise import (
     Schedule,
     parse_schedule,
 )
+from slotwise.contrib.processes.pruning import prune_for
 from slotwise.contrib.processes.slot_steps import (
     Leave,
     Over,
@@ -61,14 +61,10 @@ from slotwise.spi import (
     Reason,
     Row,
     SlotState,
-    describe_error,
-    elapsed,
     instant_text,
     plan_row,
     slot_state,
 )
-
-logger = logging.getLogger(__name__)
 
 #: Which slot: the newest that has come, the one before it, or the one of an instant.
 Wanted: TypeAlias = Literal["due", "previous"] | datetime
@@ -183,7 +179,7 @@ class SlotRun:
             if self._has_entered:
                 self.worker.stop(ending=True)
         if self._has_entered and not end.unfinished:
-            self._prune()
+            prune_for(self.worker, PRUNE_FOR, self._asked)
         return end
 
     def _run(self) -> SlotEnd:
@@ -240,25 +236,6 @@ class SlotRun:
             self.worker.cancel()
         self._asked.set()
         self.worker.request_stop()
-
-    def _prune(self) -> None:
-        """Prune the ledger if it is time, for a while: where all jobs run in pods, no worker
-        does.
-        """
-        until = elapsed() + PRUNE_FOR.total_seconds()
-        try:
-            self.worker.pruning.run_once()
-            while (
-                self.worker.pruning.is_walking
-                and elapsed() < until
-                and not self._asked.is_set()
-            ):
-                self.worker.pruning.run_once()
-        except Exception as error:
-            logger.warning(
-                "the ledger was not pruned, a later run continues: %s",
-                describe_error(error),
-            )
 
     # -- which slot -------------------------------------------------------------------------------
 
