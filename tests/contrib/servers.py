@@ -26,12 +26,12 @@ class Server:
     """A process that serves HTTP."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-        self.process, self._port, self._log = process, port, log
+        self.process, self.port, self._log = process, port, log
 
     def get(self, path: str, *, post: bool = False) -> tuple[int, Any]:
         """Return the status and the body, as JSON if it is."""
         call = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}{path}", method="POST" if post else "GET"
+            f"http://127.0.0.1:{self.port}{path}", method="POST" if post else "GET"
         )
         try:
             with urllib.request.urlopen(call, timeout=PATIENCE) as answer:

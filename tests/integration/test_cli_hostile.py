@@ -219,6 +219,7 @@ LINES = [
     f"plan --app {NAME}",
     f"run {NAME} --app {NAME}",
     f"worker --app {NAME}",
+    f"tick --app {NAME}",
     f"simulate --app {NAME}",
     f"bench --cells {NAME}",
     f"db check --schema {NAME}",

@@ -27,11 +27,13 @@ BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "on call": ("db restored", "top", "workers stack"),
     "shards": ("shards list", "shards apply"),
     "the doctor": ("doctor",),
+    "external clocks": ("tick",),
     "the statement of a month": ("statement",),
     "batches": ("batches list", "batches retry", "batches drop"),
     "events": ("events list", "events show", "events retry", "events lag"),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
+    "external clocks": ("--budget",),
     "shards": ("--shard",),
     "pauses that end by themselves": ("--until",),
     "the statement of a month": ("--csv", "--html"),

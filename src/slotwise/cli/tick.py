@@ -13,7 +13,7 @@ from slotwise import JobCancelled
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_errors
-from slotwise.cli.shared.exits import end_now, end_soon
+from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
 from slotwise.cli.shared.output import print_json
 from slotwise.cli.shared.terminal import (
@@ -101,7 +101,7 @@ def command(
     registry = given.registry(crontabs.jobs()).listen(LogListener())
     keep_one_console(handler, settings.log_level)
     tick = Tick(registry, budget=budget, early=early, born=born)
-    signals = StopSignals(_reaction(tick), final=True)
+    signals = StopSignals(_reaction(tick))
     try:
         with (
             signals,
@@ -118,7 +118,7 @@ def command(
     if found.unfinished or signals.first is not None:
         end_now(status)
     registry.database.close()
-    return end_soon(status)
+    return status
 
 
 def _reaction(tick: Tick) -> Callable[[int, int], None]:

@@ -43,6 +43,7 @@ OTHERS_VARIABLES = frozenset(
         "STUCK_AFTER",
         "METRICS_MAX_NAMES",
         "DASHBOARD_SECRET",
+        "TICK_SECRET",
         "ALARMS",
         "SHARD",
     )

@@ -26,6 +26,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+import sqlalchemy as sa
+
 from slotwise import (
     ConfigurationError,
     DatabaseProblem,
@@ -60,6 +62,7 @@ LOOKS: Final = 3
 PRUNE_FOR: Final = timedelta(seconds=10)
 #: Why its worker has ended, in the history of workers.
 REASON: Final = "tick"
+_SNAPSHOT: Final = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 #: How often it checks whether its handlers have ended, in seconds.
 STEP: Final = 0.02
 
@@ -213,16 +216,24 @@ class Tick:
         return None
 
     def _look(self) -> Look:
-        """Ask what is due first, and who holds what then: a row that is claimed between is seen as
-        held.
+        """Read what is due, and who holds what, in one snapshot: between two, a row that was held
+        may be settled, or one that was due may be claimed, and neither would show it.
+
+        Pauses are read before: one that ends meanwhile has an end that has passed.
         """
         worker = self.worker
         store = worker.store
         terms = worker.poller.planner.terms
-        with store.database.autocommit() as connection:
-            due, _ = store.dialect.next_due(connection, terms.names, terms.tasks)
-        now, held = store.held.silent_rows(sorted(worker.definitions))
+        names = sorted(worker.definitions)
         ends = [one.until for one in self._inspect.pauses() if one.until is not None]
+        with store.transaction() as connection:
+            if (
+                connection.dialect.name == "postgresql"
+            ):  # other databases do so by default
+                connection.execute(_SNAPSHOT)
+            now = store.dialect.now(connection)
+            due, _ = store.dialect.next_due(connection, terms.names, terms.tasks)
+            _, held = store.dialect.silent_rows(connection, names)
         return Look(now, due, held, ends)
 
     # -- what ran ---------------------------------------------------------------------------------
