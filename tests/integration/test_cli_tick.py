@@ -52,11 +52,13 @@ registry = JobRegistry(jobs=[daily], tasks=[mail, later])
 
 @pytest.fixture
 def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
-    """An application on a fresh database; leases of 0.9 s; the daily slot is hours away."""
+    """An application on a fresh database. Leases of 12 s: nobody loses a claim on a slow machine,
+    but where a test wants it. The daily slot is hours away.
+    """
     made = Shell(tmp_path, pg_url)
     made.environment |= {
         "SLOTWISE_APP": "jobs:registry",
-        "SLOTWISE_MISSED_HEARTBEATS_LIMIT": "3",
+        "SLOTWISE_MISSED_HEARTBEATS_LIMIT": "40",
         "HOUR": str((datetime.now(UTC) - timedelta(hours=6)).hour),
     }
     made.write("jobs.py", JOBS)
@@ -166,9 +168,7 @@ def test_two_ticks_at_once_run_each_slot_once(shell: Shell) -> None:
     first = shell.start("tick", "--json", TAKES="1", POD="first")
     second = shell.start("tick", "--json", TAKES="1", POD="second")
     assert (first.end(), second.end()) == (exits.OK, exits.OK)
-    assert sorted(line.split()[1] for line in lines(shell)) == ["daily"] + 20 * [
-        "mail"
-    ]
+    assert sorted(line.split()[1] for line in lines(shell)) == ["daily", *4 * ["mail"]]
 
 
 def test_beside_a_handler_that_runs_the_end_of_its_lease_is_told(shell: Shell) -> None:
@@ -179,7 +179,7 @@ def test_beside_a_handler_that_runs_the_end_of_its_lease_is_told(shell: Shell) -
     told = answer(done.stdout)
     assert (done.returncode, told["state"], told["ran"]) == (exits.OK, "idle", {})
     until = datetime.fromisoformat(told["until"]) - datetime.now(UTC)
-    assert until < timedelta(seconds=1)
+    assert until < timedelta(seconds=12)
     (shell.directory / "go").touch()
     assert first.end() == exits.OK
     assert lines(shell) == ["start daily 1 first"]
@@ -191,6 +191,7 @@ def test_a_tick_that_dies_is_taken_over_by_the_next_one(
 ) -> None:
     """Once its lease has expired, within one tick; a frozen one that thaws settles nothing."""
     planned(shell)
+    shell.environment["SLOTWISE_MISSED_HEARTBEATS_LIMIT"] = "3"
     first = holding(shell, TAKES="60", SLOTWISE_SHUTDOWN_GRACE="0s", POLITE="yes")
     first.signal(number)
     done = shell.run("tick", "--json", POD="second")

@@ -117,12 +117,12 @@ class Shop:
 def shop(
     request: pytest.FixtureRequest, pg_url: str, tmp_path: Path
 ) -> Iterator[Shop]:
-    """The application under each server, with leases of 0.9 s."""
+    """The application under each server, with leases of 3 s."""
     (tmp_path / "shop.py").write_text(APP)
     env = environment(
         pg_url,
         SLOTWISE_HEARTBEAT_INTERVAL="300ms",
-        SLOTWISE_MISSED_HEARTBEATS_LIMIT="3",
+        SLOTWISE_MISSED_HEARTBEATS_LIMIT="10",
         SLOTWISE_TICK_SECRET=f"{NEXT} {SECRET}",
         PYTHONPATH=str(tmp_path),
     )
