@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 from slotwise.cli.shared.terminal import moment
 from slotwise.contrib.tick.tick import REASON
+from slotwise.contrib.wording import counted
 from slotwise.inspect import RECURRING, Failure, Inspection, WorkerLife
 from slotwise.spi import Outcome, WorkerState
 
@@ -38,7 +39,7 @@ def _told_ticks(ticks: Sequence[WorkerLife], zone: ZoneInfo) -> list[str]:
     if not ticks:
         return []
     last = max(one.ended for one in ticks if one.ended is not None)
-    count = "1 tick" if len(ticks) == 1 else f"{len(ticks):,} ticks"
+    count = counted(len(ticks), "tick")
     return [f"{count} within the last day, the last one at {moment(last, zone)}"]
 
 
