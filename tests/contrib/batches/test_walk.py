@@ -6,11 +6,12 @@ import pytest
 
 from slotwise import ConfigurationError
 from slotwise.contrib.batches.keys import key_text, read_key
-from slotwise.contrib.batches.walk import Halving, Place, Walk
+from slotwise.contrib.batches.walk import Halving, Places, Walk
 
 
-def places(*keys: int) -> list[Place]:
-    return [Place((key,), (key,)) for key in keys]
+def places(*keys: int | None) -> Places:
+    found = [(key,) for key in keys]
+    return Places(found, found)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_cursor_advances_with_what_is_committed_alone() -> None:
     assert walk.failed(places(1, 2)) is None
     assert (walk.next_rows().after, walk.next_rows().limit) == (None, 1)
     walk.succeeded(places(1))
-    assert walk.failed(places(2)) == places(2)[0]
+    assert walk.failed(places(2)) == places(2).first
     assert walk.next_rows() == type(walk.next_rows())(2, (2,), ((2,),))
 
 
@@ -59,13 +60,13 @@ def test_a_row_that_is_tried_again_moves_no_cursor() -> None:
 @pytest.mark.parametrize(
     ("by_cursor", "rows", "words"),
     [
-        (True, [Place((1,), (None, 1))], "has NULL in a column"),
-        (False, [Place((None,), (None,))], "has NULL in a column"),
+        (True, Places([(1,)], [(None, 1)]), "has NULL in a column"),
+        (False, places(None), "has NULL in a column"),
         (False, places(4, 4), "two rows have the key 4"),
     ],
 )
 def test_rows_that_a_walk_would_lose_are_refused(
-    by_cursor: bool, rows: list[Place], words: str
+    by_cursor: bool, rows: Places, words: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=words):
         Walk(size=9, by_cursor=by_cursor).check(rows)

@@ -229,7 +229,14 @@ def _source(select: object, on: object, options: BatchOptions) -> object:
     locks = options.get("lock", True)
     if isinstance(select, sa.Select):
         return _of_sqlalchemy(
-            statement(select, key=key, order=order, by_cursor=by_cursor, locks=locks),
+            statement(
+                select,
+                key=key,
+                order=order,
+                by_cursor=by_cursor,
+                locks=locks,
+                by_session=_is_sessionmaker(on),
+            ),
             on,
         )
     if isinstance(select, str):
@@ -254,6 +261,11 @@ def _source(select: object, on: object, options: BatchOptions) -> object:
         f"batches(select={select!r:.60}): pass a select of SQLAlchemy, a queryset of Django, "
         "or SQL as a string"
     )
+
+
+def _is_sessionmaker(on: object) -> bool:
+    is_async = type(on).__name__ == "async_sessionmaker"
+    return is_async or isinstance(on, orm.sessionmaker)
 
 
 def _of_sqlalchemy(rows: Statement[object], on: object) -> object:

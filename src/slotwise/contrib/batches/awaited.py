@@ -16,7 +16,7 @@ from slotwise.contrib.batches.batches import HandOver
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
 from slotwise.contrib.batches.run import NULLS, Options, Run, with_cure
 from slotwise.contrib.batches.source import AsyncSource
-from slotwise.contrib.batches.walk import Place, Wanted
+from slotwise.contrib.batches.walk import Places, Wanted
 from slotwise.spi import elapsed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class AsyncBatch(Generic[C, R]):
 
     connection: C
     rows: Sequence[R]
-    _places: Sequence[Place]
+    _places: Places
     _transaction: AbstractAsyncContextManager[C]
     _run: Run
     _source: AsyncSource[C, R]
@@ -90,7 +90,7 @@ class AsyncBatch(Generic[C, R]):
             await asyncio.to_thread(run.ctx.checkpoint, saved)
         run.succeeded(self._places)
         if run.is_trying_again:
-            await asyncio.to_thread(run.forget, self._places[0].key)
+            await asyncio.to_thread(run.forget, self._places.first.key)
         self.pause = run.pause_after(len(self.rows), elapsed() - self._begun)
         return None
 

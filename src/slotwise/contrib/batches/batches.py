@@ -16,7 +16,7 @@ from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
 from slotwise.contrib.batches.run import NULLS, Options, Run, with_cure
 from slotwise.contrib.batches.source import Source
-from slotwise.contrib.batches.walk import Place, Wanted
+from slotwise.contrib.batches.walk import Places, Wanted
 from slotwise.spi import elapsed
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Batch(Generic[C, R]):
     #: The Connection, Session or psycopg connection of the transaction.
     connection: C
     rows: Sequence[R]
-    _places: Sequence[Place]
+    _places: Places
     _transaction: AbstractContextManager[C]
     _run: Run
     _source: Source[C, R]
@@ -101,7 +101,7 @@ class Batch(Generic[C, R]):
             run.ctx.checkpoint(saved)
         run.succeeded(self._places)
         if run.is_trying_again:
-            run.forget(self._places[0].key)
+            run.forget(self._places.first.key)
         self.pause = run.pause_after(len(self.rows), elapsed() - self._begun)
         return None
 

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar, cast
 from slotwise import ConfigurationError
 from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.source import Taken, skips
-from slotwise.contrib.batches.walk import Place, Wanted
+from slotwise.contrib.batches.walk import Places, Wanted
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -59,9 +59,11 @@ class DjangoSource(Generic[R]):
                 skip_locked=skips(self, wanted), of=("self",)
             )
         rows = [*found[: wanted.limit]]
-        return rows, [
-            Place(_values(row, self.key), _values(row, self.order)) for row in rows
-        ]
+        orders = [_values(row, self.order) for row in rows]
+        keys = orders
+        if self.order != self.key:
+            keys = [_values(row, self.key) for row in rows]
+        return rows, Places(keys, orders)
 
     def is_left(self, connection: object, wanted: Wanted) -> bool:
         return self._wanted(wanted).exists()

@@ -11,12 +11,13 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from slotwise import ConfigurationError
 from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.source import Taken, skips
-from slotwise.contrib.batches.walk import Place, Wanted
+from slotwise.contrib.batches.walk import Places, Wanted
 
 if TYPE_CHECKING:
     import psycopg
@@ -103,11 +104,9 @@ class TextSelect:
 
     def taken(self, rows: Sequence[DictRow]) -> Taken[DictRow]:
         names = [one.removeprefix("-") for one in self.order]
-        orders = [tuple([row[name] for name in names]) for row in rows]
-        if names == [*self.key]:
-            return rows, [Place(order, order) for order in orders]
-        keys = [tuple([row[name] for name in self.key]) for row in rows]
-        return rows, [*map(Place, keys, orders)]
+        orders = _values(rows, names)
+        keys = orders if names == [*self.key] else _values(rows, self.key)
+        return rows, Places(keys, orders)
 
     def _is(self, key: Key, word: str, values: Values) -> str:
         parts = []
@@ -266,6 +265,13 @@ class AsyncPsycopgSource:
         async with connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(*statement, prepare=self.statement.prepare)
             return await cursor.fetchall()
+
+
+def _values(rows: Sequence[DictRow], names: Sequence[str]) -> list[Key]:
+    if len(names) == 1:
+        (name,) = names
+        return [(row[name],) for row in rows]
+    return [*map(itemgetter(*names), rows)]
 
 
 def _number(rows: Sequence[DictRow]) -> int:

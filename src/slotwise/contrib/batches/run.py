@@ -25,7 +25,7 @@ from slotwise import (
 from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.pacing import LOOK_AGAIN, Pacing
 from slotwise.contrib.batches.set_aside import MOST, NEVER, AsideState, SetAside
-from slotwise.contrib.batches.walk import HOPELESS, Place, Walk, Wanted
+from slotwise.contrib.batches.walk import HOPELESS, Place, Places, Walk, Wanted
 from slotwise.spi import Steering, elapsed, is_transient, short_duration
 
 #: The largest batch: its rows are in memory, and its transaction holds their locks.
@@ -284,7 +284,7 @@ class Run:
 
     # -- the end of a batch -----------------------------------------------------------------------
 
-    def to_save(self, places: Sequence[Place]) -> object:
+    def to_save(self, places: Places) -> object:
         """Return the checkpoint that commits with this batch; None if none is due."""
         if self._others is None or not self._is_due:
             return None
@@ -300,7 +300,7 @@ class Run:
         states = {**self._others, self.options.name: state}
         return {OURS: states, **_progress_of(states)}
 
-    def succeeded(self, places: Sequence[Place]) -> None:
+    def succeeded(self, places: Places) -> None:
         self.batches += 1
         self._refused = 0
         self._streak.clear()
@@ -360,7 +360,7 @@ class Run:
         return not (_is_of_database(error) and is_transient(error))
 
     def blame(
-        self, places: Sequence[Place], error: BaseException, *, hands_over: bool
+        self, places: Places, error: BaseException, *, hands_over: bool
     ) -> Place | None:
         """Note the row that failed alone; return it if it has no try left. Raises the error if ten
         rows failed in a row. Waits for the database.

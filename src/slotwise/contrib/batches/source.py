@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from slotwise.contrib.batches.walk import Place, Wanted
+from slotwise.contrib.batches.walk import Places, Wanted
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 #: Rows as the handler gets them, and the place of each.
-Taken: TypeAlias = tuple[Sequence[R_co], Sequence[Place]]
+Taken: TypeAlias = tuple[Sequence[R_co], Places]
 
 
 C = TypeVar("C")

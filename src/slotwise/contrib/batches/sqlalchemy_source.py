@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
@@ -15,7 +16,7 @@ from sqlalchemy.sql.elements import UnaryExpression
 from slotwise import ConfigurationError
 from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.source import Taken, skips
-from slotwise.contrib.batches.walk import Place, Wanted
+from slotwise.contrib.batches.walk import Places, Wanted
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -53,6 +54,10 @@ class Statement(Generic[R]):
     #: Whether rows are walked by a cursor; else locked ones are skipped.
     by_cursor: bool
     locks: bool = True
+    #: Whether rows are the only entity or column of the select, as a Session returns them.
+    is_of_one: bool = False
+    #: Returns the values of the order of a row; None: they are selected a second time.
+    order_of: Callable[[object], Key] | None = None
     _statements: dict[tuple[bool | None, bool], sa.Select[R]] = field(
         default_factory=dict
     )
@@ -86,13 +91,14 @@ class Statement(Generic[R]):
             found = found.where(self._is_behind())
         if skipping is not None:
             found = found.with_for_update(skip_locked=skipping, of=self._table)
-        own = [
-            column.label(f"slotwise_{place}")
-            for place, column in enumerate(self._columns)
-        ]
-        made = cast("sa.Select[R]", found.add_columns(*own))
-        self._statements[skipping, is_behind] = made
-        return made
+        if self.order_of is None:
+            own = [
+                column.label(f"slotwise_{place}")
+                for place, column in enumerate(self._columns)
+            ]
+            found = cast("sa.Select[R]", found.add_columns(*own))
+        self._statements[skipping, is_behind] = found
+        return found
 
     def to_count(self) -> sa.Select[int]:
         rows = self.select.order_by(None).with_only_columns(*self.key).subquery()
@@ -109,18 +115,27 @@ class Statement(Generic[R]):
         first = rows.where(sa.or_(*doubtful)).limit(1).subquery()
         return sa.select(sa.func.count()).select_from(first)
 
-    def taken(self, rows: Sequence[sa.Row[R]], *, by_session: bool) -> Taken[R]:
+    def taken(self, result: sa.Result[R]) -> Taken[R]:
         """Part what the statement has returned into rows of the user's and places."""
-        is_of_one = by_session and len(self.select.column_descriptions) == 1
+        if self.order_of is None:
+            return self._with_added(result.all())
+        rows = result.scalars().all() if self.is_of_one else result.all()
+        orders = [*map(self.order_of, rows)]
+        return cast("Sequence[R]", rows), self._places(orders)
+
+    def _with_added(self, rows: Sequence[sa.Row[R]]) -> Taken[R]:
+        """Part rows from the values that were selected in addition."""
         width = len(self.order)
-        places = []
-        found = []
-        for row in rows:
-            order = tuple(row[-width:])
-            key = tuple(order[position] for position in self.places_of_key)
-            places.append(Place(key, order))
-            found.append(cast("R", row[0] if is_of_one else row))
-        return found, places
+        found = [row[0] for row in rows] if self.is_of_one else rows
+        orders = [tuple(row[-width:]) for row in rows]
+        return cast("Sequence[R]", found), self._places(orders)
+
+    def _places(self, orders: Sequence[Key]) -> Places:
+        keys = orders
+        if [*self.places_of_key] != [*range(len(self.order))]:
+            chosen = self.places_of_key
+            keys = [tuple([order[place] for place in chosen]) for order in orders]
+        return Places(keys, orders)
 
     @property
     def order_text(self) -> str:
@@ -174,15 +189,12 @@ def statement(
     order: object,
     by_cursor: bool,
     locks: bool,
+    by_session: bool,
 ) -> Statement[R]:
     """Return the select with its key, by default the primary key, and its order, by default that
     of the select. Raises ConfigurationError.
     """
-    if _part(select, "_limit_clause") is not None or _has_lock(select):
-        raise ConfigurationError(
-            "select has a limit or FOR UPDATE already; leave both out, size= and the batches "
-            "add them"
-        )
+    _refuse_limit(select)
     keys = [_ordered(one).column for one in _listed(key)] or _primary_key(select)
     given = _listed(order) or _own_order(select)
     ordered = [_ordered(one) for one in given]
@@ -191,7 +203,76 @@ def statement(
         if _position(column, ordered) is None:
             ordered.append(Ordered(column, is_down))
     places = [_position(column, ordered) or 0 for column in keys]
-    return Statement(select, keys, ordered, places, by_cursor, locks)
+    is_of_one = by_session and len(select.column_descriptions) == 1
+    order_of = _order_of(select, [one.column for one in ordered], by_session)
+    return Statement(
+        select, keys, ordered, places, by_cursor, locks, is_of_one, order_of
+    )
+
+
+def _refuse_limit(select: sa.Select[R]) -> None:
+    if _part(select, "_limit_clause") is not None or _has_lock(select):
+        raise ConfigurationError(
+            "select has a limit or FOR UPDATE already; leave both out, size= and the batches "
+            "add them"
+        )
+
+
+def _order_of(
+    select: sa.Select[R], columns: Sequence[sa.ColumnElement[object]], by_session: bool
+) -> Callable[[object], Key] | None:
+    """Return a function that reads these columns of a row; None if the select lacks one."""
+    if by_session and len(select.column_descriptions) == 1:
+        return _by_attribute(select, columns)
+    return _by_position(select, columns, by_session=by_session)
+
+
+def _by_attribute(
+    select: sa.Select[R], columns: Sequence[sa.ColumnElement[object]]
+) -> Callable[[object], Key] | None:
+    """Return a function that reads columns of an entity that the select loads with them."""
+    entity = select.column_descriptions[0]["expr"]
+    mapper = sa.inspect(entity, raiseerr=False)
+    if not isinstance(mapper, orm.Mapper) or _part(select, "_with_options"):
+        return None
+    names = []
+    for column in columns:
+        try:
+            found = mapper.get_property_by_column(cast("sa.Column[object]", column))
+        except orm.exc.UnmappedColumnError:
+            return None
+        if found.deferred:
+            return None
+        names.append(found.key)
+    return _of_tuple(attrgetter(*names), len(names))
+
+
+def _by_position(
+    select: sa.Select[R],
+    columns: Sequence[sa.ColumnElement[object]],
+    *,
+    by_session: bool,
+) -> Callable[[object], Key] | None:
+    """Return a function that reads columns of a row of a select that has them all."""
+    if by_session and len(select.column_descriptions) != len(select.selected_columns):
+        return None  # entities, each of which is one member of the row
+    selected = [*select.selected_columns]
+    if len({column.key for column in selected}) < len(selected):
+        return None
+    ordered = [Ordered(column) for column in selected]
+    found = [_position(column, ordered) for column in columns]
+    places = [place for place in found if place is not None]
+    if len(places) < len(columns):
+        return None
+    read = cast("Callable[[object], object]", itemgetter(*places))
+    return _of_tuple(read, len(places))
+
+
+def _of_tuple(read: Callable[[object], object], width: int) -> Callable[[object], Key]:
+    """Return ``read``, which of several values returns a tuple, so that it does of one too."""
+    if width > 1:
+        return cast("Callable[[object], Key]", read)
+    return lambda row: (read(row),)
 
 
 def _part(select: object, name: str) -> object:
@@ -271,8 +352,9 @@ class EngineSource(Generic[R]):
             yield connection
 
     def take(self, connection: sa.Connection, wanted: Wanted) -> Taken[R]:
-        rows = connection.execute(*self.statement.to_take(wanted)).all()
-        return self.statement.taken(rows, by_session=False)
+        return self.statement.taken(
+            connection.execute(*self.statement.to_take(wanted))
+        )
 
     def is_left(self, connection: sa.Connection, wanted: Wanted) -> bool:
         rows = connection.execute(*self.statement.to_take(wanted, locks=False))
@@ -300,8 +382,7 @@ class SessionSource(Generic[R]):
             yield session
 
     def take(self, session: orm.Session, wanted: Wanted) -> Taken[R]:
-        rows = session.execute(*self.statement.to_take(wanted)).all()
-        return self.statement.taken(rows, by_session=True)
+        return self.statement.taken(session.execute(*self.statement.to_take(wanted)))
 
     def is_left(self, session: orm.Session, wanted: Wanted) -> bool:
         rows = session.execute(*self.statement.to_take(wanted, locks=False))
@@ -330,7 +411,7 @@ class AsyncEngineSource(Generic[R]):
 
     async def take(self, connection: AsyncConnection, wanted: Wanted) -> Taken[R]:
         found = await connection.execute(*self.statement.to_take(wanted))
-        return self.statement.taken(found.all(), by_session=False)
+        return self.statement.taken(found)
 
     async def is_left(self, connection: AsyncConnection, wanted: Wanted) -> bool:
         rows = await connection.execute(*self.statement.to_take(wanted, locks=False))
@@ -361,7 +442,7 @@ class AsyncSessionSource(Generic[R]):
 
     async def take(self, session: AsyncSession, wanted: Wanted) -> Taken[R]:
         found = await session.execute(*self.statement.to_take(wanted))
-        return self.statement.taken(found.all(), by_session=True)
+        return self.statement.taken(found)
 
     async def is_left(self, session: AsyncSession, wanted: Wanted) -> bool:
         rows = await session.execute(*self.statement.to_take(wanted, locks=False))

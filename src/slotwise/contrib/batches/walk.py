@@ -7,7 +7,7 @@ tried again, alone.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -24,6 +24,21 @@ class Place(NamedTuple):
 
     key: Key
     order: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of the rows of a batch, of which few are ever looked at one by one."""
+
+    keys: Sequence[Key]
+    orders: Sequence[Key]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def first(self) -> Place:
+        return Place(self.keys[0], self.orders[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,7 @@ class Walk:
     #: Rows that failed since the last success.
     in_a_row: int = 0
     _last: frozenset[Key] = frozenset()
+    _taken: frozenset[Key] = frozenset()
     _only: Key | None = None
 
     def __post_init__(self) -> None:
@@ -102,23 +118,25 @@ class Walk:
         """The row that is tried again now."""
         return self._only
 
-    def check(self, places: Sequence[Place]) -> None:
+    def check(self, places: Places) -> None:
         """Raise ConfigurationError for rows that a walk could lose or process twice."""
-        keys = [place.key for place in places]
-        for place in places:
-            if None in (place.order if self.by_cursor else place.key):
+        keys = places.keys
+        compared = places.orders if self.by_cursor else keys
+        for number, values in enumerate(compared):
+            if None in values:
                 raise ConfigurationError(
-                    f"the row with the key {_shown(place.key)} has NULL in a column of "
+                    f"the row with the key {_shown(keys[number])} has NULL in a column of "
                     "key= or order=, which no comparison finds; leave such rows out by the "
                     "select, or order by another column"
                 )
-        if len({*keys}) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
+        self._taken = frozenset(keys)
+        if len(self._taken) < len(keys):
+            twice = Counter(keys).most_common(1)[0][0]
             raise ConfigurationError(
                 f"two rows have the key {_shown(twice)}; key= needs columns that are unique "
                 "together"
             )
-        again = self._last.intersection(keys)
+        again = self._last & self._taken
         if again and self._only is None:
             raise ConfigurationError(
                 f"the row {_shown(next(iter(again)))} was processed and still matches the "
@@ -126,7 +144,7 @@ class Walk:
                 "cursor=True"
             )
 
-    def succeeded(self, places: Sequence[Place]) -> None:
+    def succeeded(self, places: Places) -> None:
         """Note a batch that is committed."""
         self.done += len(places)
         self.in_a_row = 0
@@ -135,24 +153,24 @@ class Walk:
             return
         self.halving.succeeded(len(places))
         if self.by_cursor:
-            self.after = places[-1].order
+            self.after = places.orders[-1]
         else:
-            self._last = frozenset(place.key for place in places)
+            self._last = self._taken
 
-    def failed(self, places: Sequence[Place]) -> Place | None:
+    def failed(self, places: Places) -> Place | None:
         """Note a batch that failed; return the row that is to blame, if it stands alone."""
         if self._only is None and not self.halving.failed(len(places)):
             return None
-        found = places[0]
+        found = places.first
         self.in_a_row += 1
         self.without[found.key] = None
         if self.by_cursor and self._only is None:
             self.after = found.order
         return found
 
-    def place_after(self, places: Sequence[Place]) -> Key | None:
+    def place_after(self, places: Places) -> Key | None:
         """Return the place to save when these rows are processed."""
-        return self.after if self._only is not None else places[-1].order
+        return self.after if self._only is not None else places.orders[-1]
 
     def leave_out(self, keys: Iterable[Key]) -> None:
         self.without.update(dict.fromkeys(keys))
