@@ -22,6 +22,8 @@ PROPOSALS.primary_key = sa.PrimaryKeyConstraint()
 CARDS = sa.table("cards", sa.column("proposal_id"), sa.column("token"))
 SIZE = int(os.environ.get("CAST_SIZE", "50"))
 SLOW = float(os.environ.get("CAST_SLOW", "0"))
+#: The row that ends the process.
+DEADLY = int(os.environ.get("CAST_DEADLY", "0"))
 
 
 class AttachCards(BatchTask):
@@ -40,6 +42,8 @@ class AttachCards(BatchTask):
 
     def process(self, batch: Batch) -> None:
         ids = [row.id for row in batch.rows]
+        if DEADLY in ids:
+            os._exit(9)
         cards = [{"proposal_id": id, "token": os.getpid()} for id in ids]
         batch.connection.execute(sa.insert(CARDS), cards)
         done = sa.update(PROPOSALS).where(PROPOSALS.c.id.in_(ids))

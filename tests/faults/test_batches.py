@@ -193,6 +193,43 @@ def test_each_proposal_has_one_card(pg_url: str, tmp_path: Path) -> None:
     assert min(found[one] for one in ("kills", "deploys", "freezes")) == 1, found
 
 
+ASIDE = "SELECT row_key, state, tries, error FROM scheduled_set_aside"
+DEATHS = 4  # in a batch, in a batch that was noted, and twice alone
+
+
+@pytest.mark.extended
+def test_a_row_that_ends_the_process_is_set_aside(pg_url: str, tmp_path: Path) -> None:
+    """Like a crash of a C library: no error tells which row it was. It takes as long as four
+    workers need to start.
+    """
+    engine = sa.create_engine(
+        sa.make_url(pg_url).set(drivername="postgresql+psycopg"),
+        isolation_level="AUTOCOMMIT",
+    )
+    environment = {"CAST_SIZE": "8", "CAST_DEADLY": "13"}
+    with (
+        engine.connect() as connection,
+        cluster(pg_url, tmp_path, **environment) as shop,
+    ):
+        connection.execute(sa.text(TABLES))
+        connection.execute(sa.text(FILL), {"rows": 30})
+        with Client.open(pg_url) as client:
+            client.schedule(AttachCards, id="part-1")
+        shop.start()
+        while connection.execute(sa.text(LEFT)).scalar_one():
+            if shop.workers[0].poll() is not None:
+                shop.workers.clear()
+                assert shop.started <= DEATHS
+                shop.start()
+            time.sleep(0.05)
+        (aside,) = connection.execute(sa.text(ASIDE)).all()
+        verdict = connection.execute(sa.text(VERDICT)).one()._asdict()
+    engine.dispose()
+    assert (aside.row_key, aside.state, aside.tries) == ("13", "set_aside", 2)
+    assert "process ended while it processed this row" in aside.error
+    assert verdict == {"proposals": 30, "with_one_card": 29, "done": 29}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_each_of_a_million_proposals_has_one_card(pg_url: str, tmp_path: Path) -> None:

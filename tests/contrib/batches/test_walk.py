@@ -57,6 +57,15 @@ def test_a_row_that_is_tried_again_moves_no_cursor() -> None:
     assert (walk.after, walk.done, walk.next_again()) == ((9,), 1, None)
 
 
+def test_rows_at_which_an_attempt_was_lost_are_taken_one_by_one() -> None:
+    walk = Walk(size=4, by_cursor=True, wary=2)
+    assert walk.next_rows().limit == 1
+    walk.succeeded(places(1))
+    assert walk.next_rows().limit == 1
+    assert walk.failed(places(2)) == places(2).first
+    assert (walk.next_rows().limit, walk.next_rows().after) == (4, (2,))
+
+
 @pytest.mark.parametrize(
     ("by_cursor", "rows", "words"),
     [

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.batches import HandOver
+from slotwise.contrib.batches.keys import Key
 from slotwise.contrib.batches.pacing import LOOK_AGAIN
 from slotwise.contrib.batches.run import NULLS, Options, Run, with_cure
 from slotwise.contrib.batches.source import AsyncSource
@@ -89,7 +90,7 @@ class AsyncBatch(Generic[C, R]):
         if saved is not None and not run.options.guard:
             await asyncio.to_thread(run.ctx.checkpoint, saved)
         run.succeeded(self._places)
-        if run.is_trying_again:
+        if run.is_noted:
             await asyncio.to_thread(run.forget, self._places.first.key)
         self.pause = run.pause_after(len(self.rows), elapsed() - self._begun)
         return None
@@ -100,6 +101,7 @@ class AsyncBatch(Generic[C, R]):
         if pause is not None:
             self.pause = pause
             return True
+        await asyncio.to_thread(run.survived)
         if not run.may_set_aside(error):
             return False
         hands_over = self._hand_over is not None
@@ -107,14 +109,21 @@ class AsyncBatch(Generic[C, R]):
             run.blame, self._places, error, hands_over=hands_over
         )
         if place is not None and self._hand_over is not None:
-            async with self._source.transaction() as connection:
-                given = self._hand_over(connection, place.key, error)
-                if asyncio.iscoroutine(given):
-                    await given
-                if run.options.guard:
-                    await _prove(run.ctx, cast("AsyncConnection", connection), None)
-            await asyncio.to_thread(run.forget, place.key)
+            await self._give(self._hand_over, place.key, error)
         return True
+
+    async def _give(
+        self, hand_over: HandOver[C], key: Key, error: BaseException
+    ) -> None:
+        """Let the user's function take a row over, then delete its note."""
+        run = self._run
+        async with self._source.transaction() as connection:
+            given = hand_over(connection, key, error)
+            if asyncio.iscoroutine(given):
+                await given
+            if run.options.guard:
+                await _prove(run.ctx, cast("AsyncConnection", connection), None)
+        await asyncio.to_thread(run.forget, key)
 
 
 async def _prove(
@@ -205,6 +214,8 @@ class AsyncBatches(Generic[C, R]):
         try:
             rows, places = await self._source.take(connection, wanted)
             run.walk.check(places)
+            if rows:
+                await asyncio.to_thread(run.beware, places)
         except BaseException as error:
             await transaction.__aexit__(type(error), error, error.__traceback__)
             raise

@@ -100,7 +100,7 @@ class Batch(Generic[C, R]):
         if saved is not None and not run.options.guard:
             run.ctx.checkpoint(saved)
         run.succeeded(self._places)
-        if run.is_trying_again:
+        if run.is_noted:
             run.forget(self._places.first.key)
         self.pause = run.pause_after(len(self.rows), elapsed() - self._begun)
         return None
@@ -112,17 +112,23 @@ class Batch(Generic[C, R]):
         if pause is not None:
             self.pause = pause
             return True
+        run.survived()
         if not run.may_set_aside(error):
             return False
         hands_over = self._hand_over is not None
         place = run.blame(self._places, error, hands_over=hands_over)
         if place is not None and self._hand_over is not None:
-            with self._source.transaction() as connection:
-                self._hand_over(connection, place.key, error)
-                if run.options.guard:
-                    _prove(run.ctx, cast("SyncConnection", connection), None)
-            run.forget(place.key)
+            self._give(self._hand_over, place.key, error)
         return True
+
+    def _give(self, hand_over: HandOver[C], key: Key, error: BaseException) -> None:
+        """Let the user's function take a row over, then delete its note."""
+        run = self._run
+        with self._source.transaction() as connection:
+            hand_over(connection, key, error)
+            if run.options.guard:
+                _prove(run.ctx, cast("SyncConnection", connection), None)
+        run.forget(key)
 
 
 def _prove(ctx: Context[object], connection: SyncConnection, saved: object) -> None:
@@ -219,6 +225,8 @@ class Batches(Generic[C, R]):
         try:
             rows, places = self._source.take(connection, wanted)
             run.walk.check(places)
+            if rows:
+                run.beware(places)
         except BaseException as error:
             transaction.__exit__(type(error), error, error.__traceback__)
             raise

@@ -44,6 +44,8 @@ NULLS: Final = (
 )
 #: Under this name a checkpoint holds the places of walks.
 OURS: Final = "slotwise_batches"
+#: So often a row may end the process that processes it alone, before it is set aside.
+DEADLY: Final = 2
 #: The id of a job's own slots.
 OWN_SLOTS: Final = "recurring"
 #: The names of the walks of an attempt, and whether they have a cursor.
@@ -86,6 +88,13 @@ class Options:
             )
 
 
+class ProcessEnded(Exception):
+    """Noted of a row before it is processed alone; it stays if the process does not."""
+
+    def __str__(self) -> str:
+        return "the worker's process ended while it processed this row alone"
+
+
 @dataclass(slots=True)
 class Run:
     """The state of one run."""
@@ -117,6 +126,10 @@ class Run:
     #: When no further batch may begin.
     _end: float = math.inf
     _saved: float | None = None
+    #: The row that was noted before it is processed.
+    _noted: Key | None = None
+    #: Rows that have ended the process of an attempt.
+    _deadly: set[Key] = field(default_factory=set)
     _is_due: bool = False
     _told: float = field(default_factory=elapsed)
 
@@ -174,6 +187,7 @@ class Run:
         if not isinstance(saved, dict):
             return
         self.done_before = saved["done"]
+        self.walk.wary = saved.get("trial", 0)
         if not self.options.cursor:
             return
         if saved["again"] is not None:
@@ -192,6 +206,8 @@ class Run:
         """Leave out what failed or was dropped; return what is to be tried again."""
         rows = self.aside.rows(self.ctx.name, self.source)
         self.walk.leave_out(row.row_key for row in rows)
+        ended = type(ProcessEnded()).__name__
+        self._deadly = {row.row_key for row in rows if row.error.startswith(ended)}
         self._left_out = sum(row.state is not AsideState.DROPPED for row in rows)
         tries = self.options.tries
         failing = [row.row_key for row in rows if row.state is AsideState.FAILING]
@@ -276,11 +292,48 @@ class Run:
         # The first batch of an attempt is saved, so that the attempt counts as one with progress.
         is_recent = self._saved is not None and elapsed() - self._saved < SAVE
         self._is_due = self.options.cursor or not is_recent
+        self._note_trial()
         if self.options.cursor or is_recent or self._others is None:
             return
         found = self.ctx.last_checkpoint
         if found is not None and not (isinstance(found, dict) and OURS in found):
             self._others = None
+
+    def _note_trial(self) -> None:
+        """Save, before the first batch of a repeated attempt, how many rows it takes: if this
+        attempt is lost as well, the next one takes so many rows one by one.
+        """
+        is_first = self._saved is None and not self.walk.wary
+        if is_first and self._is_repeated and self._others is not None:
+            self.ctx.checkpoint(self._state(Places((), ()), trial=self.options.size))
+
+    @property
+    def _is_repeated(self) -> bool:
+        """Whether an attempt before this one may have been lost at a row. On SQLite nothing can
+        be noted beside the transaction of a batch.
+        """
+        if self.ctx.attempt == 1 or not self.options.tries:
+            return False
+        is_sqlite = self.ctx.client.database.dialect_name == "sqlite"
+        return len(self._deadly) < HOPELESS and not is_sqlite
+
+    def beware(self, places: Places) -> None:
+        """Note a row before it is processed that may end the process. Waits for the database."""
+        only = self.walk.only
+        is_wary = self.walk.wary > 0 if only is None else only in self._deadly
+        key = places.first.key if is_wary and self._is_repeated else None
+        if key is None or key == self._noted:
+            self._noted = key
+            return
+        self._noted = key
+        most = min(self.options.tries, DEADLY)
+        self.aside.note(self.ctx.name, self.source, key, ProcessEnded(), most)
+
+    def survived(self) -> None:
+        """Delete the note of a row that has failed, but not ended the process."""
+        if self._noted is not None and not self._is_second:
+            self.forget(self._noted)
+            self._noted = None
 
     # -- the end of a batch -----------------------------------------------------------------------
 
@@ -288,6 +341,11 @@ class Run:
         """Return the checkpoint that commits with this batch; None if none is due."""
         if self._others is None or not self._is_due:
             return None
+        self._saved = elapsed()
+        return self._state(places, trial=max(self.walk.wary - 1, 0))
+
+    def _state(self, places: Places, *, trial: int) -> object:
+        """Return what is saved once these rows are processed."""
         state = {
             "after": self.walk.place_after(places) if self.options.cursor else None,
             "order": self.options.order,
@@ -295,9 +353,9 @@ class Run:
             "done": self.done + len(places),
             "total": self.total,
             "rate": round(self.rate(len(places)), 1),
+            "trial": trial,
         }
-        self._saved = elapsed()
-        states = {**self._others, self.options.name: state}
+        states = {**(self._others or {}), self.options.name: state}
         return {OURS: states, **_progress_of(states)}
 
     def succeeded(self, places: Places) -> None:
@@ -412,8 +470,9 @@ class Run:
         self.aside.forget(self.ctx.name, self.source, key)
 
     @property
-    def is_trying_again(self) -> bool:
-        return self._is_second
+    def is_noted(self) -> bool:
+        """Whether the row of this batch is noted as one that fails."""
+        return self._is_second or self._noted is not None
 
     # -- progress ---------------------------------------------------------------------------------
 

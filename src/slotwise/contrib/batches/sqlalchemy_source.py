@@ -235,15 +235,14 @@ def _by_attribute(
     mapper = sa.inspect(entity, raiseerr=False)
     if not isinstance(mapper, orm.Mapper) or _part(select, "_with_options"):
         return None
-    names = []
-    for column in columns:
-        try:
-            found = mapper.get_property_by_column(cast("sa.Column[object]", column))
-        except orm.exc.UnmappedColumnError:
-            return None
-        if found.deferred:
-            return None
-        names.append(found.key)
+    mapped = cast("Sequence[sa.Column[object]]", columns)
+    try:
+        found = [mapper.get_property_by_column(column) for column in mapped]
+    except orm.exc.UnmappedColumnError:
+        return None
+    if any(one.deferred for one in found):
+        return None
+    names = [one.key for one in found]
     return _of_tuple(attrgetter(*names), len(names))
 
 

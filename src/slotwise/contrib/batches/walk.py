@@ -94,6 +94,8 @@ class Walk:
     done: int = 0
     #: Rows that failed since the last success.
     in_a_row: int = 0
+    #: How many rows are taken one by one, because an attempt was lost at them.
+    wary: int = 0
     _last: frozenset[Key] = frozenset()
     _taken: frozenset[Key] = frozenset()
     _only: Key | None = None
@@ -104,7 +106,8 @@ class Walk:
     def next_rows(self) -> Wanted:
         """Return what to take in this pass."""
         self._only = None
-        return Wanted(self.halving.limit, self.after, tuple(self.without))
+        limit = 1 if self.wary else self.halving.limit
+        return Wanted(limit, self.after, tuple(self.without))
 
     def next_again(self) -> Wanted | None:
         """Return the next row that is tried again; None if there is none."""
@@ -152,6 +155,7 @@ class Walk:
             self.without.pop(self._only, None)
             return
         self.halving.succeeded(len(places))
+        self.wary = max(self.wary - 1, 0)
         if self.by_cursor:
             self.after = places.orders[-1]
         else:
@@ -161,6 +165,7 @@ class Walk:
         """Note a batch that failed; return the row that is to blame, if it stands alone."""
         if self._only is None and not self.halving.failed(len(places)):
             return None
+        self.wary = max(self.wary - 1, 0)
         found = places.first
         self.in_a_row += 1
         self.without[found.key] = None
@@ -170,7 +175,8 @@ class Walk:
 
     def place_after(self, places: Places) -> Key | None:
         """Return the place to save when these rows are processed."""
-        return self.after if self._only is not None else places.orders[-1]
+        is_moved = len(places) > 0 and self._only is None
+        return places.orders[-1] if is_moved else self.after
 
     def leave_out(self, keys: Iterable[Key]) -> None:
         self.without.update(dict.fromkeys(keys))
