@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import threading
 from pathlib import Path
 
 import psycopg
@@ -450,6 +451,29 @@ def test_a_task_without_rows(pg_url: str, capsys: pytest.CaptureFixture[str]) ->
         ):
             assert status([*line.split(), "--database-url", pg_url]) == expected, line
             assert text in "".join(capsys.readouterr()), line
+
+
+def test_a_limit_needs_the_application(
+    pg_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The database does not know the limit that holds a task back: the answer names the option."""
+    runs, may_end = threading.Event(), threading.Event()
+
+    @task(name="limited", concurrency=1)
+    def limited(ctx: Context) -> None:
+        runs.set()
+        may_end.wait(60)
+
+    with JobRegistry(
+        tasks=[limited], database_url=pg_url, process_hook=False
+    ) as registry:
+        registry.client.schedule_many(limited, [None] * 2)
+        assert runs.wait(60)
+        found = status(["explain", "limited", "--database-url", pg_url])
+        may_end.set()
+    out, err = capsys.readouterr()
+    assert (found, "one task is due" in out) == (exits.OK, True), out
+    assert "with --app MODULE" in err
 
 
 def test_health_says_so(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -30,6 +31,13 @@ from slotwise.inspect import (
 from slotwise.spi import SlotState
 
 _INSTANT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
+
+#: How the answer begins about what is due, and live workers could take.
+_TAKERS = "Live workers can:"
+_LIMITS = (
+    "note: concurrency, rate_limit and overlap are declared in the application; with --app "
+    "MODULE they are compared, too"
+)
 
 
 @click.command(
@@ -87,8 +95,15 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
         say(_headline(found, zone), *_localized(found.sentences, zone))
         if any(one.error for one in found.attempts):
             say(f"tracebacks: {_shows_attempts(found, id, wanted, zone)}", err=True)
+        if "app" not in given.values and _may_be_limited(found.sentences):
+            say(_LIMITS, err=True)
     word = found.outcome if isinstance(found, Explanation) else found.state
     return exits.FAILED if word in (SlotState.UNKNOWN, SlotState.NO_SLOT) else exits.OK
+
+
+def _may_be_limited(sentences: Iterable[str]) -> bool:
+    """Whether something is due that live workers could take."""
+    return any(sentence.startswith(_TAKERS) for sentence in sentences)
 
 
 def _shows_attempts(
