@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from threading import Barrier
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 from tests.store.bench import Bench
 from tests.store.waiting import wait_until_blocked
 
@@ -111,6 +113,35 @@ def test_a_synchronisation_beside_a_caller(releases: Releases) -> None:
         second.result(30)
     assert releases.rows() == [("a-new", id) for id in "xyz"]
     assert new.sync_schedules(NEW[0], items("x", "y"), scope="crm").unchanged == 2
+
+
+def test_two_callers_use_two_names_first(releases: Releases) -> None:
+    """In opposite order: PostgreSQL ends one, of which nothing stays. It succeeds when it is
+    repeated, and later transactions do not wait for each other.
+    """
+    both_have_one = Barrier(2, timeout=60)
+
+    def use(id: str, *order: int, waits: bool = True) -> str:
+        try:
+            with releases.old.store.transaction() as own:
+                for place in order:
+                    put = releases.old.client.schedule_recurring
+                    put(OLD[place], id, HOURLY, connection=own)
+                    if waits and place == order[0]:
+                        both_have_one.wait()
+        except DBAPIError as error:
+            return str(error)
+        return "done"
+
+    with ThreadPoolExecutor(2) as pool:
+        x, y = pool.submit(use, "x", 0, 1), pool.submit(use, "y", 1, 0)
+        ended = {"x": x.result(60), "y": y.result(60)}
+    (lost,) = [id for id, how in ended.items() if how != "done"]
+    assert "deadlock detected" in ended[lost]
+    (kept,) = ended.keys() - {lost}
+    assert releases.rows() == [("a", kept), ("b", kept)]
+    assert use(lost, 1, 0, waits=False) == "done"
+    assert releases.rows() == [(name, id) for name in "ab" for id in "xy"]
 
 
 def items(*ids: str) -> list[RecurringItem[None]]:

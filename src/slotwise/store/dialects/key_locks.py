@@ -33,7 +33,9 @@ def latch(
     """By the lock of a row of ``keys``.
 
     Race: of two that make the row, the second waits for the first one's commit, also if both
-    would share it; then it locks that row.
+    would share it; then it locks that row. Two transactions of callers that make the rows of two
+    names in opposite order deadlock, once in the life of an installation: the database ends one of
+    them, and its repetition finds both rows.
     """
     keys = dialect.tables.keys
     mine, query = _key_row(dialect.tables, name, "latch")
