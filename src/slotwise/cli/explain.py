@@ -95,15 +95,16 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
         say(_headline(found, zone), *_localized(found.sentences, zone))
         if any(one.error for one in found.attempts):
             say(f"tracebacks: {_shows_attempts(found, id, wanted, zone)}", err=True)
-        if "app" not in given.values and _may_be_limited(found.sentences):
-            say(_LIMITS, err=True)
+        _note_limits(given, found.sentences)
     word = found.outcome if isinstance(found, Explanation) else found.state
     return exits.FAILED if word in (SlotState.UNKNOWN, SlotState.NO_SLOT) else exits.OK
 
 
-def _may_be_limited(sentences: Iterable[str]) -> bool:
-    """Whether something is due that live workers could take."""
-    return any(sentence.startswith(_TAKERS) for sentence in sentences)
+def _note_limits(given: Given, sentences: Iterable[str]) -> None:
+    """Without the application, say that limits may hold back what live workers could take."""
+    is_due = any(sentence.startswith(_TAKERS) for sentence in sentences)
+    if is_due and "app" not in given.values:
+        say(_LIMITS, err=True)
 
 
 def _shows_attempts(
