@@ -403,9 +403,7 @@ def test_a_start_that_is_not_waited_for(
 
 def test_a_start_that_is_not_waited_for_can_be_stopped(heard: Heard) -> None:
     registry = a_registry("postgresql://nobody@127.0.0.1:1/nothing", heard)
-    began = time.monotonic()
-    registry.start(wait=False)
-    assert time.monotonic() - began < 2
+    registry.start(wait=False)  # with a wait, it would not return
     heard.wait("database_lost")
     assert registry.stop() == 0
     assert (registry.worker, registry.start_error) == (None, None)
