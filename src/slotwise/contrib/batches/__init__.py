@@ -8,6 +8,7 @@ from __future__ import annotations
 from slotwise.contrib.batches.api import BatchOptions, batches
 from slotwise.contrib.batches.awaited import AsyncBatch, AsyncBatches
 from slotwise.contrib.batches.batches import Batch, Batches
+from slotwise.contrib.batches.bulk import insert_all, update_all
 from slotwise.contrib.batches.jobs import BatchJob, BatchTask, in_parallel
 from slotwise.contrib.batches.pacing import replica_is_behind
 from slotwise.contrib.batches.set_aside import AsideRow, AsideState, SetAside
@@ -25,5 +26,7 @@ __all__ = [
     "SetAside",
     "batches",
     "in_parallel",
+    "insert_all",
     "replica_is_behind",
+    "update_all",
 ]
