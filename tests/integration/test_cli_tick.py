@@ -272,3 +272,70 @@ def test_a_lost_connection_in_the_middle(shell: Shell) -> None:
     assert tick.end() == exits.OK
     assert lines(shell) == ["start daily 1 first"]
     assert [line["outcome"] for line in ledger(shell)] == ["succeeded"]
+
+
+# -- rests ----------------------------------------------------------------------------------------
+
+SESSIONS = """
+SELECT count(*), count(*) FILTER (WHERE query LIKE 'LISTEN%') FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+
+
+def resting(shell: Shell, *options: str, **environment: str) -> Process:
+    """A process that ticks, once it rests."""
+    words = ("--every", "1h", "--log-format", "json", *options)
+    process = shell.start("tick", *words, **environment)
+    process.wait_for_output("nothing is due")
+    return process
+
+
+def sessions(shell: Shell) -> tuple[int, int]:
+    """How many other sessions the database has, and how many of them have sent LISTEN last."""
+    with psycopg.connect(shell.environment["DATABASE_URL"]) as own:
+        found = own.execute(SESSIONS).fetchone()
+    assert found is not None
+    return int(found[0]), int(found[1])
+
+
+def test_a_rest_without_a_connection(shell: Shell) -> None:
+    """Nothing is connected until the next known instant; then the task runs, and it rests
+    again.
+    """
+    planned(shell)
+    schedule(shell, "mail", "--id", "soon", "--at", "15s")
+    process = resting(shell)
+    wait_until(lambda: sessions(shell) == (0, 0), "no session")
+    wait_until(lambda: "start mail 1 " in lines(shell), "the task")
+    wait_until(lambda: sessions(shell) == (0, 0), "no session")
+    assert process.signal(signal.SIGTERM).end() == exits.OK
+    assert lines(shell) == ["start daily 1 ", "start mail 1 "]
+
+
+def test_a_rest_that_a_notification_ends(shell: Shell) -> None:
+    """Two processes rest on one connection each, and send nothing; a task that is scheduled then
+    starts at once, and once.
+    """
+    planned(shell)
+    processes = [resting(shell, "--listen", POD=name) for name in ("a", "b")]
+    wait_until(lambda: sessions(shell) == (2, 2), "two sessions that listen")
+    schedule(shell, "mail", "--id", "now")
+    wait_until(lambda: lines(shell, "start mail"), "the task")
+    wait_until(lambda: sessions(shell) == (2, 2), "two sessions that listen")
+    ends = [process.signal(signal.SIGTERM).end() for process in processes]
+    assert ends == [exits.OK, exits.OK]
+    assert len(lines(shell, "start mail")) == 1
+
+
+def test_a_death_while_another_one_rests(shell: Shell) -> None:
+    """It has seen the lease, rests until that ends, and takes over; nobody notifies it."""
+    shell.environment["SLOTWISE_MISSED_HEARTBEATS_LIMIT"] = "20"
+    planned(shell)
+    words = ("--every", "1h", "--listen")
+    first = shell.start("tick", *words, TAKES="60", POD="first")
+    first.wait_for_output("began")
+    second = resting(shell, "--listen", POD="second")
+    first.signal(signal.SIGKILL)
+    wait_until(lambda: lines(shell, "end"), "the second attempt")
+    assert second.signal(signal.SIGTERM).end() == exits.OK
+    assert lines(shell) == ["start daily 1 first", "start daily 2 second"]

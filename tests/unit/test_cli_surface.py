@@ -33,7 +33,7 @@ BROUGHT_COMMANDS: dict[str, tuple[str, ...]] = {
     "events": ("events list", "events show", "events retry", "events lag"),
 }
 BROUGHT_OPTIONS: dict[str, tuple[str, ...]] = {
-    "external clocks": ("--budget",),
+    "external clocks": ("--budget", "--every", "--listen"),
     "shards": ("--shard",),
     "pauses that end by themselves": ("--until",),
     "the statement of a month": ("--csv", "--html"),

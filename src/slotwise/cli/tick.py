@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 import click
@@ -27,8 +28,17 @@ from slotwise.cli.shared.values import duration
 from slotwise.contrib.logging import LogListener, configure, keep_one_console
 from slotwise.contrib.processes.process_one import reap_as_process_one
 from slotwise.contrib.processes.signals import StopSignals
+from slotwise.contrib.tick.resting import Resting
 from slotwise.contrib.tick.tick import Tick, TickResult, TickState
 from slotwise.spi import PluginCommand, Section, elapsed, short_duration
+
+
+class _Tick(Tick):
+    """A tick that shows the traceback of a lifespan that fails."""
+
+    def run(self, *, ending: bool = False) -> TickResult:
+        with lifespan_errors(self.worker):
+            return super().run(ending=ending)
 
 
 @click.command(
@@ -36,7 +46,8 @@ from slotwise.spi import PluginCommand, Section, elapsed, short_duration
     cls=Command,
     short_help="Run what is due, and end: for external clocks.",
     notes="""
-    0    nothing is due any more, or the time is up; the line says which. Handlers may have failed
+    0    nothing is due any more, or the time is up; the line says which. Handlers may have failed;
+         with --every: a signal has ended it
     1    a mistake in the application or the settings
     3    the database cannot be used
     4    drained, but a handler did not stop, or an outcome was not written
@@ -47,6 +58,7 @@ from slotwise.spi import PluginCommand, Section, elapsed, short_duration
     slotwise tick --app jobs
     slotwise tick --app jobs --budget 5m              start nothing any more after five minutes
     slotwise tick --app jobs --json | jq -r .until    when the next one is to come at the latest
+    slotwise tick --app jobs --every 1h --listen      a worker that sends nothing while it rests
     slotwise tick --crontab shop.crontab              without an application
     """,
 )
@@ -66,6 +78,17 @@ from slotwise.spi import PluginCommand, Section, elapsed, short_duration
     callback=duration,
     help="Wait this long for what is about to be due; the caller's clock may be ahead.",
 )
+@click.option(
+    "--every",
+    metavar="DURATION",
+    callback=duration,
+    help="Stay, rest until the next one is to come, and tick again: after this time at the latest.",
+)
+@click.option(
+    "--listen",
+    is_flag=True,
+    help="With --every: a notification of PostgreSQL ends a rest; this keeps one connection.",
+)
 @kept(
     "--only",
     metavar="NAME",
@@ -82,7 +105,12 @@ from slotwise.spi import PluginCommand, Section, elapsed, short_duration
 @common
 @pass_given
 def command(
-    given: Given, budget: timedelta, early: timedelta, crontabs: CrontabChoice
+    given: Given,
+    budget: timedelta,
+    early: timedelta,
+    every: timedelta | None,
+    listen: bool,
+    crontabs: CrontabChoice,
 ) -> int:
     """Run what is due, and end, where a cloud scheduler, a CronJob or a timer is the clock.
 
@@ -91,23 +119,46 @@ def command(
     at once share the work. It prints when the next one is to come at the latest; an earlier one
     does no harm.
 
+    With --every it stays as a process, and rests between its ticks without a statement: with
+    --listen on one connection, else on none.
+
     A signal drains it like a worker. Without a worker, a job starts when a tick comes: policies
     such as catch_up and start_within decide about the slots between.
     """
+    if listen and every is None:
+        raise click.UsageError("--listen is about rests; add --every 1h")
     reap_as_process_one()
     born = elapsed()
     settings = given.settings()
     handler = configure(settings.log_format, settings.log_level)
     registry = given.registry(crontabs.jobs()).listen(LogListener())
     keep_one_console(handler, settings.log_level)
-    tick = Tick(registry, budget=budget, early=early, born=born)
+
+    def make_tick() -> Tick:
+        return _Tick(
+            registry,
+            budget=budget,
+            early=early,
+            born=born,
+            rests=every is not None,
+        )
+
+    if every is not None:
+        tell = partial(_tell, given)
+        return _stay(
+            Resting(
+                registry,
+                make_tick,
+                every=every,
+                early=early,
+                listens=listen,
+                tell=tell,
+            )
+        )
+    tick = make_tick()
     signals = StopSignals(_reaction(tick))
     try:
-        with (
-            signals,
-            output_for_answers(given.json),
-            lifespan_errors(tick.worker),
-        ):
+        with signals, output_for_answers(given.json):
             found = tick.run(ending=True)
     except JobCancelled as error:
         say(error, err=True)
@@ -121,7 +172,16 @@ def command(
     return status
 
 
-def _reaction(tick: Tick) -> Callable[[int, int], None]:
+def _stay(resting: Resting) -> int:
+    """Tick and rest until a signal; return the exit status."""
+    with StopSignals(_reaction(resting)):
+        unfinished = resting.run()
+    if unfinished:
+        end_now(exits.UNFINISHED)
+    return exits.OK
+
+
+def _reaction(tick: Tick | Resting) -> Callable[[int, int], None]:
     def react(number: int, count: int) -> None:
         if count > 2:
             end_now(exits.of_signal(number))

@@ -120,6 +120,8 @@ class Worker:
     #: The class that runs handlers; the test kit replaces it.
     runner_class: ClassVar[type[Runner]] = Runner
     is_starting = False
+    #: Whether a drain wakes other workers: they may not know of what this one knows.
+    wakes_others = True
     #: A stop that the starting thread itself requested.
     asked_meanwhile: Callable[[], int] | None = None
     #: Number of handlers, outcomes and lifespans that a stop has left behind; None before its end.
@@ -412,7 +414,8 @@ class Worker:
             self.listeners.publish(
                 events.DrainBegan(worker=self.name, running=len(self.active_claims))
             )
-            self._pass_on()
+            if self.wakes_others:
+                self._pass_on()
             self._drain(
                 self.settings.shutdown_grace if grace is None else grace, ending=ending
             )

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[Look, Step]] = {
         Leave(NOW + s(20)),
     ),
     "a lease has expired": (Look(NOW, s(90), [held(60)]), Stay(PATIENCE)),
+    "a lease is about to expire": (Look(NOW, s(90), [held(58)]), Stay(PATIENCE)),
     "one of two leases has expired": (
         Look(NOW, None, [held(0), held(61)]),
         Stay(PATIENCE),

@@ -47,13 +47,14 @@ def next_step(look: Look, *, me: str, early: timedelta, patience: timedelta) -> 
     """Return what to do after a look. Pure.
 
     ``me`` is this process as a holder. It waits for what is due within ``early``. A row whose
-    lease has expired keeps it until the reaper has judged; it looks again after ``patience``.
+    lease has expired, or will within ``early``, keeps it until the reaper has judged; it looks
+    again after ``patience``.
     """
     others = [row for row in look.held if not row.is_foreign]
     if _is_due(look, early) or any(row.picked_by == me for row in others):
         return Stay(SHORTLY)
     ends = [_end_of_lease(row, look.now) for row in others]
-    if any(end <= look.now for end in ends):
+    if any(end <= look.now + early for end in ends):
         return Stay(patience)
     known = [*ends, *look.pauses]
     if look.due is not None:

@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -42,6 +42,7 @@ from slotwise.spi import (
     ClaimLostEvent,
     Event,
     HandedBackEvent,
+    HandlerStarted,
     Settled,
     describe_error,
     elapsed,
@@ -93,6 +94,8 @@ class TickResult(Value):
     ran: Mapping[str, Mapping[str, int]]
     unfinished: int = 0
     took: timedelta = timedelta(0)
+    #: From now until ``until``, by this process's clock.
+    rest: timedelta | None = field(default=None, repr=False)
 
 
 class Tick:
@@ -101,6 +104,8 @@ class Tick:
     After ``budget`` nothing starts; what runs then may finish within ``shutdown_grace``, as in the
     drain of any worker. It waits for what is due within ``early``: the caller's clock may be
     ahead. ``host_loop`` runs the ``async def`` handlers; ``born``: see ``registry.make_worker``.
+    ``rests``: the process ticks again by itself, so its end is no news to others, but its first
+    claim is.
 
     Raises ConfigurationError for a budget in which no lost row could be taken over, and what
     ``registry.make_worker`` raises.
@@ -114,13 +119,18 @@ class Tick:
         early: timedelta | str = EARLY,
         host_loop: asyncio.AbstractEventLoop | None = None,
         born: float | None = None,
+        rests: bool = False,
     ) -> None:
         self._budget = parse_duration(budget)
         self._early = parse_duration(early)
         check_budget(registry, self._budget)
         self.worker = registry.make_worker(host_loop=host_loop, born=born)
         self._inspect = registry.inspect
+        self._rests = rests
         self._ran = Counter[tuple[str, str]]()
+        self._has_told = False
+        #: When the next tick is to come, in elapsed seconds.
+        self._rest_until: float | None = None
         self._asked = threading.Event()
         self.worker.listeners.add(self._count)
 
@@ -145,6 +155,7 @@ class Tick:
             left = self._stay()
         finally:
             limit.cancel()
+            worker.wakes_others = left is None or not self._rests
             if worker.poller.has_started:
                 worker.request_stop(REASON)
                 worker.stop(ending=ending)
@@ -157,6 +168,7 @@ class Tick:
             ran=self._by_name(),
             unfinished=worker.unfinished,
             took=timedelta(seconds=elapsed() - began),
+            rest=self._rest_left(),
         )
 
     def stop(self, reason: str | None = None) -> None:
@@ -179,6 +191,11 @@ class Tick:
             return TickState.IDLE
         return TickState.STOPPED if self._asked.is_set() else TickState.MORE
 
+    def _rest_left(self) -> timedelta | None:
+        if self._rest_until is None:
+            return None
+        return timedelta(seconds=self._rest_until - elapsed())
+
     def _now(self) -> datetime | None:
         try:
             return self._inspect.now()
@@ -200,6 +217,7 @@ class Tick:
             if not worker.active_claims.wait_empty(STEP):
                 pause = timedelta(0)
                 continue
+            asked = elapsed()
             try:
                 look = self._look()
             except Exception as error:
@@ -211,6 +229,9 @@ class Tick:
                 look, me=worker.name, early=self._early, patience=patience
             )
             if isinstance(step, Leave):
+                if step.until is not None:
+                    left = (step.until - look.now).total_seconds()
+                    self._rest_until = asked + left
                 return step
             pause = step.pause
         return None
@@ -239,6 +260,9 @@ class Tick:
     # -- what ran ---------------------------------------------------------------------------------
 
     def _count(self, event: Event) -> None:
+        if isinstance(event, HandlerStarted) and self._rests and not self._has_told:
+            self._has_told = True
+            self.worker.database.wake_ups.tell(event.job)
         if isinstance(event, Settled | HandedBackEvent | ClaimLostEvent):
             self._ran[event.job, str(event.outcome)] += 1
 
