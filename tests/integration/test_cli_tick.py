@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -272,6 +274,45 @@ def test_a_lost_connection_in_the_middle(shell: Shell) -> None:
     assert tick.end() == exits.OK
     assert lines(shell) == ["start daily 1 first"]
     assert [line["outcome"] for line in ledger(shell)] == ["succeeded"]
+
+
+EVENTS = """
+import os, sys
+import sqlalchemy as sa
+from slotwise import JobRegistry
+from slotwise.contrib.events import Events
+
+events = Events()
+
+@events.on("paid", name="receipt")
+def receipt(number: int) -> None:
+    with open("log", "a") as log:
+        log.write(f"start receipt {number}\\n")
+
+registry = events.attach(JobRegistry(tasks=events.tasks))
+
+if __name__ == "__main__":
+    url = sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg")
+    with sa.create_engine(url).begin() as connection:
+        for number in range(5):
+            events.publish(connection, "paid", {"number": number}, key="one")
+"""
+
+
+def test_published_events_are_handled(shell: Shell) -> None:
+    """A tick stays until all are given out, and their handlers have run, in order."""
+    file = shell.write("shop.py", EVENTS)
+    shell.environment["SLOTWISE_APP"] = "shop:registry"
+    assert shell.run("tick").returncode == exits.OK
+    subprocess.run(
+        [sys.executable, str(file)],
+        cwd=shell.directory,
+        env=shell.environment,
+        check=True,
+    )
+    done = shell.run("tick", "--json")
+    assert answer(done.stdout)["ran"] == {"receipt": {"succeeded": 5}}, done.stderr
+    assert lines(shell) == [f"start receipt {number}" for number in range(5)]
 
 
 # -- rests ----------------------------------------------------------------------------------------

@@ -496,6 +496,11 @@ class Events:
         elif event.name in _AFTER_SETTLEMENTS:
             self._tell_promoted()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the loop of this process, if it has one, has given out all events."""
+        return self._loop is None or self._loop.is_idle
+
     def _start(self) -> None:
         if self._registry is not None:
             self._loop = EventLoop(self, self._registry, wake).start()

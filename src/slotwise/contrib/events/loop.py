@@ -69,6 +69,8 @@ class EventLoop:
         self._events = events
         self._registry = registry
         self._wake = wake
+        #: Whether the last look has found all events given out.
+        self.is_idle = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._hearing: _Hearing | None = None
@@ -156,6 +158,7 @@ class EventLoop:
             return LOOK / 4
         self._busy_since = None
         self._tell(found.names)
+        self.is_idle = found.events == 0 and not found.left
         return self._pause_after(found)
 
     def _awaited(self) -> str | None:

@@ -20,11 +20,11 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import sqlalchemy as sa
 
@@ -79,6 +79,15 @@ class TickState(StrEnum):
     BUSY = "busy"
 
 
+@runtime_checkable
+class WorkSource(Protocol):
+    """A listener that brings work of its own, such as events that are to be given out."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing left to bring."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickResult(Value):
     """What a tick came to.
@@ -126,6 +135,9 @@ class Tick:
         check_budget(registry, self._budget)
         self.worker = registry.make_worker(host_loop=host_loop, born=born)
         self._inspect = registry.inspect
+        #: Those that bring work of their own, such as events, say whether they have any left.
+        listeners: Iterable[object] = registry.hooks.listeners
+        self._sources = [one for one in listeners if isinstance(one, WorkSource)]
         self._rests = rests
         self._ran = Counter[tuple[str, str]]()
         self._has_told = False
@@ -214,7 +226,8 @@ class Tick:
         pause = timedelta(0)
         while not worker.wait_for_stop(pause.total_seconds()):
             pause = patience
-            if not worker.active_claims.wait_empty(STEP):
+            is_busy = not worker.active_claims.wait_empty(STEP)
+            if is_busy or not all(one.is_idle for one in self._sources):
                 pause = timedelta(0)
                 continue
             asked = elapsed()
