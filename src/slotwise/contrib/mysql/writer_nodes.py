@@ -55,7 +55,8 @@ class _View:
         """Decide whether this worker claims nothing: by what live workers have noted, and by its
         own connections.
         """
-        elsewhere = self._elsewhere(mine, noted, now - lease)
+        # Old connections may stay for a lease, and are forgotten before two are over.
+        elsewhere = self._elsewhere(mine, noted, now - lease / 2)
         if elsewhere is None:
             self.since = None
         elif self.since is None:
