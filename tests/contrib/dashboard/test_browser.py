@@ -324,7 +324,7 @@ LOOKED_AT = os.environ.get("TESTS_PICTURES")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["empty", "small", "many"])
-@pytest.mark.parametrize("look", ["light", "phone"])
+@pytest.mark.parametrize("look", LOOKS)
 def test_pictures_of_every_page(
     browser: Any, databases: Databases, state: str, look: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.queries import PAGE, Statement, read, reading
 from slotwise.store.reading.routing import obstacle, state_of_stuck
-from slotwise.store.reading.workers import WorkerInfo, all_workers
+from slotwise.store.reading.workers import WorkerInfo, workers_in
 from slotwise.store.schema.rows import Unread, filled, rows_apart, utc
 from slotwise.store.schema.tables import Columns, Condition, is_plan
 from slotwise.store.slots.store import Store
@@ -243,8 +243,6 @@ def _plans(store: Store) -> Statement:
 
 
 def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
-    workers = all_workers(store)
-    now = store.now()
     tasks = store.tables.tasks
     audit = store.tables.controls.c
     is_pause = (audit.id == tasks.c.control) & (audit.command == "pause")
@@ -252,12 +250,14 @@ def _job_infos(store: Store, statement: Statement) -> list[JobInfo]:
     wanted = statement.add_columns(*pause, _has_instances(tasks))
     wanted = wanted.join_from(tasks, store.tables.controls, is_pause, isouter=True)
     key = tasks.c.task_name, tasks.c.task_instance
-    with store.transaction() as connection:
+    with reading(store) as at:
+        now = at.now()
+        workers = workers_in(at, now)
         found = rows_apart(
-            connection, wanted, *key, read=lambda row: _job_info(row, workers, now)
+            at.connection, wanted, *key, read=lambda row: _job_info(row, workers, now)
         )
         lines = [_unread(one) if isinstance(one, Unread) else one for one in found]
-        runs = _runs_beside(store, connection, {line.job for line in lines})
+        runs = _runs_beside(store, at.connection, {line.job for line in lines})
         return [_with_run(line, runs.get((line.job, line.id))) for line in lines]
 
 
