@@ -4,7 +4,8 @@
     … --retained 1000000     publish beside so many events in retention
     … --blocked              one of the keys has a dead event and many behind it
 
-One worker in this process, one publisher, ten events in each transaction.
+One worker in this process, one publisher, ten events in each transaction. Beside them, in the same
+process, as many one-time tasks as events, ten in each transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from slotwise import JobRegistry, TaskContext
+from slotwise import JobRegistry, TaskContext, task
 from slotwise.contrib.events import Events
 from slotwise.operations import Schema
 
@@ -46,9 +47,13 @@ class Run:
         for number in range(given.handlers):
             self.events.on("paid", name=f"handler-{number}")(self._handler())
         url = os.environ["DATABASE_URL"]
+        plain = task(name="plain")(self._handler())
         self.registry = self.events.attach(
-            JobRegistry(tasks=self.events.tasks, database_url=url, threads=10)
+            JobRegistry(
+                tasks=[*self.events.tasks, plain], database_url=url, threads=10
+            )
         )
+        self.plain = plain
         Schema(self.registry.settings).upgrade()
         address = sa.make_url(url).set(drivername="postgresql+psycopg")
         self.engine = sa.create_engine(address)
@@ -67,34 +72,47 @@ class Run:
             if self.given.blocked:
                 connection.execute(BLOCKED)
 
-    def publish(self) -> float:
-        """Publish all events; return the seconds that it took."""
+    def publish(self, connection: sa.Connection, number: int) -> None:
+        key = number % self.given.keys
+        self.events.publish(connection, "paid", time.time(), key=key)
+
+    def schedule(self, connection: sa.Connection, number: int) -> None:
+        self.registry.client.schedule(
+            self.plain, time.time(), id=f"{number}", connection=connection
+        )
+
+    def write(self, one: Callable[[sa.Connection, int], None]) -> float:
+        """Write all events or tasks; return the seconds that it took."""
         began = time.monotonic()
-        given = self.given
-        for start in range(0, given.events, PER_TRANSACTION):
+        for start in range(0, self.given.events, PER_TRANSACTION):
             with self.engine.begin() as connection:
                 for number in range(start, start + PER_TRANSACTION):
-                    key = number % given.keys
-                    self.events.publish(connection, "paid", time.time(), key=key)
+                    one(connection, number)
         return time.monotonic() - began
 
     def measure(self) -> None:
         self.fill()
-        wanted = self.given.events * self.given.handlers
         with self.registry:
             time.sleep(1)
-            began = time.monotonic()
-            took = self.publish()
-            while len(self.latencies) < wanted and time.monotonic() < began + 600:
-                time.sleep(0.02)
-            total = time.monotonic() - began
+            self.run("tasks", self.schedule, 1)
+            self.run("events", self.publish, self.given.handlers)
+
+    def run(
+        self, what: str, one: Callable[[sa.Connection, int], None], handlers: int
+    ) -> None:
+        """Measure from the first one that is written to the last one that is handled."""
+        self.latencies.clear()
+        wanted = self.given.events * handlers
+        began = time.monotonic()
+        took = self.write(one)
+        while len(self.latencies) < wanted and time.monotonic() < began + 600:
+            time.sleep(0.02)
+        total = time.monotonic() - began
         found = statistics.quantiles(self.latencies, n=100)
-        print(f"published {self.given.events / took:.0f} events/s")
         print(
-            f"handled   {len(self.latencies)} of {wanted}, {self.given.events / total:.0f} events/s"
-        )
-        print(
-            f"latency   p50 {found[49] * 1000:.0f} ms, p99 {found[98] * 1000:.0f} ms"
+            f"{what:6} written {self.given.events / took:.0f}/s, handled "
+            f"{len(self.latencies)} of {wanted}, {self.given.events / total:.0f}/s, latency "
+            f"p50 {found[49] * 1000:.0f} ms, p99 {found[98] * 1000:.0f} ms"
         )
 
 
