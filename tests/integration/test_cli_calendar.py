@@ -127,7 +127,7 @@ def test_working_weekend_days(say: Say, ask: Ask, tmp_path: Path) -> None:
     """Added with a +, imported from the library and from a file, shown, and removed."""
     told = say("add", "firm", "2026-12-24", "+2026-12-19", "--create")
     assert "+ +2026-12-19 Sat" in told
-    assert "1 worked weekend days" in told
+    assert "1 worked weekend day" in told
     assert "  2026-12-19 Sat  (worked)" in say("show", "firm")
     assert ask("show", "firm")["worked"] == ["2026-12-19"]
     assert "- +2026-12-19 Sat" in say("add", "firm", "2026-12-19")

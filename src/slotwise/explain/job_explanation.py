@@ -156,7 +156,7 @@ def _without_slots(line: JobInfo, facts: Facts) -> Iterator[str]:
 def _last(line: SlotInfo) -> str:
     if line.last is not None:
         return (
-            f"Before that, {counted(line.count, 'slot')} up to {when(line.last)} skipped "
+            f"Before that, {counted(line.count, 'slot')} up to {when(line.last)} ended as skipped "
             f"({line.reason})."
         )
     reason = (

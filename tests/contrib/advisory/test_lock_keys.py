@@ -304,7 +304,7 @@ def test_check(tmp_path: Path, capsys: Capture) -> None:
     assert status(["lock-keys", "lt-credit-service=A.java"]) == exits.OK
     assert (
         capsys.readouterr().out.splitlines()[-1]
-        == "44 services, 1 keys in use: no problem"
+        == "44 services, 1 key in use: no problem"
     )
     (tmp_path / "B.java").write_text(JAVA)
     assert status(["lock-keys", "A.java", "B.java"]) == exits.FAILED

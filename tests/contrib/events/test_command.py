@@ -87,7 +87,7 @@ def test_a_retry_frees_the_key(
 ) -> None:
     shop.fails = set()
     assert status("retry", *words) == 0
-    assert capsys.readouterr().out == "1 dead events of mail are tried again\n"
+    assert capsys.readouterr().out == "1 dead event of mail to be tried again\n"
     audit = shop.worker.client.inspect.audit("mail")
     assert [one.operation for one in audit] == ["retry_tasks"]
     shop.worker.tick("3650d")  # the command has the database's own time

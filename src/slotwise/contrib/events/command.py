@@ -158,7 +158,7 @@ def retry(line: CommandLine, handler: str, ids: tuple[int, ...]) -> int:
     if line.json:
         click.echo(json.dumps({"handler": handler, "retried": count}))
     else:
-        _say(f"{count} dead events of {handler} are tried again")
+        _say(f"{counted(count, 'dead event')} of {handler} to be tried again")
     return 0 if count else 1
 
 
