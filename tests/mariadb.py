@@ -175,7 +175,7 @@ class MariaDBDatabases:
         self._numbers = itertools.count(1)
         self._idle: list[str] = []
         #: What the tables of a database looked like when they were new.
-        self._shapes: dict[str, object] = {}
+        self._shapes: dict[str, dict[str, object]] = {}
         self._rows: dict[str, list[tuple[object, ...]]] = {}
 
     @contextmanager
@@ -234,11 +234,12 @@ class MariaDBDatabases:
     def _empty(self, name: str) -> None:
         with self._server.connect(name) as connection, connection.cursor() as cursor:
             _disconnect_others(cursor, name)
-            shape = self._shapes[name]
-            assert _shape(cursor, name) == shape
-            cursor.execute("SHOW TABLES")
-            tables = {str(row[0]) for row in cursor.fetchall()}
-            for table in sorted(tables - {"scheduled_alembic_version"}):
+            known = self._shapes[name]
+            found = _shape(cursor, name)
+            for table in found.keys() - known.keys():
+                cursor.execute(f"DROP TABLE {table}")  # the test's own
+            assert {table: found.get(table) for table in known} == known
+            for table in sorted(known.keys() - {"scheduled_alembic_version"}):
                 cursor.execute(f"DELETE FROM {table}")
             cursor.executemany(
                 "INSERT INTO scheduled_meta VALUES (%s, %s)", self._rows[name]
@@ -247,14 +248,14 @@ class MariaDBDatabases:
             self._shapes[name] = _shape(cursor, name)
 
 
-def _shape(cursor: Cursor, name: str) -> object:
-    """What an ALTER TABLE changes."""
+def _shape(cursor: Cursor, name: str) -> dict[str, object]:
+    """By the names of its tables, what an ALTER TABLE changes."""
     cursor.execute(
         "SELECT table_name, create_time FROM information_schema.tables "
         "WHERE table_schema = %s ORDER BY table_name",
         (name,),
     )
-    return cursor.fetchall()
+    return {str(table): created for table, created in cursor.fetchall()}
 
 
 def _disconnect_others(cursor: Cursor, name: str) -> None:
