@@ -50,6 +50,9 @@ def preload() -> None:
     for module in pkgutil.walk_packages(slotwise.__path__, "slotwise."):
         if not module.name.startswith(LEFT_OUT):
             import_module(module.name)
+    tables = import_module("slotwise.store.schema.tables").tables
+    for database in ((), ("postgresql",), ("sqlite",)):
+        tables("scheduled_", None, *database)  # kept, as the modules are
 
 
 class Server:
