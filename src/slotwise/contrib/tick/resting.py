@@ -6,8 +6,9 @@ found nothing due, nothing held by this process, and no lease that has expired.
 Races:
 
 - A task is inserted between the last look and the rest. Listening begins before the look, so its
-  notification is waiting, and the rest ends at once. Without listening, or by plain SQL, which
-  notifies nobody, it is found after ``every`` at the latest.
+  notification is waiting, and the rest ends at once. A client notifies of what is due within its
+  poll interval: what is due later, what plain SQL inserts, and anything without listening is found
+  after ``every`` at the latest.
 - A process that runs something dies while all others rest. When it claimed, they were woken, or
   woke at the same instant, and saw its lease: they rest until that ends, and then reap. Without
   listening, one that did not see the claim finds it after ``every`` at the latest; then the bound
