@@ -1,8 +1,9 @@
 """What a test leaves in the process it shares with others, so that none depends on who ran before.
 
-What commands do to their process by design is undone: they send all log records to stderr, import
-the application, and append its folder to ``sys.path``. A test that leaves another environment,
-folder or signal handler fails, and so does one that leaves modules of slotwise imported anew.
+What commands and workers do to their process by design is undone: they send all log records to
+stderr, import the application, append its folder to ``sys.path``, and handle signals. A test that
+leaves another environment or folder fails, and so does one that leaves modules of slotwise imported
+anew.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def _process_as_it_was(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     before.restore_logging()
     before.forget_modules_in(tmp_path_factory.getbasetemp())
     sys.path[:] = before.path
+    before.restore_signals()
     if left := before.blame():
         pytest.fail(f"the test leaves {'; '.join(left)}")
 
@@ -101,7 +103,6 @@ class Process:
         return [
             *self._restore_environment(),
             *self._restore_folder(),
-            *self._restore_signals(),
             *self._restore_modules(),
         ]
 
@@ -120,10 +121,10 @@ class Process:
             yield f"{now} as the current folder"
             os.chdir(self.folder)
 
-    def _restore_signals(self) -> Iterator[str]:
+    def restore_signals(self) -> None:
+        """Workers of one process that stop in another order than they started leave their own."""
         for number, handler in self.signals.items():
-            if (now := signal.getsignal(number)) != handler:
-                yield f"{now!r} as the handler of {number.name}"
+            if signal.getsignal(number) != handler:
                 signal.signal(number, handler)
 
     def _restore_modules(self) -> Iterator[str]:

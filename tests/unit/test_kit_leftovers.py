@@ -47,10 +47,10 @@ def test_what_else_is_left_is_blamed_and_undone(tmp_path: Path) -> None:
     os.chdir(tmp_path)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     del sys.modules["slotwise.contrib.logging"]
+    before.restore_signals()
     assert before.blame() == [
         "$LEFT_BEHIND as 'here'",
         f"{tmp_path} as the current folder",
-        f"{signal.SIG_IGN!r} as the handler of SIGTERM",
         "another module slotwise.contrib.logging",
     ]
     assert "LEFT_BEHIND" not in os.environ
