@@ -10,7 +10,6 @@ from tests.contrib.events.shop import Shop
 
 from slotwise import TaskContext
 from slotwise.contrib.events import fan_out
-from slotwise.spi import elapsed
 
 BIG = 1_000_000
 NEW_KEY = sa.text(
@@ -35,11 +34,9 @@ def test_a_publisher_that_stays_open_holds_up_no_other_key(shop: Shop) -> None:
         shop.put(slow, "slow", 1)
         shop.publish("fast", 1)
         shop.publish(None, 2)
-        begin = elapsed()
         assert shop.fan_out().events == 2
         shop.worker.run_due()
         assert shop.seen("mail", "fast") == [1]
-        assert elapsed() - begin < 4
     shop.run()
     assert shop.seen("mail", "slow") == [1]
 
@@ -51,10 +48,8 @@ def test_a_publisher_that_stays_open_holds_up_no_retention(shop: Shop) -> None:
     shop.worker.tick("8d")
     with shop.database.transaction() as slow:
         shop.put(slow, "slow", 1)
-        begin = elapsed()
-        shop.events.prune()
-        shop.events.forget_keys()
-        assert elapsed() - begin < 4
+        assert shop.events.prune().deleted == 30
+        assert shop.events.forget_keys().deleted == 30
 
 
 def test_an_event_that_is_locked_holds_up_its_own_key_only(shop: Shop) -> None:
@@ -76,10 +71,8 @@ def test_a_key_whose_row_is_not_committed_holds_up_no_other(shop: Shop) -> None:
         frozen.execute(sa.text(str(NEW_KEY).format(key=quote("key"))))
         shop.publish("new1", 1)
         shop.publish("other", 1)
-        begin = elapsed()
         found = shop.fan_out(needs_turn=False)
         assert (found.events, found.left_keys) == (1, ["new1"])
-        assert elapsed() - begin < 4
     shop.run()
     assert shop.seen("mail", "new1") == [1]
 
