@@ -197,8 +197,9 @@ def test_our_own_are_plugins() -> None:
         "events",
         "export",
         "lock-keys",
-        "watch",
         "statement",
+        "tick",
+        "watch",
     }
     assert not ours & COMMANDS.keys()
     assert all(not plugin(name).command.hidden for name in ours)

@@ -163,6 +163,8 @@ class DialectConformance:
         """``transaction_id`` and ``committed``: the reply to a commit may be lost."""
         for is_committed in (True, False):
             with self.engine.connect() as one:
+                mark = {"key": _new_name(), "value": "written"}
+                assert self.dialect.insert_new(one, self.dialect.tables.meta, mark)
                 id = self.dialect.transaction_id(one)
                 assert id is not None
                 with self.engine.connect() as other:

@@ -34,9 +34,11 @@ def test_a_replica_is_read_and_its_delay_shown(open_path: Path) -> None:
         page = Dashboard(url, role="viewer", read_from=replica)
         shown = page.respond(Request(method="GET", path="/jobs")).body.decode()
         data = page.respond(Request(method="GET", path="/database.json"))
+        today = page.respond(Request(method="GET", path="/"))
         page.close()
         assert "nightly-report" in shown  # as the replica has it
         assert " behind</p>" in shown
+        assert today.status == 200
         assert json.loads(data.body)["database"]["replica_delay"] is not None
         with psycopg.connect(replica, application_name="report") as session:
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -227,15 +227,15 @@ def test_a_worker_on_two_nodes_claims_nothing(
     assert isinstance(dialect, MySQL)
     nodes = WriterNodes(dialect)
 
-    def admitted(bench: Bench) -> bool:
+    def may_write(bench: Bench) -> bool:
         with bench.database.transaction() as own:
-            return nodes.admit(own, NAMES[0], LEASE)
+            return nodes.may_write(own, NAMES[0], LEASE)
 
     answers = []
     for _ in range(12):
         one.tick(0.26)
         signed_in()
-        answers += [admitted(bench) for bench in benches]
+        answers += [may_write(bench) for bench in benches]
     assert answers[:16] == [True] * 16
     assert answers[-2:] == [False] * 2
 

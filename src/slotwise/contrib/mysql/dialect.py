@@ -228,7 +228,7 @@ class MySQL(Locking):
         kind: str,
     ) -> list[Sequence[Any]]:
         """Race: a row that another claim has taken since the look is skipped."""
-        if not self._nodes.admit(connection, request.holder, request.lease):
+        if not self._nodes.may_write(connection, request.holder, request.lease):
             return []
         tasks = self.tables.tasks.c
         key = [tasks.task_name, tasks.task_instance]

@@ -94,7 +94,9 @@ class WriterNodes:
         self._dialect = dialect
         self._views: dict[str, _View] = {}
 
-    def admit(self, connection: sa.Connection, worker: str, lease: timedelta) -> bool:
+    def may_write(
+        self, connection: sa.Connection, worker: str, lease: timedelta
+    ) -> bool:
         """Return whether this worker may claim on this connection; note its node now and then, in
         the transaction of the claim.
         """

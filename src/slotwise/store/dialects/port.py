@@ -153,7 +153,9 @@ class Dialect(Protocol):
 
     @abstractmethod
     def transaction_id(self, connection: sa.Connection) -> str | None:
-        """Return the argument of ``committed``; None if a commit is never in doubt."""
+        """Return the argument of ``committed``, after the last write of a transaction; None if its
+        commit is never in doubt.
+        """
 
     @abstractmethod
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:

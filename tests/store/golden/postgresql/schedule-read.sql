@@ -1,1 +1,1 @@
-SELECT pg_catalog.pg_current_xact_id()::text;
+SELECT pg_catalog.pg_current_xact_id_if_assigned()::text;

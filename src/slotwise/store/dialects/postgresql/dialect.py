@@ -167,8 +167,9 @@ class PostgreSQL(Upserting, PostgreSQLServer):
         return now - sa.literal(span, sa.Interval) if span else now
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
-        found: str = connection.exec_driver_sql(
-            "SELECT pg_catalog.pg_current_xact_id()::text"
+        # Without a write there is none: a replica would refuse one, and nothing can be in doubt.
+        found: str | None = connection.exec_driver_sql(
+            "SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
         ).scalar_one()
         return found
 
