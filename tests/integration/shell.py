@@ -56,6 +56,10 @@ class Shell:
     def write(self, name: str, text: str) -> Path:
         file = self.directory / name
         file.write_text(text)
+        # A module of as many bytes, written in the same second, has the same stamp as the old one.
+        cached = self.directory / "__pycache__"
+        for compiled in cached.glob(f"{file.stem}.*.pyc"):
+            compiled.unlink()
         return file
 
     def run(

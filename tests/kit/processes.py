@@ -84,7 +84,8 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, str(SERVER), str(theirs.fileno())],
                 cwd=SERVER.parent,
-                env=_environment,
+                # ``startup/sitecustomize.py`` looks for the name of a test.
+                env={**_environment, "PYTEST_CURRENT_TEST": "forked processes"},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
