@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.config import CommandLine, Config
 from alembic.runtime.migration import MigrationContext
+from tests.kit.patience import PATIENCE
 from tests.kit.records import FOREVER, SCHEMA_VERSION
 from tests.store.bench import DB_SCHEDULER, JAVA_ROW, Bench, at
 
@@ -380,7 +381,7 @@ def test_upgrades_at_the_same_time(kind: str, request: pytest.FixtureRequest) ->
     url = request.getfixturevalue(
         {"postgresql": "pg_empty_url", "sqlite": "sqlite_empty_url"}[kind]
     )
-    together = threading.Barrier(6)
+    together = threading.Barrier(6, timeout=PATIENCE)
 
     def upgrade(_: int) -> list[str]:
         with engine_of(url).connect() as connection:
@@ -392,6 +393,21 @@ def test_upgrades_at_the_same_time(kind: str, request: pytest.FixtureRequest) ->
     assert sorted(applied) == [[], [], [], [], [], REVISIONS]
     with engine_of(url).connect() as connection:
         migrate.check(connection)
+
+
+def test_first_connections_to_a_file_at_the_same_time(tmp_path: Path) -> None:
+    """Each of them would change how the file is written."""
+    together = threading.Barrier(6, timeout=PATIENCE)
+
+    def connect(url: str) -> object:
+        together.wait()
+        with engine_of(url).connect() as connection:
+            return connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+
+    with ThreadPoolExecutor(6) as threads:
+        for round in range(40):
+            url = f"sqlite:///{tmp_path}/{round}.db"
+            assert set(threads.map(connect, [url] * 6)) == {"wal"}
 
 
 # -- names of one's own ---------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from slotwise.spi import hide_password
 
 OLDEST_LIBRARY = (3, 35)
 BUSY_TIMEOUT = timedelta(seconds=10)
+#: How often a new connection tries to change the journal of a file that others open as well.
+CHANGES = 20
 
 
 class SQLiteLink:
@@ -123,9 +125,18 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
     build defaults to.
     """
     connection.execute("PRAGMA synchronous = FULL")
-    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    if mode not in ("wal", "memory"):
-        connection.execute("PRAGMA journal_mode = WAL")
+    for _ in range(CHANGES):
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode in ("wal", "memory"):
+            return
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        # Race: another connection changes it at this moment. This change does not wait for that
+        # one, as any write does.
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("COMMIT")
+    connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _begin(connection: Connection) -> None:
