@@ -38,7 +38,6 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import UTC, moment, say, say_lines
 from slotwise.cli.shared.values import LARGEST_COUNT, duration
-from slotwise.cli.worker_ends import worker_ends
 from slotwise.contrib.wording import counted
 from slotwise.inspect import (
     RECURRING,
@@ -106,6 +105,9 @@ def list_workers(given: Given, count: int | None) -> None:
         lines = inspect.workers()[:count]
         now = inspect.now()
         zone = inspect.common_zone()
+        # Loads the engine, for which a probe of health has no use.
+        from slotwise.cli.worker_ends import worker_ends
+
         ends = [] if given.json else worker_ends(inspect, now, count, zone)
     if given.json:
         print_json_list(

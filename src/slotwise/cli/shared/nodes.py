@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from slotwise import Settings
-from slotwise.contrib.mysql.writer_nodes import worker_nodes
 from slotwise.inspect import WorkerInfo
+from slotwise.spi import database_url
+
+if TYPE_CHECKING:
+    from slotwise.contrib.mysql.writer_nodes import WorkerNode
 
 
 class WorkerNodes:
     """What live workers have noted."""
 
     def __init__(self, settings: Settings) -> None:
+        self._nodes: dict[str, WorkerNode] = {}
+        if database_url(settings.database_url).get_backend_name() != "mysql":
+            return
+        # Loads the engine, for which a probe of other databases has no use.
+        from slotwise.contrib.mysql.writer_nodes import worker_nodes
+
         self._nodes = {one.worker: one for one in worker_nodes(settings)}
 
     @property
