@@ -115,9 +115,9 @@ class Member:
             self.registry.check()
         except ConfigurationError as error:
             logger.error("shard %s stops: %s", self.name, error)
-            self.registry.stop()
-            self._error = error
+            self._error = error  # before the worker ends: whoever sees that asks why
             self._next = elapsed() + RETRY
+            self.registry.stop()
         except Exception as error:  # an outage: the worker's loops report it
             logger.debug(
                 "shard %s was not asked: %s", self.name, describe_error(error)
