@@ -31,8 +31,10 @@ from slotwise.contrib.dashboard.source import Source
 from slotwise.inspect import OutcomeCount
 from slotwise.payload.checkpoints import encode_checkpoint
 
+#: A slot of the gap, also if the next hour begins before the tables are filled.
 AT = (
-    datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    - timedelta(hours=2, minutes=15)
 ).isoformat()
 #: Each page with the values that it needs, and a text that it shows.
 SHOWN = [
