@@ -55,6 +55,21 @@ async def close(ctx: JobContext) -> None:
 print(JobRegistry(jobs=[close], database_url=sys.argv[1]).run_now("close").error)
 """
 
+MODULES = """
+import importlib, pkgutil
+import slotwise.contrib
+
+for found in pkgutil.walk_packages(slotwise.contrib.__path__, "slotwise.contrib."):
+    try:
+        importlib.import_module(found.name)
+    except ModuleNotFoundError as error:
+        if error.name == "greenlet":
+            print(found.name)
+    except Exception as error:
+        if "greenlet" in str(error):
+            print(found.name)
+"""
+
 CURE = (
     "psycopg's AsyncConnection needs greenlet (No module named 'greenlet'); run: pip "
     "install 'slotwise[async]'"
@@ -88,3 +103,8 @@ def test_a_handler_names_the_extra(pg_url: str, verb: str) -> None:
     *above, last = run(HANDLER.format(verb=verb), pg_url)
     assert last == f"slotwise.errors.ConfigurationError: {CURE}"
     assert "ImportError" not in "".join(above)
+
+
+def test_every_integration_loads() -> None:
+    """Also those that take asynchronous connections, such as batches."""
+    assert run(MODULES, "") == []

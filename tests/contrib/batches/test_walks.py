@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
@@ -20,10 +21,19 @@ from tests.contrib.batches.shop import (
     make_cards,
 )
 
-from slotwise import Client, Daily, JobContext, JobRegistry, Retry, TaskContext
+from slotwise import (
+    Client,
+    ConfigurationError,
+    Daily,
+    JobContext,
+    JobRegistry,
+    Retry,
+    TaskContext,
+)
 from slotwise.contrib.batches import (
     AsideState,
     Batch,
+    BatchJob,
     BatchTask,
     SetAside,
     batches,
@@ -342,6 +352,7 @@ def test_a_stale_claim_commits_nothing(shop: Shop) -> None:
     [
         ({"size": 0}, "size=0: expected a whole number of rows, 1 to 100,000"),
         ({"size": 10_000_000}, "all rows of a batch are in memory at once"),
+        ({"time_budgt": "1s"}, "no keyword 'time_budgt'; did you mean time_budget?"),
         ({"tries": -1}, "tries=-1: expected a whole number"),
         ({"rate": "fast"}, "rate='fast': write rows and a period"),
         ({"max_batches": 0}, "max_batches=0: expected a whole number"),
@@ -377,6 +388,14 @@ def test_bad_input_is_one_line(
     assert ended.outcome == "failed"
     assert words in (ended.error or "")
     assert len(shop.carded()) <= 4
+
+
+def test_a_misspelled_option_is_found_where_it_is_declared() -> None:
+    """Not at night, by a clean-up that does not stop."""
+    with pytest.raises(ConfigurationError, match=r"Purge\.options .* 'resume_afer'"):
+
+        class Purge(BatchJob):
+            options: ClassVar[Mapping[str, object]] = {"resume_afer": "1h"}
 
 
 # -- outages and kills ----------------------------------------------------------------------------

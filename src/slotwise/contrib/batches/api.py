@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import (
     TYPE_CHECKING,
     TypedDict,
@@ -185,6 +186,7 @@ def batches(
     ConfigurationError for rows that would be lost or processed twice, and what ends an attempt:
     ClaimLost, JobCancelled, Resume while the worker drains, Snooze with ``resume_after``.
     """
+    check_options(options, "batches()")
     source = _source(select, on, options)
     hand_over = cast("HandOver[object] | None", set_aside)
     rows = cast(
@@ -197,6 +199,19 @@ def batches(
             ctx, cast("AsyncSource[object, object]", source), read, hand_over
         )
     return Batches(ctx, cast("Source[object, object]", source), read, hand_over)
+
+
+def check_options(options: Mapping[str, object], where: str) -> None:
+    """Raise ConfigurationError for a keyword that ``batches`` does not know: it would be without
+    effect.
+    """
+    known = BatchOptions.__annotations__
+    for name in options:
+        if name in known:
+            continue
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+        raise ConfigurationError(f"{where} takes no keyword {name!r:.60}; {hint}")
 
 
 def _read(options: BatchOptions, order: str) -> Options:

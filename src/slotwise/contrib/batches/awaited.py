@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from slotwise import ConfigurationError, Context
 from slotwise.contrib.batches.batches import HandOver
 from slotwise.contrib.batches.keys import Key
@@ -129,7 +127,8 @@ class AsyncBatch(Generic[C, R]):
 async def _prove(
     ctx: Context[object], connection: AsyncConnection, saved: object
 ) -> None:
-    if isinstance(connection, AsyncSession):
+    # Only sessions flush. To ask for their class would load a module that needs greenlet.
+    if hasattr(connection, "flush"):
         await connection.flush()
     try:
         if saved is None:

@@ -17,7 +17,7 @@ from slotwise import (
     OneTimeTask,
     TaskContext,
 )
-from slotwise.contrib.batches.api import BatchOptions, batches
+from slotwise.contrib.batches.api import BatchOptions, batches, check_options
 from slotwise.contrib.batches.batches import Batch, Batches
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ class Walking:
     select: object
     #: The keywords of ``batches``.
     options: ClassVar[Mapping[str, object]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_options(cls.options, f"{cls.__name__}.options")
 
     @abstractmethod
     def process(self, batch: Batch[object, object]) -> object:
