@@ -1,25 +1,18 @@
-"""The route for ASGI: an application of its own, or middleware."""
+"""The route for ASGI: a whole application, or middleware before another one."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from datetime import timedelta
-from typing import Final, cast
+from typing import cast
 
 from slotwise.contrib.asgi import Application, Receive, Scope, Send
-from slotwise.contrib.hosting import checked_application
-from slotwise.contrib.tick.access import Check
-from slotwise.contrib.tick.route import Answer, Route, checked_path
-from slotwise.contrib.tick.tick import BUDGET, EARLY
-from slotwise.spi import RegistrySource
-
-_CALLER: Final = "TickASGI"
+from slotwise.contrib.tick.route import Answer, Mount
 
 
-class TickASGI:
+class TickASGI(Mount[Application]):
     """Answers POST at ``path`` with a tick, and passes everything else on to ``application``.
 
     Without ``application`` it answers at every path: mount it where you like. ``secret``: what the
@@ -30,32 +23,8 @@ class TickASGI:
     Raises ConfigurationError if neither ``secret`` nor ``check`` is set.
     """
 
-    def __init__(
-        self,
-        registry: RegistrySource,
-        application: Application | None = None,
-        *,
-        path: str = "/tick",
-        secret: str | Sequence[str] | None = None,
-        check: Check | None = None,
-        budget: timedelta | str = BUDGET,
-        early: timedelta | str = EARLY,
-    ) -> None:
-        if application is not None:
-            checked_application(application, _CALLER)
-        self._application = application
-        self._path = checked_path(path, _CALLER)
-        self._route = Route(
-            registry,
-            secret=secret,
-            check=check,
-            budget=budget,
-            early=early,
-            caller=_CALLER,
-        )
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the lifespan of an application of its own."""
+        """Serve one request, or the lifespan where there is no other application."""
         application = self._application
         is_ours = scope["type"] == "http" and (
             application is None or scope["path"] == self._path
@@ -70,7 +39,7 @@ class TickASGI:
             await send({"type": "websocket.close"})
 
     async def _answered(self, scope: Scope) -> Answer:
-        """Tick on a thread of its own.
+        """Tick on a new thread.
 
         Race: the client goes away, and the server cancels this call. The thread goes on, and so do
         the handlers.

@@ -14,8 +14,8 @@ Races:
   listening, one that did not see the claim finds it after ``every`` at the latest; then the bound
   of the take-over begins.
 - All wake at one instant, and one claims: the others see the row held, as above.
-- The notification of its own claim waits when a tick ends: one more tick finds nothing, tells
-  nobody, and rests.
+- When a tick ends, the notification of its own claim still waits: one more tick finds nothing,
+  notifies nobody, and rests.
 - The database's clock is set forward in a rest: a slot is late by the step, by ``every`` at most.
   Set back: it wakes early, finds nothing, and rests again. The rest is measured by a clock that
   also runs while the host sleeps.

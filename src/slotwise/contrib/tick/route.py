@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from slotwise import (
     ConfigurationError,
@@ -145,6 +145,46 @@ class Route:
             self._is_hooked = True
             _at_exit(self.stop)
         return tick.run()
+
+
+Mounted = TypeVar("Mounted")
+
+
+class Mount(Generic[Mounted]):
+    """What the routes for ASGI and WSGI have in common: where they answer, and for whom."""
+
+    def __init__(
+        self,
+        registry: RegistrySource,
+        application: Mounted | None = None,
+        *,
+        path: str = "/tick",
+        secret: str | Sequence[str] | None = None,
+        check: Check | None = None,
+        budget: timedelta | str = BUDGET,
+        early: timedelta | str = EARLY,
+    ) -> None:
+        caller = type(self).__name__
+        if application is not None:
+            _check_application(application, caller)
+        self._application = application
+        self._path = checked_path(path, caller)
+        self._route = Route(
+            registry,
+            secret=secret,
+            check=check,
+            budget=budget,
+            early=early,
+            caller=caller,
+        )
+
+
+def _check_application(application: object, caller: str) -> None:
+    if not callable(application):
+        raise ConfigurationError(
+            f"{caller}: {application!r:.80} is no application; write "
+            f"{caller}(registry, application), or leave it out"
+        )
 
 
 def _at_exit(stop: Callable[[], None]) -> None:
