@@ -24,7 +24,7 @@ from slotwise.spi import ListedState
 
 #: Jobs and instances that are read at once.
 PAGE = 500
-#: What is told of a slot that a calendar excludes.
+#: What the list says about a slot that a calendar excludes.
 NOT_A_BUSINESS_DAY = "does not run: not a business day"
 _COLUMNS = ("JOB", "ID", "NEXT SLOT", "SLOTS", "LAST", "STATE", "WHY")
 

@@ -301,7 +301,7 @@ class Run:
 
     def _note_trial(self) -> None:
         """Save, before the first batch of a repeated attempt, how many rows it takes: if this
-        attempt is lost as well, the next one takes so many rows one by one.
+        attempt is lost as well, the next one takes that number of rows one by one.
         """
         is_first = self._saved is None and not self.walk.wary
         if is_first and self._is_repeated and self._others is not None:

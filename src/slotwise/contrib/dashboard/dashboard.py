@@ -108,9 +108,9 @@ class Dashboard:
 
         Without a database it does nothing; the first page says why.
         """
-        nobody = Visitor(name="", role=Role.VIEWER)
+        viewer = Visitor(name="", role=Role.VIEWER)
         with suppress(SlotwiseError):
-            self._read(PAGES["/"], nobody, {})
+            self._read(PAGES["/"], viewer, {})
 
     def forget(self) -> None:
         """Read the next page from the database, even if it was read a moment ago."""

@@ -492,7 +492,7 @@ class WorkerPage(Listing):
 
 
 def _everything(inspect: Inspection) -> Facts:
-    """Return who has paused everything."""
+    """Return the pause of all jobs and tasks, if there is one."""
     found = inspect.all_paused()
     return [] if found is None else [("everything is paused", _pause(found))]
 

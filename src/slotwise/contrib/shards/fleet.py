@@ -115,7 +115,7 @@ class Member:
             self.registry.check()
         except ConfigurationError as error:
             logger.error("shard %s stops: %s", self.name, error)
-            self._error = error  # before the worker ends: whoever sees that asks why
+            self._error = error  # before the end, which makes others ask for it
             self._next = elapsed() + RETRY
             self.registry.stop()
         except Exception as error:  # an outage: the worker's loops report it
