@@ -266,3 +266,20 @@ def test_the_applications_own_hook_is_kept(url: str, fails: bool) -> None:
             shop.run()
         assert settled == [f"event-{first}", f"event-{second}"]
         assert shop.seen("mail", "a") == [0, 1]
+
+
+def test_another_task_with_the_name_of_a_handler() -> None:
+    """It would get the handler's events."""
+    events = Events()
+
+    @events.on("order.paid", name="mail")
+    def mail(ctx: TaskContext[str]) -> None: ...
+
+    @task(name="mail")
+    def other(ctx: TaskContext[str]) -> None: ...
+
+    with pytest.raises(
+        ConfigurationError, match=r"'mail', declared by .* another job"
+    ):
+        events.attach(JobRegistry(tasks=[other]))
+    events.attach(JobRegistry(tasks=[one.task for one in events.handlers]))

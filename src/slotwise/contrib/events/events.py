@@ -26,6 +26,7 @@ from slotwise.contrib.events.handlers import (
     Handler,
     HandlerPolicies,
     handler_of,
+    missing_tasks,
     refuse_double,
 )
 from slotwise.contrib.events.lanes import (
@@ -188,8 +189,7 @@ class Events:
             raise ConfigurationError("events are attached to a registry already")
         if isinstance(registry, Sharded):
             return self._attach_to_shards(registry)
-        new = [one for one in self.handlers if one.name not in registry.definitions]
-        registry.add(tasks=[one.task for one in new])
+        registry.add(tasks=missing_tasks(self.handlers, registry))
         names = [name for one in self.handlers for name in one.names]
         hooks = dict(registry.hooks.after_settle)
         promote = (
@@ -207,8 +207,7 @@ class Events:
 
     def _attach_to_shards(self, registry: Sharded) -> JobRegistry:
         assert isinstance(registry, JobRegistry)
-        new = [one for one in self.handlers if one.name not in registry.definitions]
-        registry.add(tasks=[one.task for one in new])
+        registry.add(tasks=missing_tasks(self.handlers, registry))
         for shard in registry.shards:
             mine = Events(retention=self.retention)
             mine._handlers = self._handlers

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal, TypedDict, cast
 
-from slotwise import InvalidJob, OneTimeTask, Retry, task
+from slotwise import (
+    ConfigurationError,
+    InvalidJob,
+    JobRegistry,
+    OneTimeTask,
+    Retry,
+    task,
+)
 from slotwise.contrib.events.order import BLOCK, CONTINUE, OnFailure
 from slotwise.contrib.events.publishing import checked_event
 from slotwise.contrib.events.subscriptions import Registration
@@ -130,3 +137,24 @@ def _place(subject: object) -> str:
     if module is None or name is None:
         return f"{subject!r:.80}"
     return f"{module}.{name}"
+
+
+def missing_tasks(
+    handlers: Iterable[Handler], registry: JobRegistry
+) -> list[OneTimeTask[object, object]]:
+    """Return the tasks of handlers that the registry has not got.
+
+    Raises ConfigurationError if another task or job has the name of one: it would get the
+    handler's events.
+    """
+    found = list[OneTimeTask[object, object]]()
+    for one in handlers:
+        other = registry.definitions.get(one.name)
+        if other is None:
+            found.append(one.task)
+        elif other.handler != one.definition.handler:
+            raise ConfigurationError(
+                f"the handler {one.name!r}, declared by {one.place}, has the name of another job "
+                "or task of this registry; give one of them another name"
+            )
+    return found
